@@ -1,0 +1,87 @@
+//! What happened to mail, one fact a log line. Rooms state facts; the binary decides how they are written.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::{Address, QueueId, Reply, Timestamp};
+
+/// One fact about mail.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// A message was accepted: it is durable, and the 2xx is on its way.
+    Received {
+        /// Its name.
+        id: QueueId,
+        /// Who sent it; None if it was made here.
+        client: Option<IpAddr>,
+        /// What the client called itself.
+        helo: Box<str>,
+        /// The reverse-path.
+        sender: Option<Address>,
+        /// Final recipients.
+        recipients: usize,
+        /// Bytes of the stored message.
+        size: u64,
+        /// `ESMTP`, `LMTP`, `bounce`: the protocol as in Received (RFC 3848).
+        protocol: &'static str,
+    },
+    /// A recipient has it.
+    Delivered {
+        /// The message.
+        id: QueueId,
+        /// Who has it.
+        recipient: Address,
+        /// The transport that brought it.
+        transport: Box<str>,
+        /// From acceptance until now.
+        delay: Duration,
+    },
+    /// A recipient waits for another attempt.
+    Deferred {
+        /// The message.
+        id: QueueId,
+        /// Who waits.
+        recipient: Address,
+        /// Why.
+        reason: Reply,
+        /// When the next attempt is due.
+        until: Timestamp,
+    },
+    /// A recipient will not get it.
+    Bounced {
+        /// The message.
+        id: QueueId,
+        /// Who does not get it.
+        recipient: Address,
+        /// Why.
+        reason: Reply,
+        /// The bounce that tells the sender; None where nobody is told (null sender, NOTIFY=NEVER).
+        bounce: Option<QueueId>,
+    },
+    /// A client was told 4xx or 5xx.
+    Refused {
+        /// The client.
+        client: Option<IpAddr>,
+        /// What it called itself; empty before HELO.
+        helo: Box<str>,
+        /// The verb or moment: `connect`, `MAIL`, `RCPT`, `DATA`, `message`, `idle`...
+        stage: &'static str,
+        /// The address in question, where there is one.
+        address: Option<Address>,
+        /// What it was told.
+        reply: Reply,
+    },
+    /// Bytes of the spool could not be read back; what is left of them was kept aside for the operator.
+    SetAside {
+        /// The message, if its name could still be read.
+        id: Option<QueueId>,
+        /// What was wrong, and where.
+        what: String,
+    },
+}
+
+/// Where facts go. Writing one never blocks; what cannot be taken is dropped and counted.
+pub trait Journal: Send + Sync {
+    /// Takes one fact.
+    fn write(&self, fact: Fact);
+}

@@ -1,0 +1,22 @@
+//! The vocabulary of Mailrace: the types that two rooms exchange, and nothing more.
+//!
+//! Nothing here opens a file, asks the time or talks to a network. [`Body`] holds a handle to bytes that
+//! some other room keeps; everything else is plain data. This crate imports no other room.
+
+mod address;
+mod body;
+mod envelope;
+mod fact;
+mod id;
+mod outcome;
+mod reply;
+mod time;
+
+pub use address::{Address, AddressError, LOCAL_PART_OCTETS_MAX, DOMAIN_OCTETS_MAX, PATH_OCTETS_MAX};
+pub use body::{Body, BodyFlags, ByteSource, Damaged};
+pub use envelope::{BodyType, Client, Envelope, Notify, Recipient, Return};
+pub use fact::{Fact, Journal};
+pub use id::{QueueId, QueueIdError, SpoolId};
+pub use outcome::Outcome;
+pub use reply::{Enhanced, Reply};
+pub use time::Timestamp;
