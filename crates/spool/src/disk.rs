@@ -1,0 +1,200 @@
+//! What the spool asks of a disk. One lane is one flat folder, and every byte that the spool writes goes
+//! through these two traits, so that tests can lose power at any of their calls.
+//!
+//! [`Folder`] is the real thing: a folder of a file system, `pwritev`, `fdatasync`, `fsync` of the folder.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mail::ByteSource;
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs};
+
+/// A folder that holds one lane.
+pub trait Disk: Send + Sync + 'static {
+    /// Takes the folder for this process until the `Disk` is dropped; `WouldBlock` if another has it.
+    fn lock(&self) -> io::Result<()>;
+    /// The names of all files.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// A new file with `size` bytes allocated, which read as zeros. The name must not exist.
+    fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>>;
+    /// A file that exists, for reading and writing.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Gives a file another name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Takes a name away; handles that are open stay good.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes every creation, renaming and removal so far durable.
+    fn sync_folder(&self) -> io::Result<()>;
+    /// What is left on the file system.
+    fn space(&self) -> io::Result<Space>;
+}
+
+/// An open file of a lane.
+pub trait DiskFile: ByteSource + 'static {
+    /// Writes the parts one behind the other; may write less than all of them and says how much.
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// Makes all that was written durable, with what is needed to read it again.
+    fn sync(&self) -> io::Result<()>;
+    /// Bytes in the file.
+    fn len(&self) -> io::Result<u64>;
+}
+
+/// What is left on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that an unprivileged process may still write.
+    pub bytes_free: u64,
+    /// Files that may still be made; `u64::MAX` where the file system does not count them.
+    pub inodes_free: u64,
+}
+
+/// A folder of a real file system.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    handle: File,
+}
+
+impl Folder {
+    /// Opens the folder, and makes it (mode 0700, with its parents) if it is missing. What was made is synced.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if !path.is_dir() {
+            make_folders(path)?;
+        }
+        let handle = File::open(path)?;
+        Ok(Folder { path: path.to_owned(), handle })
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&self.handle, name, OFlags::RDWR | OFlags::CLOEXEC | flags, mode)?;
+        Ok(File::from(file))
+    }
+}
+
+fn make_folders(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        make_folders(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => File::open(parent)?.sync_all(),
+    }
+}
+
+impl Disk for Folder {
+    fn lock(&self) -> io::Result<()> {
+        Ok(flock(&self.handle, FlockOperation::NonBlockingLockExclusive)?)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = std::fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string()));
+        // A name that is not UTF-8 is none of ours.
+        Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.open_file(name, OFlags::CREATE | OFlags::EXCL)?;
+        if size > 0
+            && let Err(error) = allocate(&file, size)
+        {
+            self.remove(name)?;
+            return Err(error);
+        }
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(self.open_file(name, OFlags::empty())?)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.handle, name, rustix::fs::AtFlags::empty())?)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = fstatvfs(&self.handle)?;
+        let inodes_free = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(Space { bytes_free: stat.f_bavail * stat.f_frsize, inodes_free })
+    }
+}
+
+/// Allocates blocks, so that a full disk shows here and not under a message.
+fn allocate(file: &File, size: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, size) {
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size),
+        result => Ok(result?),
+    }
+}
+
+struct RealFile(File);
+
+impl ByteSource for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(&self.0, buffer, offset)
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.0)
+    }
+}
+
+impl DiskFile for RealFile {
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwritev(&self.0, parts, offset)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+/// Writes all of `parts` at `offset`, however often the device takes only some of them.
+pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+    const PARTS_A_CALL_MAX: usize = 1024; // IOV_MAX
+    let mut rest = parts;
+    while !rest.is_empty() {
+        let count = rest.len().min(PARTS_A_CALL_MAX);
+        match file.write_at(&rest[..count], offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                offset += written as u64;
+                IoSlice::advance_slices(&mut rest, written);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Fills `buffer` from `offset`; a file that ends early is an error of kind `UnexpectedEof`.
+pub(crate) fn read_exact_at(file: &(impl ByteSource + ?Sized), buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
