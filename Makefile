@@ -1,0 +1,51 @@
+# The few commands that this repository needs. `make` builds the server, `make run` starts it, `make test` proves it.
+
+CARGO ?= cargo
+# The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
+TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
+# Needed only for the measurements, which take a release build.
+SCENARIOS := accept-many accept-one maildir flat memory filesystems
+
+.PHONY: all run test lint unit integration peers soak bench fuzz audit
+
+all:
+	$(CARGO) build --release
+
+run:
+	$(CARGO) run --release -- serve
+
+test: peers lint unit integration
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+unit:
+	$(CARGO) test --workspace --quiet
+
+integration:
+	$(CARGO) build --quiet
+	MAILRACE_BIN=$(TEST_BIN) tests/run
+
+# The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
+peers:
+	bench/peers/install
+
+# The tests that gain by time: more crashes, against the release build.
+soak: peers all
+	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
+
+bench: peers all
+	for scenario in $(SCENARIOS); do bench/run $$scenario || status=1; done; exit $${status:-0}
+
+# A minute for each parser of outside bytes, where a nightly compiler and cargo-fuzz are installed.
+fuzz:
+	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+	  for target in $$($(CARGO) +nightly fuzz list); do \
+	    $(CARGO) +nightly fuzz run $$target -- -max_total_time=60 -rss_limit_mb=2048 || exit 1; \
+	  done; \
+	else echo "skipped: fuzzing needs a nightly compiler and cargo-fuzz"; fi
+
+audit:
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; \
+	else echo "skipped: cargo-deny is not installed"; fi

@@ -1,0 +1,93 @@
+"""Paired runs: the sides take turns within a round, so that what drifts on the machine drifts for both.
+
+Only ratios within one round mean anything; a result is the median of the rounds' ratios, never a ratio of bests. The
+order of the sides is turned round in every other round. CPU is read a second after the last reply, so that work
+a server puts off until after its 250 is counted too.
+"""
+
+import dataclasses
+import statistics
+import time
+
+from peers import accounting
+
+_LATE_WORK_SECONDS = 1.0
+
+
+@dataclasses.dataclass
+class Figures:
+    """What one side did in one round."""
+
+    side: str
+    messages: int
+    seconds: float
+    cpu_seconds: float  # of the server
+    machine_cpu_seconds: float  # of everything, load included
+    resident_bytes: int
+
+    @property
+    def rate(self):
+        """Messages a second."""
+        return self.messages / self.seconds
+
+    @property
+    def cpu_per_thousand(self):
+        """CPU seconds of the server for a thousand messages."""
+        return self.cpu_seconds / self.messages * 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A ratio of two sides that the project aims at."""
+
+    over: str  # side above the line
+    under: str  # side below the line
+    figure: str  # "rate" or "cpu_per_thousand"
+    least: float | None = None
+    most: float | None = None
+
+    def ratio(self, rounds):
+        """The median of the rounds' ratios."""
+        return statistics.median(getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds)
+
+    def is_met(self, rounds):
+        """Whether the median reaches the aim."""
+        ratio = self.ratio(rounds)
+        return ratio >= self.least if self.least is not None else ratio <= self.most
+
+    def __str__(self):
+        aim = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:.4g}"
+        noun = {"rate": "messages a second", "cpu_per_thousand": "CPU per message"}[self.figure]
+        return f"{noun}, {self.over} / {self.under}: {aim}"
+
+
+def measure(server, messages, work):
+    """Runs `work` against a started server; it returns the seconds it took."""
+    cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
+    seconds = work()
+    machine = accounting.machine_busy_seconds() - machine
+    time.sleep(_LATE_WORK_SECONDS)
+    cpu = server.group.cpu_seconds() - cpu
+    return Figures(server.name, messages, seconds, cpu, machine, server.group.resident_bytes())
+
+
+def rounds(count, sides):
+    """`count` rounds of all `sides` (name to a function of the round's number that gives Figures), in turning order."""
+    found = []
+    for number in range(count):
+        names = list(sides) if number % 2 == 0 else list(reversed(sides))
+        measured = {}
+        for name in names:
+            figures = measured[name] = sides[name](number)
+            print(
+                f"round {number + 1}/{count}  {name:14} {figures.rate:9.0f} messages/s "
+                f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  {figures.resident_bytes / 1e6:6.1f} MB",
+                flush=True,
+            )
+        found.append(measured)
+    return found
+
+
+def median(found, side, figure):
+    """The median over the rounds of one side's figure."""
+    return statistics.median(getattr(measured[side], figure) for measured in found)

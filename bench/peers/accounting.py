@@ -1,0 +1,141 @@
+"""What a server costs: CPU seconds of a group of processes, of the whole machine, and resident memory.
+
+CPU is counted by a control group where one can be made (version 1 `cpuacct`, version 2 `cpu.stat`): children that come
+and go between two readings are then not missed. Elsewhere the process tree in /proc is summed and `Group.source`
+says so, since that misses what a reaped grandchild used. CPU is user plus system time, always in seconds.
+"""
+
+import itertools
+import os
+import pathlib
+import signal
+import time
+
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_END_SECONDS_MAX = 10.0
+_numbers = itertools.count(1)
+
+# Runs in the child: enter the group first, so that no CPU goes uncounted, then become the server.
+_ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+
+
+class Group:
+    """Processes whose CPU is counted together."""
+
+    def __init__(self, name):
+        self.roots = []
+        self._folder, self.source = _make_cgroup(f"mailrace-bench-{os.getpid()}-{next(_numbers)}-{name}")
+
+    def command(self, argv):
+        """The command that enters the group and becomes `argv`."""
+        if self._folder is None:
+            return list(argv)
+        return ["/bin/sh", "-c", _ENTER, str(self._folder), *argv]
+
+    def watch(self, pid):
+        """Counts `pid` and its children where no control group does."""
+        self.roots.append(pid)
+
+    def pids(self):
+        """Every living process of the group."""
+        if self._folder is not None:
+            return [int(line) for line in _lines(self._folder / "cgroup.procs")]
+        return [pid for root in self.roots for pid in _tree(root)]
+
+    def cpu_seconds(self):
+        """CPU seconds used so far."""
+        if self._folder is None:
+            return sum(_process_cpu_seconds(pid) for pid in self.pids())
+        usage = self._folder / "cpuacct.usage"
+        if usage.exists():
+            return int(usage.read_text()) / 1e9
+        fields = dict(line.split() for line in _lines(self._folder / "cpu.stat"))
+        return int(fields["usage_usec"]) / 1e6
+
+    def resident_bytes(self):
+        """Resident memory of the group's processes; pages that they share are counted once for each."""
+        return sum(resident_bytes(pid) for pid in self.pids())
+
+    def end(self):
+        """Ends what still runs in the group, politely first, and removes the group."""
+        deadline = time.monotonic() + _END_SECONDS_MAX
+        while pids := self.pids():
+            late = time.monotonic() > deadline - _END_SECONDS_MAX / 2
+            for pid in pids:
+                _signal(pid, signal.SIGKILL if late else signal.SIGTERM)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"processes {pids} do not end")
+            time.sleep(0.1)
+        if self._folder is not None:
+            self._folder.rmdir()
+            self._folder = None
+
+
+def machine_busy_seconds():
+    """CPU seconds that all processes of the machine have used, interrupts included, idle and waiting left out."""
+    fields = [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
+
+
+def resident_bytes(pid):
+    """VmRSS of one process; 0 when it has gone."""
+    for line in _lines(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _make_cgroup(name):
+    for parent, proof, source in (
+        (_CGROUP / "cpuacct", "cpuacct.usage", "cgroup v1, cpuacct.usage"),
+        (_CGROUP, "cpu.stat", "cgroup v2, cpu.stat"),
+    ):
+        folder = parent / name
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        if (folder / proof).exists():
+            return folder, source
+        folder.rmdir()
+    return None, "/proc process tree (no control group could be made; CPU of reaped grandchildren is missed)"
+
+
+def _tree(root):
+    """`root` and its descendants."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat_fields(entry)):
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found = [root] if _stat_fields(root) else []
+    for pid in found:
+        found.extend(children.get(pid, []))
+    return found
+
+
+def _process_cpu_seconds(pid):
+    fields = _stat_fields(pid)
+    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_SECOND if fields else 0.0
+
+
+def _stat_fields(pid):
+    """The fields of /proc/PID/stat after the command's name, which may hold blanks and brackets; [] for the dead."""
+    lines = _lines(f"/proc/{pid}/stat")
+    fields = lines[0].rpartition(")")[2].split() if lines else []
+    return [] if fields[:1] == ["Z"] else fields
+
+
+def _lines(path):
+    try:
+        return pathlib.Path(path).read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

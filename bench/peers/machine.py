@@ -1,0 +1,97 @@
+"""What a figure was measured on: processor, memory, kernel, file system, versions. And the folder it was measured in.
+
+Everything that a run writes lies in one fresh folder below MAILRACE_BENCH_DIR, which is removed when the run ends.
+"""
+
+import contextlib
+import datetime
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+
+from .mailrace import BINARY, ROOT
+
+
+def bench_dir():
+    """Where runs make their folders."""
+    default = pathlib.Path(tempfile.gettempdir()) / "mailrace-bench"
+    return pathlib.Path(os.environ.get("MAILRACE_BENCH_DIR", default))
+
+
+@contextlib.contextmanager
+def run_folder(name):
+    """A fresh folder for one run; every user may pass through it, since servers give up root."""
+    bench_dir().mkdir(parents=True, exist_ok=True)
+    bench_dir().chmod(0o755)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench_dir()))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def require_space(folder, octets):
+    """Refuses a run that the disk has no room for."""
+    free = shutil.disk_usage(folder).free
+    if free < octets:
+        raise SystemExit(f"this run needs {octets / 1e9:.1f} GB below {folder}, and {free / 1e9:.1f} GB are free")
+
+
+def settle():
+    """Lets the disk finish what earlier runs left behind, so that the next run does not pay for it."""
+    os.sync()
+
+
+def describe(folder):
+    """The machine, as pairs of words for a report."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": f"{_processor()}, {os.cpu_count()} cores, shared by load and server",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "file system": file_system(folder),
+        "Mailrace": f"{_output(str(BINARY), '--version') or 'not built'}, commit {_commit()}",
+        "Postfix": _output("postconf", "-dh", "mail_version") or "not installed",
+    }
+
+
+def file_system(folder):
+    """Type and options of the file system that holds `folder`, and for ext4 whether it has a journal."""
+    device, kind, options = _mount(folder)
+    if kind != "ext4":
+        return f"{kind} ({options})"
+    task = pathlib.Path("/sys/fs/ext4") / os.path.basename(os.path.realpath(device)) / "journal_task"
+    journal = "with a journal" if task.exists() and task.read_text().strip().isdigit() else "WITHOUT a journal"
+    return f"ext4 {journal} ({options})"
+
+
+def _mount(folder):
+    path = os.path.realpath(folder)
+    mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    holding = [mount for mount in mounts if os.path.commonpath([path, mount[1]]) == mount[1]]
+    device, _, kind, options, *_ = max(reversed(holding), key=lambda mount: len(mount[1]))
+    return device, kind, options
+
+
+def _processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit():
+    commit = _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
+    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--", "crates", "Cargo.lock", "Cargo.toml")
+    return f"{commit or 'unknown'}{' with changes' if changed else ''}"
+
+
+def _output(*argv):
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=20).stdout.strip()
+    except OSError:
+        return ""

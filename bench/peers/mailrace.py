@@ -1,0 +1,181 @@
+"""One Mailrace process with a configuration, a data folder and a log of its own.
+
+It is asked for port 0 and says on stderr what it got: `listening protocol=smtp address=127.0.0.1:PORT`. That line is
+awaited, so nothing sleeps for luck. A process that ends early, or says nothing in time, is reported with its log.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from . import accounting
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("MAILRACE_BIN", ROOT / "target/release/mailrace")).resolve()
+_LISTENING = re.compile(rb"listening protocol=(\w+) address=127\.0\.0\.1:(\d+)")
+_START_SECONDS_MAX = 120.0
+_STOP_SECONDS_MAX = 60.0
+
+CONFIG = """\
+hostname = "mx.bench.test"
+data_dir = "{data}"
+{user}
+
+[[listener]]
+protocol = "smtp"
+address  = "127.0.0.1:0"
+
+[[domain]]
+name      = "bench.test"
+transport = "maildir"
+{mailboxes}
+
+[transport.maildir]
+type = "maildir"
+path = "{maildirs}/{{domain}}/{{local}}"
+
+[relay]
+networks = {networks}
+
+[[queue]]
+name        = "standard"
+concurrency = {concurrency}
+{retry}
+"""
+
+
+class Mailrace:
+    """One server; it may be started again after it has stopped, on the same data."""
+
+    name = "mailrace"
+
+    def __init__(self, folder, *, concurrency=400, users=None, networks=(), retry_first=None, maildirs=None, data=None,
+                 extra="", binary=BINARY):  # fmt: skip
+        self.folder = folder / "mailrace"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.data = pathlib.Path(data or self.folder / "data")
+        self.maildirs = pathlib.Path(maildirs or self.data / "mail")
+        self.binary = binary
+        self.config = self.folder / "mailrace.toml"
+        self.log = self.folder / "mailrace.log"
+        self.group = accounting.Group("mailrace")
+        self.process = None
+        self.ports = {}
+        self._write_config(concurrency, users, networks, retry_first, extra)
+
+    @property
+    def port(self):
+        """Where it listens for SMTP."""
+        return self.ports["smtp"]
+
+    def start(self, wrapper=()):
+        """Starts it, behind `wrapper` if one is given, and returns the seconds until all listeners were bound."""
+        if not self.binary.exists():
+            raise RuntimeError(f"{self.binary} is missing: run `make` first")
+        begin, offset = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
+        argv = [*wrapper, str(self.binary), "serve", "--config", str(self.config)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.group.command(argv), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.group.watch(self.process.pid)
+        self._await_listeners(begin, offset)
+        return time.monotonic() - begin
+
+    def stop(self):
+        """Asks it to stop (SIGTERM) and returns its exit status; the control group goes too."""
+        code = self.terminate()
+        self.group.end()
+        return code
+
+    def terminate(self):
+        """Asks it to stop and returns its exit status; it can be started again."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_STOP_SECONDS_MAX)
+
+    def kill(self):
+        """Ends it at once: no handler runs, nothing is flushed."""
+        self.process.kill()
+        self.process.wait(_STOP_SECONDS_MAX)
+
+    def queued(self):
+        """The number of recipients in the queue."""
+        argv = [str(self.binary), "queue", "list", "--count", "--config", str(self.config)]
+        answer = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        if answer.returncode:
+            raise RuntimeError(f"{' '.join(argv[1:])}: {answer.stderr.strip()}")
+        return int(answer.stdout.split()[0])
+
+    def check_kept(self, count):
+        """Complains unless exactly `count` recipients are in the queue."""
+        if (held := self.queued()) != count:
+            raise RuntimeError(f"Mailrace holds {held} recipients, expected {count}")
+
+    def wait_until_empty(self, seconds_max):
+        """Waits until the queue is empty."""
+        deadline = time.monotonic() + seconds_max
+        while left := self.queued():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{left} recipients are still queued; the log ends:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def resident_bytes(self):
+        """Resident memory of the server."""
+        return self.group.resident_bytes()
+
+    def maildir(self, local, domain="bench.test"):
+        """The Maildir of one user."""
+        return self.maildirs / domain / local
+
+    def log_tail(self, lines=20):
+        """The end of the log, for a failure's report."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _await_listeners(self, begin, offset):
+        wanted = self.config.read_text().count("[[listener]]")
+        while True:
+            with open(self.log, "rb") as log:
+                log.seek(offset)
+                found = {protocol.decode(): int(port) for protocol, port in _LISTENING.findall(log.read())}
+            if len(found) == wanted:
+                self.ports = found
+                return
+            if self.process.poll() is not None:
+                raise RuntimeError(f"mailrace ended with {self.process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > begin + _START_SECONDS_MAX:
+                self.kill()
+                raise RuntimeError(f"mailrace does not listen:\n{self.log_tail()}")
+            time.sleep(0.01)
+
+    def _write_config(self, concurrency, users, networks, retry_first, extra):
+        mailboxes = ""
+        if users is not None:
+            table = self.folder / "people"
+            table.write_text("".join(f"{user}@bench.test {user}\n" for user in users))
+            mailboxes = 'mailboxes = "people"'
+            extra += f'\n[[table]]\nname = "people"\ntype = "text"\npath = "{table}"\n'
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(
+            CONFIG.format(
+                data=self.data,
+                user=self._user(),
+                maildirs=self.maildirs,
+                mailboxes=mailboxes,
+                networks=str(list(networks)).replace("'", '"'),
+                concurrency=concurrency,
+                retry=f'retry       = {{ first = "{retry_first}" }}' if retry_first else "",
+            )
+            + extra
+        )
+
+    def _user(self):
+        """As an operator would: root gives its rights up after binding. Everyone else stays who they are."""
+        if os.geteuid() != 0:
+            return ""
+        for folder in (self.folder, self.data):
+            shutil.chown(folder, "nobody")
+        return 'user     = "nobody"'

@@ -1,0 +1,148 @@
+"""A private Postfix: its own configuration, queue and port, beside one that the machine may run for real.
+
+    stock   as the distribution ships it: chrooted services, 100 processes, a log
+    tuned   as an operator after throughput sets it: 500 processes, no chroot, no delay on intake, no log
+
+The queue is durable in both: cleanup(8) syncs the queue file before the 250. Needs root, as Postfix itself does.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+from . import accounting
+from .smtp import free_port, wait_for_banner
+
+HOLD = "smtpd_data_restrictions = check_client_access static:HOLD"
+_SHARE = pathlib.Path("/usr/share/postfix/master.cf.dist")
+_NOBODY = 65534
+
+_BASE = """\
+compatibility_level = 3.6
+queue_directory = {queue}
+data_directory = {data}
+command_directory = /usr/sbin
+daemon_directory = /usr/lib/postfix/sbin
+mail_owner = postfix
+setgid_group = postdrop
+myhostname = bench.test
+mydestination = bench.test
+mynetworks = 127.0.0.0/8
+inet_interfaces = 127.0.0.1
+inet_protocols = ipv4
+alias_maps =
+alias_database =
+local_recipient_maps =
+smtp_tls_security_level = none
+smtpd_tls_security_level = none
+maillog_file_prefixes = {root}
+"""
+
+_TUNED = """\
+default_process_limit = 500
+in_flow_delay = 0
+qmgr_message_active_limit = 50000
+smtpd_client_connection_count_limit = 0
+"""
+
+
+def maildir_lines(maildirs, users):
+    """main.cf lines by which virtual(8) delivers to `users` (a postmap source) below `maildirs`."""
+    return [
+        "mydestination =",
+        "virtual_mailbox_domains = bench.test",
+        f"virtual_mailbox_base = {maildirs}",
+        f"virtual_mailbox_maps = hash:{users}",
+        f"virtual_uid_maps = static:{_NOBODY}",
+        f"virtual_gid_maps = static:{_NOBODY}",
+    ]
+
+
+class Postfix:
+    """One private instance."""
+
+    name = "postfix"
+
+    def __init__(self, folder, flavour="tuned", lines=()):
+        if os.geteuid() != 0:
+            raise RuntimeError("Postfix can only be started by root")
+        self.root = folder / "postfix"
+        self.queue = self.root / "queue"
+        self.flavour, self.lines = flavour, list(lines)
+        self.port = free_port()
+        self.group = accounting.Group("postfix")
+
+    def start(self):
+        """Writes the configuration, starts the instance, waits until it greets."""
+        self._configure()
+        self._postfix("start")
+        wait_for_banner(self.port)
+        self.group.watch(int((self.queue / "pid/master.pid").read_text()))
+
+    def stop(self):
+        """Stops it and whatever it leaves running."""
+        self._postfix("stop")
+        self.group.end()
+
+    def check_kept(self, count):
+        """Complains unless exactly `count` messages are on hold."""
+        held = sum(1 for _ in os.scandir(self.queue / "hold"))
+        if held != count:
+            raise RuntimeError(f"Postfix holds {held} messages, expected {count}")
+
+    def wait_until_empty(self, seconds_max):
+        """Waits until nothing is on its way any more."""
+        deadline = time.monotonic() + seconds_max
+        while any(self._queued(name) for name in ("maildrop", "incoming", "active", "deferred")):
+            if time.monotonic() > deadline:
+                raise RuntimeError("Postfix's queue does not empty")
+            time.sleep(0.05)
+
+    def _queued(self, name):
+        """Whether the queue folder, or a hashed folder in it, holds a message."""
+        return any(files for _, _, files in os.walk(self.queue / name))
+
+    def _configure(self):
+        etc, data = self.root / "etc", self.root / "data"
+        for folder in (etc, self.queue, data):
+            folder.mkdir(parents=True)
+        shutil.chown(data, "postfix")
+        for extra in pathlib.Path("/etc/postfix").glob("dynamicmaps.cf*"):
+            (shutil.copytree if extra.is_dir() else shutil.copy)(extra, etc / extra.name)
+        main = _BASE.format(root=self.root, queue=self.queue, data=data)
+        main += _TUNED if self.flavour == "tuned" else f"maillog_file = {self.root}/maillog\n"
+        (etc / "main.cf").write_text(main + "".join(f"{line}\n" for line in self.lines))
+        (etc / "master.cf").write_text(self._master())
+        if self.flavour == "stock":
+            self._fill_chroot()
+
+    def _master(self):
+        lines = _SHARE.read_text().splitlines()
+        return "".join(f"{self._service(line)}\n" for line in lines)
+
+    def _service(self, line):
+        """One line of master.cf: ours listens on its own port, and is not chrooted when tuned."""
+        fields = line.split(None, 7)
+        if line.startswith(("#", " ")) or len(fields) < 8:
+            return line
+        if fields[:2] == ["smtp", "inet"]:
+            fields[0] = f"127.0.0.1:{self.port}"
+        if self.flavour == "tuned":
+            fields[4] = "n"
+        return " ".join(fields)
+
+    def _fill_chroot(self):
+        (self.queue / "etc").mkdir()
+        for name in ("services", "resolv.conf", "hosts", "nsswitch.conf"):
+            if os.path.exists(f"/etc/{name}"):
+                shutil.copy(f"/etc/{name}", self.queue / "etc" / name)
+
+    def _postfix(self, verb):
+        # The daemon must not inherit a pipe of ours: whoever waits for that pipe's end would wait for the daemon's.
+        with open(self.root / "console.log", "ab") as log:
+            argv = self.group.command(["postfix", "-c", str(self.root / "etc"), verb])
+            code = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60).returncode
+        if code:
+            raise RuntimeError(f"postfix {verb}: {(self.root / 'console.log').read_text()}")

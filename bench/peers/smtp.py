@@ -1,0 +1,109 @@
+"""The load and its yardstick: Postfix's smtp-source, and smtp-sink, which takes mail as fast as it can and keeps none.
+
+The load always goes to 127.0.0.1, and is bounded both in messages and in time. smtp-source gives up at the first reply
+that is not the one it wants, so a run that ends well has had a 250 for every message.
+"""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import time
+
+from . import accounting
+
+_LISTEN_SECONDS_MAX = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """How many messages are sent, and how."""
+
+    count: int
+    sessions: int = 100
+    reuse: bool = True  # many messages over one connection
+    octets: int = 6000
+    recipient: str = "user@bench.test"
+    sources: int = 1  # processes that share count and sessions evenly
+    numbered: bool = False  # each source puts 1, 2, 3, ... before its recipients
+    seconds_max: int = 600
+
+    def command(self, port):
+        """The command line of one source."""
+        flags = (["-d"] if self.reuse else []) + (["-N"] if self.numbered else [])
+        return [
+            "smtp-source", *flags,
+            "-s", str(self.sessions // self.sources), "-l", str(self.octets), "-m", str(self.count // self.sources),
+            "-f", "sender@bench.test", "-t", self.recipient, f"127.0.0.1:{port}",
+        ]  # fmt: skip
+
+    def run(self, port):
+        """Sends everything, and returns the seconds from the first connection to the last reply."""
+        begin = time.monotonic()
+        sources = [subprocess.Popen(self.command(port), stdin=subprocess.DEVNULL) for _ in range(self.sources)]
+        try:
+            codes = [source.wait(max(0.0, begin + self.seconds_max - time.monotonic())) for source in sources]
+        finally:
+            for source in sources:
+                if source.poll() is None:
+                    source.kill()
+                    source.wait()
+        if any(codes):
+            raise RuntimeError(f"smtp-source ended with {codes}: {' '.join(self.command(port))}")
+        return time.monotonic() - begin
+
+
+class Sink:
+    """smtp-sink on a port of its own."""
+
+    name = "sink"
+
+    def __init__(self, folder):
+        self.port = free_port()
+        self.group = accounting.Group("sink")
+        self._log = open(folder / "sink.log", "wb")
+        self._process = None
+
+    def command(self):
+        """The command line."""
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        return ["smtp-sink", *user, f"127.0.0.1:{self.port}", "1000"]
+
+    def start(self):
+        """Starts it and waits until it listens."""
+        argv = self.group.command(self.command())
+        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        self.group.watch(self._process.pid)
+        wait_for_banner(self.port)
+
+    def stop(self):
+        """Ends it."""
+        self._process.terminate()
+        self._process.wait(10)
+        self.group.end()
+        self._log.close()
+
+    def check_kept(self, count):
+        """Nothing is kept here, and nothing is promised."""
+
+
+def free_port():
+    """A loopback port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for_banner(port):
+    """Waits until a server greets on `port`."""
+    deadline = time.monotonic() + _LISTEN_SECONDS_MAX
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                if connection.recv(3) == b"220":
+                    return
+        except OSError:
+            pass
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no greeting on port {port} within {_LISTEN_SECONDS_MAX:.0f} s")
+        time.sleep(0.02)

@@ -1,0 +1,91 @@
+"""Writes what was measured: results/NAME.json for programs and results/NAME.md for people.
+
+A report holds everything needed to judge a figure and to measure it again: date, machine, kernel, file system,
+versions, the exact commands, every round, the medians and the ratios beside the aims.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+from pairs import median
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+
+
+@dataclasses.dataclass
+class Report:
+    """One scenario's result."""
+
+    name: str
+    title: str
+    machine: dict
+    folder: pathlib.Path  # of the run; written as $DIR
+    accounting: str
+    commands: dict  # side to command lines
+    notes: list
+    rounds: list = dataclasses.field(default_factory=list)
+    targets: list = dataclasses.field(default_factory=list)
+    checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
+
+    def write(self):
+        """Writes both files; returns whether every aim was met."""
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(), indent=1) + "\n"))
+        (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines()) + "\n"))
+        print("\n".join(self._verdict_lines()))
+        return all(met for _, _, met in self._verdicts())
+
+    def _facts(self):
+        return {
+            "name": self.name,
+            "machine": self.machine,
+            "accounting": self.accounting,
+            "commands": self.commands,
+            "notes": self.notes,
+            "rounds": [{side: dataclasses.asdict(figures) for side, figures in r.items()} for r in self.rounds],
+            "verdicts": [{"aim": aim, "measured": value, "met": met} for aim, value, met in self._verdicts()],
+        }
+
+    def _lines(self):
+        yield f"# {self.title}\n"
+        yield f"Written by `bench/run {self.name}`. Absolute figures are this machine's; the ratios are the result.\n"
+        yield "| | |\n|---|---|"
+        yield from (f"| {key} | {value} |" for key, value in self.machine.items())
+        yield f"| CPU by | {self.accounting} |\n"
+        yield from self._verdict_lines()
+        if self.rounds:
+            yield from self._round_lines()
+        yield "\n## Commands\n\n```"
+        yield from (f"{side}: {line}" for side, lines in self.commands.items() for line in lines)
+        yield "```"
+        if self.notes:
+            yield "\n## Notes\n"
+            yield from (f"- {note}" for note in self.notes)
+
+    def _verdicts(self):
+        for target in self.targets:
+            yield str(target), f"{target.ratio(self.rounds):.4g}", target.is_met(self.rounds)
+        yield from self.checks
+
+    def _verdict_lines(self):
+        yield "| aim | measured | |\n|---|---|---|"
+        for aim, value, met in self._verdicts():
+            yield f"| {aim} | {value} | {'met' if met else '**missed**'} |"
+
+    def _round_lines(self):
+        yield "\n## Rounds\n"
+        yield "CPU is the server's, user plus system, in seconds for 1,000 messages; the machine's includes the load.\n"
+        yield "| round | side | messages | messages/s | CPU | machine's CPU | RSS, MB |\n|---|---|---|---|---|---|---|"
+        for number, measured in enumerate(self.rounds, 1):
+            for side, f in measured.items():
+                yield (
+                    f"| {number} | {side} | {f.messages:,} | {f.rate:,.0f} | {f.cpu_per_thousand:.4f} "
+                    f"| {f.machine_cpu_seconds / f.messages * 1000:.4f} | {f.resident_bytes / 1e6:.1f} |"
+                )
+        for side in self.rounds[0]:
+            rate, cpu = median(self.rounds, side, "rate"), median(self.rounds, side, "cpu_per_thousand")
+            yield f"| median | {side} | | {rate:,.0f} | {cpu:.4f} | | |"
+
+    def _clean(self, text):
+        return text.replace(str(self.folder), "$DIR")

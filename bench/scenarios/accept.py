@@ -1,0 +1,122 @@
+"""Accepting into a durable, held queue: Mailrace, Postfix, and smtp-sink, which keeps nothing, as the yardstick.
+
+Both servers sync before their 250 and deliver nothing: Mailrace holds by `concurrency = 0`, Postfix by a HOLD action.
+After each run the number of messages held is compared with the number sent.
+"""
+
+import dataclasses
+
+import pairs
+import report
+from peers import machine, postfix
+from peers.mailrace import Mailrace
+from peers.smtp import Load, Sink
+
+_MESSAGE_DISK_OCTETS = 9000  # of 6,000 bytes, with its header, file system blocks and segments
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One way of sending, and what it aims at."""
+
+    title: str
+    reuse: bool
+    postfix: int  # messages
+    mailrace: int
+    sink: int
+    targets: tuple
+
+
+MANY = Plan(
+    "Accepting: many messages a connection",
+    reuse=True,
+    postfix=10_000,
+    mailrace=100_000,
+    sink=100_000,
+    targets=(
+        pairs.Target("mailrace", "postfix", "rate", least=10),
+        pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 20),
+        pairs.Target("mailrace", "sink", "rate", least=0.8),
+    ),
+)
+
+ONE = Plan(
+    "Accepting: one message a connection",
+    reuse=False,
+    postfix=10_000,
+    mailrace=40_000,
+    sink=40_000,
+    targets=(
+        pairs.Target("mailrace", "postfix", "rate", least=5),
+        pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 12),
+    ),
+)
+
+
+def measure(plan, folder, options):
+    """The rounds of `plan` below `folder`, and the commands that made them."""
+    counts = {"postfix": plan.postfix, "mailrace": plan.mailrace, "sink": plan.sink}
+    loads = {side: Load(max(100, count // options.shrink), reuse=plan.reuse) for side, count in counts.items()}
+    sides = {side: load for side, load in loads.items() if side in options.sides}
+    machine.require_space(folder, options.pairs * _MESSAGE_DISK_OCTETS * sum(load.count for load in loads.values()))
+    commands = {side: [" ".join(load.command("PORT"))] for side, load in sides.items()}
+
+    def side(name):
+        def run(number):
+            place = folder / f"{number}-{name}"
+            place.mkdir()
+            machine.settle()
+            server = _server(name, place)
+            server.start()
+            try:
+                figures = pairs.measure(server, loads[name].count, lambda: loads[name].run(server.port))
+                server.check_kept(loads[name].count)
+            finally:
+                server.stop()
+            commands[name].append(server_line(server))
+            return figures
+
+        return run
+
+    found = pairs.rounds(options.pairs, {name: side(name) for name in sides})
+    return found, {name: lines[:2] for name, lines in commands.items()}
+
+
+def server_line(server):
+    """How the side was started, for the report."""
+    match server.name:
+        case "postfix":
+            return f"postfix -c ETC start  # {server.flavour}; " + "; ".join(server.lines)
+        case "mailrace":
+            return "mailrace serve --config mailrace.toml  # " + "; ".join(server.config.read_text().split("\n")[0:3])
+        case _:
+            return " ".join(server.command()).replace(str(server.port), "PORT")
+
+
+def _server(name, place):
+    match name:
+        case "postfix":
+            return postfix.Postfix(place, "tuned", [postfix.HOLD])
+        case "mailrace":
+            return Mailrace(place, concurrency=0)
+        case _:
+            return Sink(place)
+
+
+def _scenario(name, plan):
+    def run(options):
+        with machine.run_folder(name) as folder:
+            facts = machine.describe(folder)
+            found, commands = measure(plan, folder, options)
+            targets = [t for t in plan.targets if {t.over, t.under} <= set(options.sides)]
+            notes = ["100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards."]
+            source = pairs.accounting.Group("probe")
+            source.end()
+            return report.Report(
+                name, plan.title, facts, folder, source.source, commands, notes, rounds=found, targets=targets
+            ).write()
+
+    return run
+
+
+SCENARIOS = {"accept-many": _scenario("accept-many", MANY), "accept-one": _scenario("accept-one", ONE)}
