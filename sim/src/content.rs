@@ -1,0 +1,246 @@
+//! The bytes of one file: what readers see, what is durable, and the writes between the two.
+//!
+//! ```text
+//! write ----> live, unsynced           sync -----------> durable
+//!                     |                failed sync ----> each sector durable or lost, by the seed; then clean
+//!                     '- crash ------> each sector as some prefix of its writes left it, by the seed
+//! ```
+//!
+//! Sectors are independent of each other: a write may be torn between two of them, and a later write may be
+//! there where an earlier one is not. Within one sector writes keep their order, as one page of a cache does.
+
+use crate::Random;
+
+/// Bytes that a device writes wholly or not at all.
+pub const SECTOR: u64 = 512;
+
+/// How often a sector survives: all lost, all kept, and the odd one among many are the telling cases.
+const SURVIVAL_PERCENT: [u64; 5] = [0, 6, 50, 94, 100];
+
+/// How often a sector that was being written holds noise after a harsh crash.
+const GARBAGE_PERCENT: u64 = 15;
+
+/// A file's bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    created_len: u64,
+    unsynced: Vec<Write>,
+    synced: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// A place in the order of a file's writes: a sync covers those that were made before it began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(u64);
+
+impl Content {
+    /// `len` zeros, none of them durable.
+    pub(crate) fn new(len: u64) -> Self {
+        Content { live: vec![0; len as usize], created_len: len, ..Content::default() }
+    }
+
+    /// Bytes that have been there for ever.
+    pub(crate) fn durable(bytes: Vec<u8>) -> Self {
+        Content { live: bytes.clone(), created_len: bytes.len() as u64, durable: bytes, ..Content::default() }
+    }
+
+    pub(crate) fn live(&self) -> &[u8] {
+        &self.live
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.live.len() as u64
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: Vec<u8>) {
+        overlay(&mut self.live, offset, &bytes);
+        self.unsynced.push(Write { offset, bytes });
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.synced + self.unsynced.len() as u64)
+    }
+
+    /// Everything before `mark` is durable.
+    pub(crate) fn sync(&mut self, mark: Mark) {
+        grow(&mut self.durable, self.created_len);
+        for write in self.take_until(mark) {
+            overlay(&mut self.durable, write.offset, &write.bytes);
+        }
+    }
+
+    /// What Linux does: the pages count as clean from now on, whether the device has them or not, and readers
+    /// see the new bytes until the cache forgets them (which here happens at once, or never).
+    pub(crate) fn fail_sync(&mut self, mark: Mark, random: &mut Random) {
+        let writes = self.take_until(mark);
+        let durable = survivors(&self.durable, &writes, self.len(), random, false);
+        self.durable = durable;
+        if random.chance(50) {
+            self.live.clone_from(&self.durable);
+            for write in &self.unsynced {
+                overlay(&mut self.live, write.offset, &write.bytes);
+            }
+        }
+    }
+
+    /// The file as it may be found when the power is back.
+    pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> Content {
+        Content::durable(survivors(&self.durable, &self.unsynced, self.len(), random, harsh))
+    }
+
+    /// Changes one bit behind everybody's back.
+    pub(crate) fn flip_bit(&mut self, bit: u64) {
+        for bytes in [&mut self.live, &mut self.durable] {
+            if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    fn take_until(&mut self, mark: Mark) -> Vec<Write> {
+        let count = mark.0.saturating_sub(self.synced);
+        self.synced += count;
+        self.unsynced.drain(..count as usize).collect()
+    }
+}
+
+/// `durable` with any subset of the sectors of `writes`, and any length that is possible then.
+fn survivors(durable: &[u8], writes: &[Write], live_len: u64, random: &mut Random, harsh: bool) -> Vec<u8> {
+    let percent = random.pick(&SURVIVAL_PERCENT);
+    let whole_writes = random.chance(25);
+    let mut bytes = durable.to_vec();
+    for write in writes {
+        let written = random.chance(percent);
+        for sector in sectors(write) {
+            if if whole_writes { written } else { random.chance(percent) } {
+                apply_sector(&mut bytes, writes, write, sector);
+            } else if harsh && random.chance(GARBAGE_PERCENT) {
+                garble(&mut bytes, sector, live_len, random);
+            }
+        }
+    }
+    let missing = live_len.saturating_sub(bytes.len() as u64);
+    let grown = random.pick(&[0, missing, random.clone().below(missing + 1)]);
+    let len = bytes.len() as u64 + grown;
+    grow(&mut bytes, len);
+    bytes
+}
+
+/// Brings `sector` to what it was after `last`: the writes before it that touch the sector are in it too.
+fn apply_sector(bytes: &mut Vec<u8>, writes: &[Write], last: &Write, sector: u64) {
+    let (start, end) = (sector * SECTOR, (sector + 1) * SECTOR);
+    for write in writes {
+        let from = start.max(write.offset);
+        let to = end.min(write.offset + write.bytes.len() as u64);
+        if from < to {
+            let part = &write.bytes[(from - write.offset) as usize..(to - write.offset) as usize];
+            overlay(bytes, from, part);
+        }
+        if std::ptr::eq(write, last) {
+            return;
+        }
+    }
+}
+
+fn garble(bytes: &mut Vec<u8>, sector: u64, live_len: u64, random: &mut Random) {
+    let (start, end) = (sector * SECTOR, live_len.min((sector + 1) * SECTOR));
+    grow(bytes, end);
+    random.fill(&mut bytes[start as usize..end as usize]);
+}
+
+fn sectors(write: &Write) -> std::ops::Range<u64> {
+    write.offset / SECTOR..(write.offset + write.bytes.len() as u64).div_ceil(SECTOR)
+}
+
+fn overlay(target: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let end = offset + bytes.len() as u64;
+    grow(target, end);
+    target[offset as usize..end as usize].copy_from_slice(bytes);
+}
+
+fn grow(bytes: &mut Vec<u8>, len: u64) {
+    if (bytes.len() as u64) < len {
+        bytes.resize(len as usize, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Three sectors of '.', then 'a' over all of them, then 'b' over the last two; which letters are found?
+    fn outcomes(harsh: bool) -> BTreeSet<String> {
+        let mut content = Content::durable(vec![b'.'; 3 * SECTOR as usize]);
+        content.write(0, vec![b'a'; 3 * SECTOR as usize]);
+        content.write(SECTOR, vec![b'b'; 2 * SECTOR as usize]);
+        let mut found = BTreeSet::new();
+        for seed in 0..2000 {
+            let after = content.crash(&mut Random::new(seed), harsh);
+            let letter = |sector: &[u8]| {
+                if sector.iter().all(|byte| *byte == sector[0]) { char::from(sector[0]) } else { '?' }
+            };
+            found.insert(after.live().chunks(SECTOR as usize).map(letter).collect());
+        }
+        found
+    }
+
+    #[test]
+    fn a_crash_leaves_every_mixture_of_sectors_and_nothing_else() {
+        let mut possible = BTreeSet::new();
+        for first in [".", "a"] {
+            for second in [".", "a", "b"] {
+                for third in [".", "a", "b"] {
+                    possible.insert(format!("{first}{second}{third}"));
+                }
+            }
+        }
+        assert_eq!(outcomes(false), possible);
+        assert!(outcomes(true).iter().any(|found| found.contains('?')), "a harsh crash leaves garbage");
+    }
+
+    #[test]
+    fn what_a_sync_covered_survives_and_what_came_after_its_mark_may_not() {
+        let mut content = Content::new(SECTOR);
+        content.write(0, b"first".to_vec());
+        let mark = content.mark();
+        content.write(0, b"later".to_vec());
+        content.sync(mark);
+        let found: BTreeSet<Vec<u8>> =
+            (0..200).map(|seed| content.crash(&mut Random::new(seed), false).live()[..5].to_vec()).collect();
+        assert_eq!(found, BTreeSet::from([b"first".to_vec(), b"later".to_vec()]));
+    }
+
+    #[test]
+    fn a_length_that_no_sync_covered_may_be_lost() {
+        let lens = |content: &Content| -> BTreeSet<u64> {
+            (0..200).map(|seed| content.crash(&mut Random::new(seed), false).len()).collect()
+        };
+        let mut content = Content::new(4 * SECTOR);
+        assert!(lens(&content).contains(&0) && lens(&content).contains(&(4 * SECTOR)));
+        content.sync(content.mark());
+        assert_eq!(lens(&content), BTreeSet::from([4 * SECTOR]));
+        content.write(4 * SECTOR, vec![1; 100]);
+        assert!(lens(&content).contains(&(4 * SECTOR)) && lens(&content).contains(&(4 * SECTOR + 100)));
+    }
+
+    #[test]
+    fn after_a_failed_sync_the_next_one_saves_nothing() {
+        let lost = (0..100).any(|seed| {
+            let mut content = Content::durable(vec![0; SECTOR as usize]);
+            content.write(0, vec![7; SECTOR as usize]);
+            content.fail_sync(content.mark(), &mut Random::new(seed));
+            content.sync(content.mark());
+            let readable = content.live()[0] == 7;
+            readable && content.crash(&mut Random::new(seed), false).live()[0] == 0
+        });
+        assert!(lost, "bytes that readers still see are not on the device");
+    }
+}

@@ -1,0 +1,542 @@
+//! The disk itself: handles, the operations of the `spool::Disk` trait over the model, and what only a test may
+//! do (plan faults, hold operations, cut the power, look at the bytes).
+//!
+//! Every operation runs in this order: it is counted and its fate is decided; a hold on its kind is waited for;
+//! then it takes effect, all of it under one lock. A sync makes durable what was done before it *began*.
+//! An operation during which the power fails has its effect in what a crash may find, and gives an error.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mail::ByteSource;
+use spool::{DiskFile, Space};
+
+use crate::content::Content;
+use crate::folder::{FileNumber, Folder};
+use crate::plan::{EIO, ENOSPC, Fate, Kind, Plan, gone};
+use crate::random::Random;
+
+/// How long a test waits for an operation that it expects before it gives up and says so.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A handle to a simulated disk. Clones are the same disk; the lock belongs to the clone that took it.
+pub struct Disk {
+    machine: Arc<Machine>,
+    locked: AtomicBool,
+}
+
+struct Machine {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    files: Vec<Content>,
+    folder: Folder,
+    plan: Plan,
+    random: Random,
+    capacity: u64,
+    short_writes: bool,
+    locked: bool,
+    held: Vec<Kind>,
+    waiting: Vec<Kind>,
+}
+
+/// Keeps every operation of one kind from happening until it is dropped.
+pub struct Hold {
+    machine: Arc<Machine>,
+    kind: Kind,
+}
+
+struct OpenFile {
+    machine: Arc<Machine>,
+    name: String,
+    file: FileNumber,
+}
+
+/// What a test does to a disk.
+impl Disk {
+    /// An empty disk without end. The seed decides what short writes and failed syncs leave.
+    pub fn new(seed: u64) -> Self {
+        Disk::with(Vec::new(), Folder::default(), seed)
+    }
+
+    /// A disk with these files, durable, as an earlier life or an enemy may have left them.
+    pub fn with_files(seed: u64, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
+        let disk = Disk::new(seed);
+        files.into_iter().for_each(|(name, bytes)| disk.put(&name, bytes));
+        disk
+    }
+
+    /// The disk as the power's return may find it now: any subset of what no sync has covered is lost.
+    pub fn crash(&self, seed: u64) -> Disk {
+        self.after_crash(seed, false)
+    }
+
+    /// The same, and unsynced sectors may hold noise, and renamed files both their names.
+    pub fn crash_harshly(&self, seed: u64) -> Disk {
+        self.after_crash(seed, true)
+    }
+
+    /// From now on every operation fails, those that are held included.
+    pub fn cut_power(&self) {
+        self.state().plan.die();
+        self.machine.changed.notify_all();
+    }
+
+    /// The power fails during the `step`-th step (1 is the first). Steps are the operations that change what a
+    /// crash may leave: not the reading ones.
+    pub fn crash_at(&self, step: u64) {
+        self.state().plan.die_at(step);
+    }
+
+    /// Whether the power has failed.
+    pub fn is_off(&self) -> bool {
+        self.state().plan.is_dead()
+    }
+
+    /// Steps so far.
+    pub fn steps(&self) -> u64 {
+        self.state().plan.steps()
+    }
+
+    /// Operations of one kind so far.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.state().plan.count(kind)
+    }
+
+    /// Operations of `kind` fail with `errno`; `ordinals` counts them from now, 0 being the next one.
+    pub fn fail(&self, kind: Kind, ordinals: Range<u64>, errno: i32) {
+        self.state().plan.fail(kind, ordinals, errno);
+    }
+
+    /// What can still be allocated from now on.
+    pub fn set_bytes_free(&self, bytes: u64) {
+        let mut state = self.state();
+        state.capacity = state.used() + bytes;
+    }
+
+    /// Every write may write less than it was asked to; it always was allowed to.
+    pub fn set_short_writes(&self) {
+        self.state().short_writes = true;
+    }
+
+    /// Changes one bit of a file, for readers and on the device.
+    pub fn flip_bit(&self, name: &str, bit: u64) {
+        let mut state = self.state();
+        if let Some(&file) = state.folder.live().get(name) {
+            state.files[file].flip_bit(bit);
+        }
+    }
+
+    /// Holds back every operation of `kind` that begins from now on.
+    pub fn hold(&self, kind: Kind) -> Hold {
+        self.state().held.push(kind);
+        Hold { machine: self.machine.clone(), kind }
+    }
+
+    /// All names.
+    pub fn names(&self) -> Vec<String> {
+        self.state().folder.live().keys().cloned().collect()
+    }
+
+    /// What a reader sees in a file; None where there is none of that name.
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.folder.live().get(name).map(|&file| state.files[file].live().to_vec())
+    }
+
+    /// Puts a durable file there, in place of what had the name.
+    pub fn put(&self, name: &str, bytes: Vec<u8>) {
+        let mut state = self.state();
+        let file = state.add(Content::durable(bytes));
+        state.folder.create_durable(name, file);
+    }
+
+    /// The steps and the faults, a line each, for the message of a failing test.
+    pub fn log(&self) -> String {
+        self.state().plan.log()
+    }
+
+    fn with(files: Vec<Content>, folder: Folder, seed: u64) -> Self {
+        let state = State {
+            files,
+            folder,
+            plan: Plan::default(),
+            random: Random::new(seed),
+            capacity: 1 << 40,
+            short_writes: false,
+            locked: false,
+            held: Vec::new(),
+            waiting: Vec::new(),
+        };
+        let machine = Arc::new(Machine { state: Mutex::new(state), changed: Condvar::new() });
+        Disk { machine, locked: AtomicBool::new(false) }
+    }
+
+    fn after_crash(&self, seed: u64, harsh: bool) -> Disk {
+        let state = self.state();
+        let mut random = Random::new(seed);
+        let files = state.files.iter().map(|content| content.crash(&mut random, harsh)).collect();
+        let names = state.folder.crash(&mut random, harsh);
+        Disk::with(files, Folder::durable(names), random.bits())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.machine.lock()
+    }
+}
+
+impl Clone for Disk {
+    fn clone(&self) -> Self {
+        Disk { machine: self.machine.clone(), locked: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.locked.load(Ordering::Relaxed) {
+            self.state().locked = false;
+        }
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Disk after {} steps, {:?}", self.steps(), self.names())
+    }
+}
+
+/// What a spool does to it.
+impl spool::Disk for Disk {
+    fn lock(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.plan.is_dead() {
+            return Err(gone());
+        }
+        if state.locked {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.locked = true;
+        self.locked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut state = self.state();
+        let fate = state.plan.begin(Kind::List, format_args!(""))?;
+        let state = self.machine.settle(state, Kind::List, fate)?;
+        Ok(state.folder.live().keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.change(Kind::Create, format_args!("{name}, {size} bytes"), |state| {
+            if state.folder.live().contains_key(name) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            if size > state.free() {
+                return Err(io::Error::from_raw_os_error(ENOSPC));
+            }
+            let file = state.add(Content::new(size));
+            state.folder.create(name, file);
+            Ok(self.handle(name, file))
+        })
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state();
+        let fate = state.plan.begin(Kind::Open, format_args!("{name}"))?;
+        let state = self.machine.settle(state, Kind::Open, fate)?;
+        let file = *state.folder.live().get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.handle(name, file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.change(Kind::Rename, format_args!("{from} to {to}"), |state| {
+            state.folder.rename(from, to).then_some(()).ok_or(io::ErrorKind::NotFound.into())
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.change(Kind::Remove, format_args!("{name}"), |state| {
+            state.folder.remove(name).then_some(()).ok_or(io::ErrorKind::NotFound.into())
+        })
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        let mut state = self.state();
+        let mark = state.folder.mark();
+        let fate = state.plan.begin(Kind::SyncFolder, format_args!(""))?;
+        let mut state = self.machine.settle(state, Kind::SyncFolder, fate)?;
+        state.folder.sync(mark);
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let state = self.state();
+        if state.plan.is_dead() {
+            return Err(gone());
+        }
+        Ok(Space { bytes_free: state.free(), inodes_free: u64::MAX })
+    }
+}
+
+impl Disk {
+    fn handle(&self, name: &str, file: FileNumber) -> Arc<dyn DiskFile> {
+        Arc::new(OpenFile { machine: self.machine.clone(), name: name.to_owned(), file })
+    }
+
+    /// A change of names. Where the power fails during it, it has been made and waits for a sync like any other.
+    fn change<T>(
+        &self,
+        kind: Kind,
+        what: fmt::Arguments<'_>,
+        change: impl FnOnce(&mut State) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = self.state();
+        match state.plan.begin(kind, what)? {
+            Fate::Die => {
+                let _ = change(&mut state);
+                self.machine.changed.notify_all();
+                Err(gone())
+            }
+            fate => change(&mut *self.machine.settle(state, kind, fate)?),
+        }
+    }
+}
+
+impl ByteSource for OpenFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.machine.lock();
+        let fate = state.plan.begin(Kind::Read, format_args!("{} at {offset}", self.name))?;
+        let state = self.machine.settle(state, Kind::Read, fate)?;
+        let live = state.files[self.file].live();
+        let start = usize::try_from(offset).map_or(live.len(), |offset| offset.min(live.len()));
+        let count = buffer.len().min(live.len() - start);
+        buffer[..count].copy_from_slice(&live[start..start + count]);
+        Ok(count)
+    }
+
+    fn file(&self) -> Option<&File> {
+        None
+    }
+}
+
+impl DiskFile for OpenFile {
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut state = self.machine.lock();
+        match state.plan.begin(Kind::Write, format_args!("{} at {offset}, {} bytes", self.name, bytes.len()))? {
+            Fate::Die => {
+                let _ = state.write(self.file, offset, bytes);
+                self.machine.changed.notify_all();
+                Err(gone())
+            }
+            fate => self.machine.settle(state, Kind::Write, fate)?.write(self.file, offset, bytes),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.machine.lock();
+        let mark = state.files[self.file].mark();
+        let fate = state.plan.begin(Kind::Sync, format_args!("{}", self.name))?;
+        if matches!(fate, Fate::Fail(EIO)) {
+            let State { files, random, .. } = &mut *state;
+            files[self.file].fail_sync(mark, random);
+        }
+        let mut state = self.machine.settle(state, Kind::Sync, fate)?;
+        state.files[self.file].sync(mark);
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let state = self.machine.lock();
+        if state.plan.is_dead() { Err(gone()) } else { Ok(state.files[self.file].len()) }
+    }
+}
+
+impl Machine {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while `kind` is held, then says whether the operation may take effect.
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        kind: Kind,
+        fate: Fate,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        if state.held.contains(&kind) && fate != Fate::Die {
+            state.waiting.push(kind);
+            self.changed.notify_all();
+            let held = |state: &mut State| state.held.contains(&kind) && !state.plan.is_dead();
+            state = self.changed.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
+            state.forget_waiting(kind);
+        }
+        match fate {
+            Fate::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+            _ if state.plan.is_dead() => {
+                self.changed.notify_all();
+                Err(gone())
+            }
+            _ => Ok(state),
+        }
+    }
+}
+
+impl State {
+    fn add(&mut self, content: Content) -> FileNumber {
+        self.files.push(content);
+        self.files.len() - 1
+    }
+
+    fn used(&self) -> u64 {
+        self.folder.live().values().map(|&file| self.files[file].len()).sum()
+    }
+
+    fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used())
+    }
+
+    /// Writes what fits, and of that as much as a short write leaves.
+    fn write(&mut self, file: FileNumber, offset: u64, mut bytes: Vec<u8>) -> io::Result<usize> {
+        let len = self.files[file].len();
+        let grows = (offset + bytes.len() as u64).saturating_sub(len);
+        let missing = grows.saturating_sub(self.free());
+        if missing >= bytes.len() as u64 && missing > 0 {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        bytes.truncate(bytes.len() - missing as usize);
+        if self.short_writes && bytes.len() > 1 {
+            bytes.truncate(1 + self.random.below(bytes.len() as u64) as usize);
+        }
+        let count = bytes.len();
+        self.files[file].write(offset, bytes);
+        Ok(count)
+    }
+
+    fn forget_waiting(&mut self, kind: Kind) {
+        if let Some(place) = self.waiting.iter().position(|waiting| *waiting == kind) {
+            self.waiting.swap_remove(place);
+        }
+    }
+}
+
+impl Hold {
+    /// Waits until `count` operations are held here.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub fn wait_for(&self, count: usize) {
+        let state = self.machine.lock();
+        let few = |state: &mut State| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
+        let (state, timeout) =
+            self.machine.changed.wait_timeout_while(state, PATIENCE, few).unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "no {count} operations {:?} came:\n{}", self.kind, state.plan.log());
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.machine.lock();
+        if let Some(place) = state.held.iter().position(|held| *held == self.kind) {
+            state.held.swap_remove(place);
+        }
+        self.machine.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spool::Disk as _;
+
+    fn write(file: &Arc<dyn DiskFile>, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        file.write_at(&[IoSlice::new(bytes)], offset)
+    }
+
+    #[test]
+    fn a_file_needs_its_own_sync_and_that_of_its_folder() {
+        let disk = Disk::new(1);
+        let file = disk.create("a", 0).unwrap();
+        write(&file, b"hello", 0).unwrap();
+        file.sync().unwrap();
+        assert!((0..50).any(|seed| disk.crash(seed).names().is_empty()), "its name may be lost");
+        disk.sync_folder().unwrap();
+        assert!((0..50).all(|seed| disk.crash(seed).content("a").as_deref() == Some(b"hello")));
+    }
+
+    #[test]
+    fn nothing_happens_after_the_power_failed_and_the_last_step_may_have() {
+        let disk = Disk::new(1);
+        disk.crash_at(2);
+        let file = disk.create("a", 4).unwrap();
+        assert!(write(&file, b"abcd", 0).is_err());
+        assert!(disk.is_off());
+        assert!(file.sync().is_err() && disk.list().is_err() && disk.sync_folder().is_err());
+        let found: Vec<_> = (0..100).map(|seed| disk.crash(seed).content("a")).collect();
+        assert!(found.contains(&None) && found.contains(&Some(b"abcd".to_vec())));
+        assert_eq!(disk.steps(), 2);
+    }
+
+    #[test]
+    fn planned_faults_hit_the_operations_they_name() {
+        let disk = Disk::new(1);
+        let file = disk.create("a", 8).unwrap();
+        disk.fail(Kind::Sync, 1..2, EIO);
+        assert!(file.sync().is_ok());
+        assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(EIO));
+        assert!(file.sync().is_ok());
+        disk.set_bytes_free(2);
+        assert_eq!(write(&file, b"12345", 6).unwrap(), 4, "two bytes over the old end");
+        assert_eq!(write(&file, b"5", 10).unwrap_err().raw_os_error(), Some(ENOSPC));
+        assert_eq!(disk.create("b", 1).err().unwrap().raw_os_error(), Some(ENOSPC));
+    }
+
+    #[test]
+    fn a_held_sync_covers_only_what_was_written_before_it_began() {
+        let disk = Disk::new(1);
+        let file = disk.create("a", 4).unwrap();
+        disk.sync_folder().unwrap();
+        write(&file, b"old", 0).unwrap();
+        let hold = disk.hold(Kind::Sync);
+        let syncing = std::thread::spawn({
+            let file = file.clone();
+            move || file.sync()
+        });
+        hold.wait_for(1);
+        write(&file, b"new", 0).unwrap();
+        drop(hold);
+        syncing.join().unwrap().unwrap();
+        let found: Vec<_> = (0..100).map(|seed| disk.crash(seed).content("a").unwrap()).collect();
+        assert!(found.iter().all(|bytes| bytes == b"old\0" || bytes == b"new\0"));
+        assert!(found.contains(&b"old\0".to_vec()) && found.contains(&b"new\0".to_vec()));
+    }
+
+    #[test]
+    fn cutting_the_power_ends_what_is_held() {
+        let disk = Disk::new(1);
+        let file = disk.create("a", 4).unwrap();
+        let hold = disk.hold(Kind::Sync);
+        let syncing = std::thread::spawn(move || file.sync());
+        hold.wait_for(1);
+        disk.cut_power();
+        assert!(syncing.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn one_clone_at_a_time_has_the_lock() {
+        let disk = Disk::new(1);
+        let holder = disk.clone();
+        holder.lock().unwrap();
+        assert_eq!(disk.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(holder);
+        disk.lock().unwrap();
+    }
+}

@@ -1,0 +1,170 @@
+//! The names of one folder: what readers see, what is durable, and the changes between the two.
+//!
+//! After a crash any subset of the changes that no sync covered has happened, in their order. A rename is one
+//! change: the file is found under its old name or under its new one. POSIX grants a moment in which it has
+//! both, and a harsh crash may fall into that moment; it never grants one in which it has neither.
+
+use std::collections::BTreeMap;
+
+use crate::Random;
+
+/// The place of a file in the disk's list of files, its inode number as it were.
+pub(crate) type FileNumber = usize;
+
+/// How often a rename of a harsh crash leaves both names.
+const BOTH_NAMES_PERCENT: u64 = 10;
+
+/// How often an unsynced change survives: none, all, and mixtures.
+const SURVIVAL_PERCENT: [u64; 4] = [0, 30, 70, 100];
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folder {
+    live: BTreeMap<String, FileNumber>,
+    durable: BTreeMap<String, FileNumber>,
+    unsynced: Vec<Change>,
+    synced: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Create { name: String, file: FileNumber },
+    Rename { from: String, to: String, file: FileNumber },
+    Remove { name: String },
+}
+
+/// A place in the order of changes: a sync covers those that were made before it began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(u64);
+
+impl Folder {
+    /// Names that have been there for ever.
+    pub(crate) fn durable(names: BTreeMap<String, FileNumber>) -> Self {
+        Folder { live: names.clone(), durable: names, ..Folder::default() }
+    }
+
+    pub(crate) fn live(&self) -> &BTreeMap<String, FileNumber> {
+        &self.live
+    }
+
+    pub(crate) fn create(&mut self, name: &str, file: FileNumber) {
+        self.change(Change::Create { name: name.to_owned(), file });
+    }
+
+    /// Adds a name that is durable at once.
+    pub(crate) fn create_durable(&mut self, name: &str, file: FileNumber) {
+        self.live.insert(name.to_owned(), file);
+        self.durable.insert(name.to_owned(), file);
+    }
+
+    /// False where there is no such name.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> bool {
+        let Some(&file) = self.live.get(from) else { return false };
+        self.change(Change::Rename { from: from.to_owned(), to: to.to_owned(), file });
+        true
+    }
+
+    /// False where there is no such name.
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        let known = self.live.contains_key(name);
+        if known {
+            self.change(Change::Remove { name: name.to_owned() });
+        }
+        known
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.synced + self.unsynced.len() as u64)
+    }
+
+    /// Every change before `mark` is durable.
+    pub(crate) fn sync(&mut self, mark: Mark) {
+        let count = mark.0.saturating_sub(self.synced);
+        self.synced += count;
+        for change in self.unsynced.drain(..count as usize) {
+            apply(&mut self.durable, &change);
+        }
+    }
+
+    /// The names as they may be found when the power is back.
+    pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> BTreeMap<String, FileNumber> {
+        let percent = random.pick(&SURVIVAL_PERCENT);
+        let mut names = self.durable.clone();
+        for change in &self.unsynced {
+            if !random.chance(percent) {
+                continue;
+            }
+            apply(&mut names, change);
+            if let Change::Rename { from, file, .. } = change
+                && harsh
+                && random.chance(BOTH_NAMES_PERCENT)
+            {
+                names.insert(from.clone(), *file);
+            }
+        }
+        names
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.live, &change);
+        self.unsynced.push(change);
+    }
+}
+
+/// Also where the changes before it did not survive: a renamed file has its new name whether or not its
+/// creation was ever written down.
+fn apply(names: &mut BTreeMap<String, FileNumber>, change: &Change) {
+    match change {
+        Change::Create { name, file } => {
+            names.insert(name.clone(), *file);
+        }
+        Change::Rename { from, to, file } => {
+            if names.get(from) == Some(file) {
+                names.remove(from);
+            }
+            names.insert(to.clone(), *file);
+        }
+        Change::Remove { name } => {
+            names.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn outcomes(folder: &Folder, harsh: bool) -> BTreeSet<String> {
+        let list = |seed| {
+            let names = folder.crash(&mut Random::new(seed), harsh);
+            names.keys().cloned().collect::<Vec<_>>().join(" ")
+        };
+        (0..1000).map(list).collect()
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_synced_file_that_is_renamed_has_one_of_its_names() {
+        let mut folder = Folder::default();
+        folder.create("old", 0);
+        folder.sync(folder.mark());
+        folder.rename("old", "new");
+        assert_eq!(outcomes(&folder, false), set(&["old", "new"]));
+        assert_eq!(outcomes(&folder, true), set(&["old", "new", "new old"]));
+    }
+
+    #[test]
+    fn unsynced_creations_and_removals_may_be_undone() {
+        let mut folder = Folder::default();
+        folder.create("kept", 0);
+        folder.sync(folder.mark());
+        folder.create("new", 1);
+        folder.remove("kept");
+        assert_eq!(outcomes(&folder, false), set(&["", "kept", "kept new", "new"]));
+        folder.sync(folder.mark());
+        assert_eq!(outcomes(&folder, false), set(&["new"]));
+    }
+}
