@@ -1,0 +1,96 @@
+//! How fast letters become durable in Maildirs: `maildir_rate FOLDER LETTERS FOLDERS TURN [THREADS]`.
+//!
+//! Delivers LETTERS messages of 6 KB to FOLDERS mailboxes under FOLDER, TURN letters at a time, from THREADS wheels
+//! side by side, and prints letters per second and CPU seconds per 1,000 letters (of this process; the kernel's
+//! writeback threads come on top). The mailboxes stay; a second run into the same FOLDER finds them made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use mail::{Body, BodyFlags, QueueId, SpoolId, Timestamp};
+use mailbox::{Config, Letter, LineEnds, Maildirs};
+
+const BODY_OCTETS: usize = 6000;
+
+struct Load {
+    folder: PathBuf,
+    letters: u64,
+    folders: u64,
+    turn: u64,
+    threads: u64,
+    body: Body,
+    spool: SpoolId,
+    started: Timestamp,
+}
+
+fn main() -> Result<(), String> {
+    let load = parse().ok_or("usage: maildir_rate FOLDER LETTERS FOLDERS TURN [THREADS]")?;
+    let start = Instant::now();
+    let failed: u64 = std::thread::scope(|scope| {
+        let wheels: Vec<_> = (0..load.threads).map(|lane| scope.spawn(|| deliver(&load, lane))).collect();
+        wheels.into_iter().map(|wheel| wheel.join().expect("a wheel does not panic")).sum()
+    });
+    let elapsed = start.elapsed();
+    let rate = load.letters as f64 / elapsed.as_secs_f64();
+    let cpu = cpu_time().as_secs_f64() * 1000.0 / load.letters as f64;
+    println!("{} letters, {failed} failed, {:.2} s", load.letters, elapsed.as_secs_f64());
+    println!("{rate:.0} letters/s, {cpu:.4} CPU seconds per 1,000 letters");
+    Ok(())
+}
+
+fn parse() -> Option<Load> {
+    let mut args = std::env::args_os().skip(1);
+    let folder = args.next()?.into();
+    let mut numbers = args.map(|arg| arg.to_str().and_then(|text| text.parse().ok()).filter(|&number| number > 0));
+    let mut number = || numbers.next().flatten();
+    let line = [vec![b'x'; 78], b"\r\n".to_vec()].concat();
+    let text = line.repeat(BODY_OCTETS / line.len());
+    let digest = crc32c::crc32c(&text);
+    let now = Timestamp::from(SystemTime::now());
+    Some(Load {
+        folder,
+        letters: number()?,
+        folders: number()?,
+        turn: number()?,
+        threads: number().unwrap_or(1),
+        body: Body::new(Arc::new(text.clone()), 0, text.len() as u64, digest, BodyFlags::default()),
+        spool: SpoolId::new(now.millis()),
+        started: now,
+    })
+}
+
+/// One wheel's part of the load; returns how many letters failed.
+fn deliver(load: &Load, lane: u64) -> u64 {
+    let mut maildirs = Maildirs::new(Config { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
+    let mut numbers = (lane..load.letters).step_by(load.threads as usize).peekable();
+    let mut failed = 0;
+    while numbers.peek().is_some() || !maildirs.is_idle() {
+        let letters = numbers.by_ref().take(load.turn as usize).map(|number| letter(load, number)).collect();
+        failed += maildirs.turn(letters).iter().filter(|(_, result)| result.is_err()).count() as u64;
+    }
+    failed
+}
+
+fn letter(load: &Load, number: u64) -> Letter<()> {
+    // A prime step, so that neighbours in time are not neighbours on the disk.
+    let mailbox = number.wrapping_mul(7919) % load.folders;
+    Letter {
+        ticket: (),
+        folder: load.folder.join(format!("example.org/user{mailbox}")),
+        id: QueueId::new(load.spool, 0, number),
+        ordinal: 0,
+        accepted_at: load.started,
+        header: format!("Return-Path: <sender@example.com>\r\nDelivered-To: user{mailbox}@example.org\r\n").into(),
+        body: load.body.clone(),
+        recovered: false,
+    }
+}
+
+/// User and system time of this process so far: fields 14 and 15 of its stat, in ticks of 1/100 s.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string(Path::new("/proc/self/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}

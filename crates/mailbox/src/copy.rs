@@ -1,0 +1,141 @@
+//! Copies a letter into a file: its header, then its body in pieces, through one buffer that is kept.
+//!
+//! The body's checksum is computed on the way, over the bytes as they were read. A copy that returns an error has
+//! written something that nobody may see; the caller removes it.
+
+use std::io::Write;
+
+use mail::{Body, Damaged};
+
+use crate::name::Sizes;
+use crate::{DeliverError, LineEnds};
+
+/// How much of a large body is in memory at a time. Usual letters go out in one write, header and all.
+const PIECE_OCTETS: usize = 256 * 1024;
+
+pub(crate) struct Copier {
+    line_ends: LineEnds,
+    buffer: Vec<u8>,
+}
+
+impl Copier {
+    pub(crate) fn new(line_ends: LineEnds) -> Self {
+        Copier { line_ends, buffer: Vec::new() }
+    }
+
+    /// Writes header and body to `file`; the bytes of the body are verified, and all of them are written.
+    pub(crate) fn copy(&mut self, header: &[u8], body: &Body, file: &mut impl Write) -> Result<Sizes, DeliverError> {
+        let mut sizes = Sizes { file: 0, crlf: header.len() as u64 + body.len() };
+        let mut position = 0;
+        let mut digest = 0;
+        self.buffer.clear();
+        self.buffer.extend_from_slice(header);
+        loop {
+            let start = self.buffer.len();
+            position += self.read_piece(body, position)?;
+            digest = crc32c::crc32c_append(digest, &self.buffer[start..]);
+            let is_last = position == body.len();
+            let carry = self.end_lines(is_last);
+            file.write_all(&self.buffer)?;
+            sizes.file += self.buffer.len() as u64;
+            self.buffer.clear();
+            if is_last {
+                break;
+            }
+            self.buffer.extend(carry);
+        }
+        if digest != body.digest() {
+            return Err(Damaged::Digest { found: digest, expected: body.digest() }.into());
+        }
+        Ok(sizes)
+    }
+
+    /// Appends the next piece of the body to the buffer; returns how many bytes it has.
+    fn read_piece(&mut self, body: &Body, position: u64) -> Result<u64, Damaged> {
+        let start = self.buffer.len();
+        let left = usize::try_from(body.len() - position).unwrap_or(usize::MAX);
+        self.buffer.resize(start + left.min(PIECE_OCTETS), 0);
+        Ok(body.read_at(&mut self.buffer[start..], position)? as u64)
+    }
+
+    /// Gives the lines in the buffer their ends. A CR at the end of a piece may be half of a line end: it is
+    /// returned, to be put before the next piece.
+    fn end_lines(&mut self, is_last: bool) -> Option<u8> {
+        match self.line_ends {
+            LineEnds::Crlf => None,
+            LineEnds::Lf => {
+                let carry = if is_last { None } else { self.buffer.pop_if(|&mut byte| byte == b'\r') };
+                drop_carriage_returns(&mut self.buffer);
+                carry
+            }
+        }
+    }
+}
+
+/// Makes every CR LF an LF; a CR elsewhere stays.
+fn drop_carriage_returns(bytes: &mut Vec<u8>) {
+    let (mut read, mut written) = (0, 0);
+    while let Some(run) = memchr::memchr(b'\r', &bytes[read..]) {
+        let ends_line = bytes.get(read + run + 1) == Some(&b'\n');
+        let keep = if ends_line { run } else { run + 1 };
+        bytes.copy_within(read..read + keep, written);
+        written += keep;
+        read += run + 1;
+    }
+    bytes.copy_within(read.., written);
+    bytes.truncate(written + bytes.len() - read);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use mail::BodyFlags;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body_of(bytes: &[u8]) -> Body {
+        Body::new(Arc::new(bytes.to_vec()), 0, bytes.len() as u64, crc32c::crc32c(bytes), BodyFlags::default())
+    }
+
+    fn copied(line_ends: LineEnds, header: &[u8], body: &[u8]) -> (Vec<u8>, Sizes) {
+        let mut out = Vec::new();
+        let sizes = Copier::new(line_ends).copy(header, &body_of(body), &mut out).unwrap();
+        (out, sizes)
+    }
+
+    #[test]
+    fn an_empty_message_is_its_header() {
+        assert_eq!(copied(LineEnds::Crlf, b"A: b\r\n", b""), (b"A: b\r\n".to_vec(), Sizes { file: 6, crlf: 6 }));
+        assert_eq!(copied(LineEnds::Lf, b"", b""), (Vec::new(), Sizes::default()));
+    }
+
+    #[test]
+    fn a_line_end_that_two_pieces_share_is_still_one() {
+        for before in [PIECE_OCTETS - 2, PIECE_OCTETS - 1, PIECE_OCTETS, 2 * PIECE_OCTETS - 1] {
+            let text = format!("{}\r\nend\r\n", "x".repeat(before));
+            let (out, sizes) = copied(LineEnds::Lf, b"", text.as_bytes());
+            assert!(out == text.replace("\r\n", "\n").as_bytes(), "{before} bytes before the line end");
+            assert_eq!(sizes, Sizes { file: text.len() as u64 - 2, crlf: text.len() as u64 });
+        }
+    }
+
+    #[test]
+    fn a_device_without_space_is_a_full_mailbox() {
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
+        let error = Copier::new(LineEnds::Crlf).copy(b"A: b\r\n", &body_of(b"x"), &mut full).unwrap_err();
+        assert!(matches!(error, DeliverError::Full(_)), "{error:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn lf_mode_drops_the_cr_of_each_line_end_and_nothing_else(text in "[a\r\n]{0,200}", header in "(X: y\r\n){0,2}") {
+            let (out, sizes) = copied(LineEnds::Lf, header.as_bytes(), text.as_bytes());
+            let whole = header + &text;
+            prop_assert_eq!(&out, &whole.replace("\r\n", "\n").into_bytes());
+            prop_assert_eq!(sizes, Sizes { file: out.len() as u64, crlf: whole.len() as u64 });
+        }
+    }
+}

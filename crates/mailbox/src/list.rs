@@ -1,0 +1,109 @@
+//! Reading: what is in a mailbox, and the file of one entry.
+//!
+//! A list is a picture of one moment: other programs may read, move and delete meanwhile. An entry that was moved
+//! since (flags changed, seen for the first time) is still found by [`open`]; one that was deleted is `NotFound`.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{DirEntry, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::name::{base_of, field};
+
+/// A half of a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// `new/`: no reader has seen it.
+    New,
+    /// `cur/`: seen; the name has flags.
+    Cur,
+}
+
+/// One message in a mailbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it was.
+    pub place: Place,
+    /// Its file name there.
+    pub name: OsString,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Bytes with CR LF line ends, where the name says it.
+    pub size_crlf: Option<u64>,
+}
+
+/// All messages of the Maildir, by name, which is by time. A Maildir that is not there has none.
+pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    // In this order: what a reader moves meanwhile is seen at one of the two places, or at both.
+    for place in [Place::New, Place::Cur] {
+        visit(folder, place, |file| {
+            entries.extend(entry_of(place, file)?);
+            Ok(())
+        })?;
+    }
+    let mut seen = HashSet::new();
+    entries.reverse();
+    entries.retain(|entry| seen.insert(base_of(entry.name.as_bytes()).to_owned()));
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Opens the file of an entry for reading, wherever it is now.
+pub fn open(folder: &Path, entry: &Entry) -> io::Result<File> {
+    match File::open(folder.join(entry.place.folder_name()).join(&entry.name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_moved(folder, entry),
+        file => file,
+    }
+}
+
+impl Place {
+    fn folder_name(self) -> &'static str {
+        match self {
+            Place::New => "new",
+            Place::Cur => "cur",
+        }
+    }
+}
+
+fn open_moved(folder: &Path, entry: &Entry) -> io::Result<File> {
+    let mut path: Option<PathBuf> = None;
+    visit(folder, Place::Cur, |file| {
+        if base_of(file.file_name().as_bytes()) == base_of(entry.name.as_bytes()) {
+            path = Some(file.path());
+        }
+        Ok(())
+    })?;
+    File::open(path.ok_or(io::ErrorKind::NotFound)?)
+}
+
+/// Hidden files are no messages.
+fn visit(folder: &Path, place: Place, mut see: impl FnMut(DirEntry) -> io::Result<()>) -> io::Result<()> {
+    let entries = match folder.join(place.folder_name()).read_dir() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if !entry.file_name().as_bytes().starts_with(b".") {
+            see(entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// None if it was deleted or moved in this moment.
+fn entry_of(place: Place, file: DirEntry) -> io::Result<Option<Entry>> {
+    let name = file.file_name();
+    let size_crlf = field(name.as_bytes(), b'W');
+    let size = match field(name.as_bytes(), b'S') {
+        Some(size) => size,
+        None => match file.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata?.len(),
+        },
+    };
+    Ok(Some(Entry { place, name, size, size_crlf }))
+}

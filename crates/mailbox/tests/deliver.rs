@@ -1,0 +1,322 @@
+//! Each sentence of the delivery contract, on real folders.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use mail::{Body, BodyFlags, ByteSource, Damaged, QueueId, SpoolId, Timestamp};
+use mailbox::{Config, DeliverError, Entry, Letter, LineEnds, Maildirs, Place, list, open};
+
+const TEXT: &[u8] = b"Subject: hello\r\n\r\nfirst line\r\nsecond line\r\n";
+const HEADER: &[u8] = b"Return-Path: <a@example.org>\r\n";
+
+type Results = Vec<(u64, Result<(), DeliverError>)>;
+
+fn maildirs(line_ends: LineEnds) -> Maildirs<u64> {
+    Maildirs::new(Config { host: "mx.example.org".into(), line_ends })
+}
+
+fn body(text: &[u8]) -> Body {
+    Body::new(Arc::new(text.to_vec()), 0, text.len() as u64, crc32c::crc32c(text), BodyFlags::default())
+}
+
+fn letter(folder: &Path, number: u64) -> Letter<u64> {
+    Letter {
+        ticket: number,
+        folder: folder.into(),
+        id: QueueId::new(SpoolId::new(7), 1, number),
+        ordinal: 3,
+        accepted_at: Timestamp(1_763_000_000_500),
+        header: HEADER.to_vec(),
+        body: body(TEXT),
+        recovered: false,
+    }
+}
+
+/// The files under a folder, by their paths in it.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for part in ["tmp", "new", "cur"] {
+        for entry in fs::read_dir(folder.join(part)).into_iter().flatten() {
+            let entry = entry.unwrap();
+            let name = format!("{part}/{}", entry.file_name().to_str().unwrap());
+            found.insert(name, fs::read(entry.path()).unwrap());
+        }
+    }
+    found
+}
+
+fn succeeded(results: &Results) -> Vec<u64> {
+    results.iter().filter(|(_, result)| result.is_ok()).map(|(ticket, _)| *ticket).collect()
+}
+
+/// Two turns, as a burst of one batch has them.
+fn deliver(maildirs: &mut Maildirs<u64>, letters: Vec<Letter<u64>>) -> Results {
+    let mut results = maildirs.turn(letters);
+    results.extend(maildirs.turn(Vec::new()));
+    assert!(maildirs.is_idle());
+    results
+}
+
+#[test]
+fn a_letter_is_in_new_after_its_turn_and_given_back_by_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let mut maildirs = maildirs(LineEnds::Crlf);
+    assert!(maildirs.is_idle());
+    assert!(maildirs.turn(vec![letter(root.path(), 5)]).is_empty());
+    assert!(!maildirs.is_idle());
+    let size = HEADER.len() + TEXT.len();
+    let name = format!("new/1763000000.7-1-5_3.mx.example.org,S={size},W={size}");
+    assert_eq!(files(root.path()), BTreeMap::from([(name, [HEADER, TEXT].concat())]));
+    assert_eq!(succeeded(&maildirs.turn(vec![letter(root.path(), 6)])), [5]);
+    assert_eq!(succeeded(&maildirs.turn(Vec::new())), [6]);
+    assert!(maildirs.is_idle());
+}
+
+#[test]
+fn a_mailbox_and_its_parents_are_made_for_their_owner_only() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("example.org/bob");
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), vec![letter(&folder, 1)])), [1]);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    for path in [folder.parent().unwrap(), &folder, &folder.join("tmp"), &folder.join("new"), &folder.join("cur")] {
+        assert_eq!(mode(path), 0o700, "{path:?}");
+    }
+    let file = folder.join(files(&folder).keys().next().unwrap());
+    assert_eq!(mode(&file), 0o600);
+}
+
+#[test]
+fn a_mailbox_that_lost_its_new_folder_gets_it_back() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("tmp")).unwrap();
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)])), [1]);
+    assert_eq!(files(root.path()).len(), 1);
+}
+
+#[test]
+fn two_letters_of_one_turn_for_one_mailbox_are_two_files() {
+    let root = tempfile::tempdir().unwrap();
+    let other_recipient = Letter { ordinal: 4, ticket: 2, ..letter(root.path(), 1) };
+    let letters = vec![letter(root.path(), 1), other_recipient, letter(root.path(), 3)];
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), letters)), [1, 2, 3]);
+    assert_eq!(files(root.path()).len(), 3);
+}
+
+#[test]
+fn a_second_try_replaces_nothing_and_succeeds() {
+    let root = tempfile::tempdir().unwrap();
+    deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+    let name = files(root.path()).into_keys().next().unwrap();
+    fs::write(root.path().join(&name), "as the reader left it").unwrap();
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)])), [1]);
+    assert_eq!(files(root.path()), BTreeMap::from([(name, b"as the reader left it".to_vec())]));
+}
+
+#[test]
+fn what_a_crash_left_in_tmp_is_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("tmp")).unwrap();
+    fs::write(root.path().join("tmp/1763000000.7-1-1_3.mx.example.org"), vec![b'x'; 100_000]).unwrap();
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)])), [1]);
+    assert_eq!(files(root.path()).into_values().collect::<Vec<_>>(), [[HEADER, TEXT].concat()]);
+}
+
+#[test]
+fn a_recovered_letter_that_a_reader_has_seen_is_not_delivered_again() {
+    for place in ["new/", "cur/"] {
+        let root = tempfile::tempdir().unwrap();
+        deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+        let name = files(root.path()).into_keys().next().unwrap();
+        let flagged = name.replace("new/", place) + if place == "cur/" { ":2,S" } else { "" };
+        fs::rename(root.path().join(&name), root.path().join(&flagged)).unwrap();
+
+        let letters = [1, 2].map(|number| Letter { recovered: true, ..letter(root.path(), number) });
+        let mut maildirs = maildirs(LineEnds::Crlf);
+        assert_eq!(succeeded(&maildirs.turn(letters.into())), [1], "its name is durable since this turn's sync");
+        assert_eq!(succeeded(&maildirs.turn(Vec::new())), [2]);
+        let found = files(root.path());
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.contains_key(&flagged), "{found:?}");
+    }
+}
+
+#[test]
+fn a_recovered_letter_is_put_off_where_its_mailbox_cannot_be_searched() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("cur"), "no folder").unwrap();
+    let lost = Letter { recovered: true, ..letter(root.path(), 1) };
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![lost]);
+    assert!(matches!(results[..], [(1, Err(DeliverError::Unavailable(_)))]), "{results:?}");
+}
+
+#[test]
+fn a_recovered_letter_for_a_mailbox_that_is_not_there_is_delivered() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("bob");
+    let recovered = Letter { recovered: true, ..letter(&folder, 1) };
+    assert_eq!(succeeded(&deliver(&mut maildirs(LineEnds::Crlf), vec![recovered])), [1]);
+    assert_eq!(files(&folder).len(), 1);
+}
+
+#[test]
+fn with_lf_line_ends_the_name_tells_both_sizes() {
+    let root = tempfile::tempdir().unwrap();
+    deliver(&mut maildirs(LineEnds::Lf), vec![letter(root.path(), 1)]);
+    let whole = [HEADER, TEXT].concat();
+    let text = String::from_utf8(whole.clone()).unwrap().replace("\r\n", "\n");
+    let entries = list(root.path()).unwrap();
+    assert_eq!((entries[0].size, entries[0].size_crlf), (text.len() as u64, Some(whole.len() as u64)));
+    assert_eq!(files(root.path()).into_values().next().unwrap(), text.as_bytes());
+}
+
+#[test]
+fn a_body_of_many_pieces_arrives_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let text: Vec<u8> = (0..1_000_003u32).flat_map(u32::to_le_bytes).collect();
+    deliver(&mut maildirs(LineEnds::Crlf), vec![Letter { body: body(&text), ..letter(root.path(), 1) }]);
+    assert!(files(root.path()).into_values().next().unwrap() == [HEADER, &text].concat());
+}
+
+struct BadDisk;
+
+impl ByteSource for BadDisk {
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        Err(io::Error::from_raw_os_error(5))
+    }
+
+    fn file(&self) -> Option<&File> {
+        None
+    }
+}
+
+#[test]
+fn a_damaged_body_is_told_from_a_bad_mailbox_and_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let changed = Body::new(Arc::new(TEXT.to_vec()), 0, TEXT.len() as u64, 1, BodyFlags::default());
+    let short = Body::new(Arc::new(TEXT.to_vec()), 0, TEXT.len() as u64 + 1, 1, BodyFlags::default());
+    let unreadable = Body::new(Arc::new(BadDisk), 0, 10, 1, BodyFlags::default());
+    let mut letters: Vec<_> = (1..).map(|number| letter(root.path(), number)).take(4).collect();
+    letters[0].body = changed;
+    letters[1].body = short;
+    letters[2].body = unreadable;
+    let results = deliver(&mut maildirs(LineEnds::Crlf), letters);
+    let [
+        (1, Err(DeliverError::Damaged(Damaged::Digest { expected: 1, .. }))),
+        (2, Err(DeliverError::Damaged(Damaged::Unreadable(_)))),
+        (3, Err(DeliverError::Damaged(Damaged::Unreadable(_)))),
+        (4, Ok(())),
+    ] = &results[..]
+    else {
+        panic!("{results:?}");
+    };
+    assert_eq!(files(root.path()).len(), 1);
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_made_puts_off_its_letter_and_the_others_go_on() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "").unwrap();
+    let (through_a_file, fine) = (root.path().join("file/bob"), root.path().join("fine"));
+    let letters = vec![letter(&through_a_file, 1), letter(Path::new("/proc/mailbox"), 2), letter(&fine, 3)];
+    let results = deliver(&mut maildirs(LineEnds::Crlf), letters);
+    let [(1, Err(DeliverError::Unavailable(_))), (2, Err(DeliverError::Unavailable(_))), (3, Ok(()))] = &results[..]
+    else {
+        panic!("{results:?}");
+    };
+}
+
+#[test]
+fn a_letter_that_cannot_be_linked_is_put_off_and_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("tmp")).unwrap();
+    fs::write(root.path().join("new"), "no folder").unwrap();
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+    assert!(matches!(results[..], [(1, Err(DeliverError::Unavailable(_)))]), "{results:?}");
+    assert!(files(root.path()).is_empty());
+}
+
+#[test]
+fn a_path_that_no_file_system_takes_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let long = root.path().join("x".repeat(300));
+    let nul = root.path().join("a\0b");
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![letter(&long, 1), letter(&nul, 2)]);
+    let [(1, Err(DeliverError::Refused(_))), (2, Err(DeliverError::Refused(_)))] = &results[..] else {
+        panic!("{results:?}");
+    };
+}
+
+/// The limit on the size of files stands for a full disk. It holds for a whole process, so the part of the test that
+/// needs it runs in a child of its own.
+#[test]
+fn a_letter_without_room_is_told_as_such_and_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let script = "trap '' XFSZ; ulimit -f 16; exec \"$0\" --exact --ignored a_child_with_little_room --nocapture";
+    let child = std::env::current_exe().unwrap();
+    let output = Command::new("sh").arg("-c").arg(script).arg(child).env(CHILD_FOLDER, root.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    assert_eq!(files(root.path()).len(), 1);
+}
+
+const CHILD_FOLDER: &str = "MAILBOX_TEST_FOLDER";
+
+#[test]
+#[ignore = "runs in a child process that limits the size of files"]
+fn a_child_with_little_room() {
+    let folder = PathBuf::from(std::env::var_os(CHILD_FOLDER).expect("set by the parent"));
+    let large = Letter { body: body(&[b'x'; 50_000]), ..letter(&folder, 1) };
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![large, letter(&folder, 2)]);
+    let [(1, Err(DeliverError::Full(_))), (2, Ok(()))] = &results[..] else {
+        panic!("{results:?}");
+    };
+}
+
+fn entry(place: Place, name: &str, size: u64, size_crlf: Option<u64>) -> Entry {
+    Entry { place, name: name.into(), size, size_crlf }
+}
+
+#[test]
+fn a_list_has_new_and_cur_by_time_with_sizes_from_names_or_files() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(list(&root.path().join("nobody")).unwrap(), []);
+    for (file, text) in [
+        ("new/30.c.host,S=99,W=100", "abc"),
+        ("new/10.a.host", "abcd"),
+        ("cur/20.b.host,S=7:2,S", ""),
+        ("cur/30.c.host,S=99,W=100:2,", "moved while the list was made"),
+        ("new/.hidden", ""),
+        ("tmp/40.d.host", ""),
+    ] {
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let expected = [
+        entry(Place::New, "10.a.host", 4, None),
+        entry(Place::Cur, "20.b.host,S=7:2,S", 7, None),
+        entry(Place::Cur, "30.c.host,S=99,W=100:2,", 99, Some(100)),
+    ];
+    assert_eq!(list(root.path()).unwrap(), expected);
+}
+
+#[test]
+fn an_entry_opens_where_it_is_now() {
+    let root = tempfile::tempdir().unwrap();
+    deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+    let entry = list(root.path()).unwrap().remove(0);
+    assert_eq!(open(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
+    let name = entry.name.to_str().unwrap();
+    let seen = root.path().join(format!("cur/{name}:2,S"));
+    fs::rename(root.path().join("new").join(name), &seen).unwrap();
+    assert_eq!(open(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
+    fs::remove_file(seen).unwrap();
+    assert_eq!(open(root.path(), &entry).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
