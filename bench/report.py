@@ -24,6 +24,7 @@ class Report:
     accounting: str
     commands: dict  # side to command lines
     notes: list
+    configurations: dict = dataclasses.field(default_factory=dict)  # side to the text of its configuration
     rounds: list = dataclasses.field(default_factory=list)
     targets: list = dataclasses.field(default_factory=list)
     checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
@@ -59,6 +60,8 @@ class Report:
         yield "\n## Commands\n\n```"
         yield from (f"{side}: {line}" for side, lines in self.commands.items() for line in lines)
         yield "```"
+        for side, text in self.configurations.items():
+            yield f"\n## Configuration of {side}\n\n```\n{text.strip()}\n```"
         if self.notes:
             yield "\n## Notes\n"
             yield from (f"- {note}" for note in self.notes)

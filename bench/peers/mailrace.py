@@ -41,6 +41,9 @@ path = "{maildirs}/{{domain}}/{{local}}"
 [relay]
 networks = {networks}
 
+[limits]
+sessions_per_client = 10000   # all the load comes from one address
+
 [[queue]]
 name        = "standard"
 concurrency = {concurrency}

@@ -1,0 +1,168 @@
+"""What the tests share: a server in a folder of its own, a raw SMTP client, and ways to await what must happen.
+
+The client says exactly the bytes it is told, since half of these tests say what no library would. Whatever is awaited
+has a deadline, and a wait that passes it fails with the end of the server's log.
+"""
+
+import pathlib
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+from peers.mailrace import Mailrace  # noqa: E402
+
+WAIT_SECONDS_MAX = 30.0
+
+
+def folder():
+    """A fresh folder that other users may pass through, since the server gives root up."""
+    made = tempfile.TemporaryDirectory(prefix="mailrace-test-", ignore_cleanup_errors=True)
+    pathlib.Path(made.name).chmod(0o755)
+    return made
+
+
+class ServerCase(unittest.TestCase):
+    """Tests that share one server, made with `SERVER`, and end with it still in good health."""
+
+    SERVER = {"users": ["alice", "bob"]}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = folder()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.server = Mailrace(pathlib.Path(cls.folder.name), **cls.SERVER)
+        cls.server.start()
+        cls.addClassCleanup(cls.server.stop)
+
+    def tearDown(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(client.say("NOOP").code, 250, "the server does not answer after the test")
+
+    def await_letters(self, user, count):
+        """Waits until `count` letters are in the user's new/, and returns their paths."""
+        return await_letters(self.server, user, count)
+
+
+def await_letters(server, user, count, seconds_max=WAIT_SECONDS_MAX):
+    """Waits until at least `count` letters are in the user's new/, and returns their paths."""
+    new = server.maildir(user) / "new"
+
+    def enough():
+        found = letters(new)
+        return found if len(found) >= count else None
+
+    return await_that(enough, f"{count} letters for {user}", server, seconds_max)
+
+
+def letters(new):
+    """The letters in one folder, or none where there is no folder yet."""
+    return sorted(new.iterdir()) if new.is_dir() else []
+
+
+def await_that(probe, what, server, seconds_max=WAIT_SECONDS_MAX):
+    """Waits until `probe` gives something true, and returns it."""
+    deadline = time.monotonic() + seconds_max
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds_max:.0f} s: {what}\n{server.log_tail()}")
+        time.sleep(0.02)
+    return found
+
+
+class Reply:
+    """One reply of the server: its code, and all its text with LF between the lines."""
+
+    def __init__(self, lines):
+        self.code = int(lines[0][:3])
+        self.text = "\n".join(line[4:] for line in lines)
+
+    def __repr__(self):
+        return f"{self.code} {self.text}"
+
+    def is_a(self, code, enhanced=""):
+        """Whether it bears this code and begins with this enhanced code."""
+        return self.code == code and self.text.startswith(enhanced)
+
+
+class Client:
+    """A raw SMTP connection."""
+
+    def __init__(self, port, timeout=WAIT_SECONDS_MAX):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._replies = self.socket.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._replies.close()
+        self.socket.close()
+
+    def greet(self):
+        """Reads the banner and says EHLO."""
+        banner = self.read()
+        if banner.code != 220:
+            raise AssertionError(f"banner: {banner}")
+        return self.say("EHLO client.test")
+
+    def read(self):
+        """The next reply; EOFError when the server closed instead."""
+        lines = []
+        while True:
+            line = self._replies.readline()
+            if not line:
+                raise EOFError("the server closed the connection")
+            lines.append(line.decode().rstrip("\r\n"))
+            if lines[-1][3:4] != "-":
+                return Reply(lines)
+
+    def write(self, data):
+        """Sends bytes as they are."""
+        self.socket.sendall(data)
+
+    def say(self, line):
+        """One command, one reply."""
+        self.write(line.encode() + b"\r\n")
+        return self.read()
+
+    def envelope(self, *recipients, sender="sender@client.test"):
+        """MAIL and RCPT; returns the reply to the last."""
+        replies = [self.say(f"MAIL FROM:<{sender}>"), *(self.say(f"RCPT TO:<{to}>") for to in recipients)]
+        return replies[-1]
+
+    def deliver(self, message, *recipients):
+        """One whole transaction, its commands in one piece (RFC 2920); returns the reply that decides."""
+        commands = ["MAIL FROM:<sender@client.test>", *(f"RCPT TO:<{to}>" for to in recipients), "DATA"]
+        self.write("".join(f"{line}\r\n" for line in commands).encode())
+        replies = [self.read() for _ in commands]
+        for reply in replies:
+            if reply.code >= 400:
+                return reply
+        self.write(stuffed(message) + b".\r\n")
+        return self.read()
+
+    def is_closed(self):
+        """Waits for the server's end of the connection; what it still says is dropped."""
+        try:
+            while self._replies.readline():
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+def stuffed(message):
+    """The message as DATA carries it (RFC 5321 section 4.5.2); it must end in CRLF."""
+    first = b"." if message.startswith(b".") else b""
+    return first + message.replace(b"\r\n.", b"\r\n..")
+
+
+def letter(subject, body="Hello.\r\n"):
+    """A small message."""
+    return f"From: sender@client.test\r\nTo: alice@bench.test\r\nSubject: {subject}\r\n\r\n{body}".encode()

@@ -1,0 +1,137 @@
+"""Clients that mean no good, or are merely broken: each meets its limit, and the others notice nothing."""
+
+import socket
+import threading
+import unittest
+
+from harness import Client, ServerCase, letter, letters
+
+_LIMIT_OCTETS = 64 << 20  # what any of these clients may cost the server in memory
+
+
+class Hostile(ServerCase):
+    def setUp(self):
+        self.resident = self.server.resident_bytes()
+
+    def tearDown(self):
+        super().tearDown()
+        self.assertLess(self.server.resident_bytes() - self.resident, _LIMIT_OCTETS, "the server kept too much")
+
+    def ready(self):
+        client = Client(self.server.port)
+        self.addCleanup(client.__exit__)
+        client.greet()
+        return client
+
+    def test_a_client_that_sends_byte_by_byte_holds_nobody_up(self):
+        finished = threading.Event()
+        slow = self.ready()
+
+        def crawl():
+            for byte in b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n" + letter("slow") + b".\r\n":
+                slow.write(bytes([byte]))
+                finished.wait(0.005)
+            finished.set()
+
+        crawler = threading.Thread(target=crawl)
+        crawler.start()
+        with Client(self.server.port) as quick:
+            quick.greet()
+            for _ in range(5):
+                self.assertEqual(quick.deliver(letter("quick"), "alice@bench.test").code, 250)
+        self.assertFalse(finished.is_set(), "the slow client was not slow enough to show anything")
+        crawler.join()
+        self.assertEqual([slow.read().code for _ in range(4)], [250, 250, 354, 250])
+
+    def test_a_command_line_without_end_is_refused_and_costs_no_memory(self):
+        client = self.ready()
+        try:
+            for _ in range(256):
+                client.write(b"N" * 65536)
+            client.write(b"\r\n")
+            self.assertTrue(client.read().is_a(500, "5.5.2"))
+            self.assertEqual(client.say("NOOP").code, 250)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # closing on it is an answer too; that others are served is seen in tearDown
+
+    def test_a_header_without_end_is_refused_after_the_data(self):
+        client = self.ready()
+        client.envelope("alice@bench.test")
+        self.assertEqual(client.say("DATA").code, 354)
+        for number in range(64):
+            client.write(b"X-%d: " % number + b"h" * 900 + b"\r\n")
+            client.write((b" " + b"h" * 900 + b"\r\n") * 20)
+        client.write(b"\r\nbody\r\n.\r\n")
+        reply = client.read()
+        self.assertTrue(reply.is_a(552, "5.3.4"), reply)
+        self.assertEqual(client.deliver(letter("after"), "bob@bench.test").code, 250)
+
+    def test_a_message_that_is_too_large_by_its_own_word_is_refused_at_mail(self):
+        reply = self.ready().say("MAIL FROM:<s@client.test> SIZE=99000000000")
+        self.assertTrue(reply.is_a(552, "5.3.4"), reply)
+
+    def test_recipients_beyond_the_limit_are_put_off_and_the_others_served(self):
+        client = self.ready()
+        client.say("MAIL FROM:<s@client.test>")
+        client.write(b"RCPT TO:<alice@bench.test>\r\n" * 1001)
+        codes = [client.read() for _ in range(1001)]
+        self.assertEqual({reply.code for reply in codes[:1000]}, {250})
+        self.assertTrue(codes[1000].is_a(452, "4.5.3"), codes[1000])
+        self.assertEqual(client.say("RSET").code, 250)
+
+    def test_a_nul_in_a_command_is_refused_and_ends_the_connection(self):
+        client = self.ready()
+        client.write(b"NO\0OP\r\n")
+        self.assertTrue(client.read().is_a(500, "5.5.2"))
+        self.assertTrue(client.is_closed())
+
+    def test_a_nul_in_a_message_is_kept(self):
+        client = self.ready()
+        before = len(letters(self.server.maildir("bob") / "new"))
+        self.assertEqual(client.deliver(letter("nul", "a\0b\r\n"), "bob@bench.test").code, 250)
+        found = self.await_letters("bob", before + 1)
+        self.assertTrue(any(path.read_bytes().endswith(b"a\0b\r\n") for path in found))
+
+    def test_a_client_that_stops_in_the_middle_of_its_data_leaves_nothing_behind(self):
+        client = self.ready()
+        client.envelope("alice@bench.test")
+        client.say("DATA")
+        client.write(letter("unfinished"))
+        client.socket.shutdown(socket.SHUT_WR)
+        self.assertTrue(client.is_closed())
+        self.server.wait_until_empty(30)
+        for path in letters(self.server.maildir("alice") / "new"):
+            self.assertNotIn(b"unfinished", path.read_bytes())
+
+    def test_a_client_that_closes_its_side_after_the_last_dot_still_reads_its_250(self):
+        client = self.ready()
+        client.envelope("alice@bench.test")
+        client.say("DATA")
+        client.write(letter("half closed") + b".\r\nQUIT\r\n")
+        client.socket.shutdown(socket.SHUT_WR)
+        self.assertEqual([client.read().code for _ in range(2)], [250, 221])
+
+    def test_a_bare_line_feed_ends_no_message_and_is_refused(self):
+        for smuggled in (b"\n.\n", b"\n.\r\n", b"\r\n.\n", b"\r.\r", b"\r\n.\r"):
+            client = self.ready()
+            client.envelope("alice@bench.test")
+            client.say("DATA")
+            client.write(b"Subject: outer\r\n\r\nbody" + smuggled + b"MAIL FROM:<evil@client.test>\r\n.\r\n")
+            reply = client.read()
+            self.assertTrue(reply.is_a(550, "5.6.0"), f"{smuggled}: {reply}")
+            self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: what followed was taken for commands")
+
+    def test_a_client_that_only_errs_is_shown_the_door(self):
+        client = self.ready()
+        replies = []
+        try:
+            for _ in range(50):
+                replies.append(client.say("BOGUS"))
+        except (EOFError, OSError):
+            pass
+        self.assertLess(len(replies), 50)
+        self.assertTrue(replies[-1].is_a(421, "4.7.0"), replies[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,62 @@
+"""SIGTERM: the server finishes what it is in the middle of, tells the others, and forgets nothing."""
+
+import pathlib
+import signal
+import unittest
+
+from harness import Client, Mailrace, folder, letter
+
+
+class Stop(unittest.TestCase):
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        self.server = Mailrace(pathlib.Path(made.name), concurrency=0)
+        self.addCleanup(self.server.group.end)
+        self.server.start()
+
+    def test_a_session_between_messages_is_told_421_and_closed(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            self.server.process.send_signal(signal.SIGTERM)
+            reply = client.read()
+            self.assertTrue(reply.is_a(421, "4.3.2"), reply)
+            self.assertTrue(client.is_closed())
+        self.assertEqual(self.server.process.wait(30), 0)
+
+    def test_a_message_whose_data_has_begun_is_still_accepted_and_kept(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            client.envelope("alice@bench.test")
+            self.assertEqual(client.say("DATA").code, 354)
+            client.write(letter("half")[:40])
+            self.server.process.send_signal(signal.SIGTERM)
+            self.await_refused_connections()
+            client.write(letter("half")[40:] + b".\r\n")
+            self.assertEqual(client.read().code, 250)
+        self.assertEqual(self.server.process.wait(30), 0)
+        self.server.start()
+        self.assertEqual(self.server.queued(), 1)
+
+    def test_what_is_queued_is_there_again_after_a_stop(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            for number in range(20):
+                self.assertEqual(client.deliver(letter(str(number)), "alice@bench.test").code, 250)
+        self.assertEqual(self.server.terminate(), 0)
+        self.server.start()
+        self.assertEqual(self.server.queued(), 20)
+
+    def await_refused_connections(self):
+        """The signal has arrived when nobody is greeted any more."""
+        while True:
+            try:
+                with Client(self.server.port) as client:
+                    if client.read().code == 421:
+                        return
+            except (OSError, EOFError):
+                return
+
+
+if __name__ == "__main__":
+    unittest.main()
