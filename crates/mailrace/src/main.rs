@@ -1,2 +1,2 @@
-//! placeholder
+//! x
 fn main() {}

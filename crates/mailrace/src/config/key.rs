@@ -1,0 +1,144 @@
+//! The kinds of value that a key may have: what each reads, and what it tells the user it expected.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use mail::Address;
+use toml::de::DeValue;
+
+use super::units::{self, Network};
+
+/// A kind of value.
+pub(super) struct Kind<T> {
+    /// Ends the sentence "expected ...".
+    pub(super) expected: &'static str,
+    /// None where the value is not of this kind.
+    pub(super) read: fn(&DeValue<'_>) -> Option<T>,
+}
+
+pub(super) const TEXT: Kind<String> =
+    Kind { expected: "a text in quotes", read: |v| v.as_str().filter(|t| !t.is_empty()).map(str::to_owned) };
+
+pub(super) const FLAG: Kind<bool> = Kind { expected: "true or false", read: |v| v.as_bool() };
+
+pub(super) const COUNT: Kind<u32> =
+    Kind { expected: "a whole number from 1 to 4294967295", read: |v| count(v).filter(|n| *n > 0) };
+
+pub(super) const COUNT_OR_ZERO: Kind<u32> = Kind { expected: "a whole number from 0 to 4294967295", read: count };
+
+pub(super) const SIZE: Kind<u64> = Kind {
+    expected: "a size such as \"64KiB\" or \"10MB\", or a number of bytes",
+    read: |v| match v {
+        DeValue::String(text) => units::size(text),
+        _ => integer(v),
+    },
+};
+
+pub(super) const SPAN: Kind<Duration> = Kind {
+    expected: "a time such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"5d\"",
+    read: |v| v.as_str().and_then(units::span).filter(|span| !span.is_zero()),
+};
+
+pub(super) const SPAN_OR_ZERO: Kind<Duration> = Kind {
+    expected: "a time such as \"0s\", \"500ms\", \"30s\", \"5m\" or \"2h\"",
+    read: |v| v.as_str().and_then(units::span),
+};
+
+pub(super) const FACTOR: Kind<f64> =
+    Kind { expected: "a number from 1 to 100", read: |v| number(v).filter(|n| (1.0..=100.0).contains(n)) };
+
+pub(super) const SHARE: Kind<f64> =
+    Kind { expected: "a number from 0 to 1", read: |v| number(v).filter(|n| (0.0..=1.0).contains(n)) };
+
+pub(super) const NETWORK: Kind<Network> = Kind {
+    expected: "a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", with no bits set beyond the prefix",
+    read: parsed,
+};
+
+/// Where a listener can be: an address, or None for a unix socket.
+pub(super) const ENDPOINT: Kind<Option<SocketAddr>> = Kind {
+    expected: "an address with a port, such as \"0.0.0.0:25\" or \"[::1]:2525\"",
+    read: |v| match v.as_str()?.strip_prefix("unix:") {
+        Some(_) => Some(None),
+        None => parsed(v).map(Some),
+    },
+};
+
+pub(super) const SEGMENT: Kind<u64> = Kind {
+    expected: "a size from \"1MiB\" to \"4GiB\"",
+    read: |v| (SIZE.read)(v).filter(|size| (1 << 20..=4 << 30).contains(size)),
+};
+
+pub(super) const SPILL: Kind<u64> = Kind {
+    expected: "a size from \"4KiB\" to \"16MiB\"",
+    read: |v| (SIZE.read)(v).filter(|size| (4 << 10..=16 << 20).contains(size)),
+};
+
+/// RFC 5321 section 4.5.3.1.4 wants 512; less would cut commands that every client may send.
+pub(super) const COMMAND_LINE: Kind<u64> = Kind {
+    expected: "a size from 512 to \"64KiB\"",
+    read: |v| (SIZE.read)(v).filter(|size| (512..=64 << 10).contains(size)),
+};
+
+pub(super) const ADDRESS: Kind<Address> =
+    Kind { expected: "a mail address such as \"postmaster@example.org\"", read: parsed };
+
+pub(super) const HOST: Kind<Box<str>> =
+    Kind { expected: "a host name such as \"mx1.example.org\"", read: |v| v.as_str().and_then(host) };
+
+pub(super) const DELIMITER: Kind<Option<char>> = Kind {
+    expected: "one character, such as \"+\", or \"\" for none",
+    read: |v| {
+        let mut chars = v.as_str()?.chars();
+        let first = chars.next();
+        (chars.next().is_none() && first.is_none_or(|c| !c.is_whitespace() && !c.is_control() && c != '@'))
+            .then_some(first)
+    },
+};
+
+/// The name in lower case, if mail could be sent to it.
+pub(super) fn host(name: &str) -> Option<Box<str>> {
+    Some(Address::new("postmaster", name).ok()?.domain().into())
+}
+
+/// What stands in the text, for "found ...".
+pub(super) fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{:?}", shortened(text)),
+        DeValue::Integer(number) => shortened(&number.to_string()),
+        DeValue::Float(number) => shortened(&number.to_string()),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn parsed<T: FromStr>(value: &DeValue<'_>) -> Option<T> {
+    value.as_str()?.parse().ok()
+}
+
+fn count(value: &DeValue<'_>) -> Option<u32> {
+    integer(value).and_then(|n| u32::try_from(n).ok())
+}
+
+fn integer(value: &DeValue<'_>) -> Option<u64> {
+    let number = value.as_integer()?;
+    u64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        _ => integer(value).and_then(|n| u32::try_from(n).ok()).map(f64::from),
+    }
+}

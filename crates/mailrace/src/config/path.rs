@@ -1,0 +1,182 @@
+//! Paths with placeholders. `{data_dir}` is filled in when the configuration is read; `{domain}` and `{local}`
+//! stay open in a [`MaildirPath`] until a letter names its mailbox.
+//!
+//! What a letter names comes from outside, so it is written so that it is always one ordinary file name: never
+//! empty, never `.` or `..`, never hidden, without separators. Two mailboxes never share a name, and letters that
+//! differ from another mailbox only in case are for that mailbox, as in lookups.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Where the Maildir of each mailbox is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaildirPath {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(Box<str>),
+    DataDir,
+    Domain,
+    Local,
+}
+
+impl MaildirPath {
+    /// Reads a template that holds `{local}` at least once; otherwise says what is wrong with it.
+    pub(super) fn parse(template: &str, data_dir: &Path) -> Result<Self, String> {
+        let mut parts = parts(template, &[Part::DataDir, Part::Domain, Part::Local])?;
+        if !parts.contains(&Part::Local) {
+            return Err("without {local} all mailboxes would be one".to_owned());
+        }
+        let data_dir: Box<str> = text_of(data_dir)?.into();
+        for part in parts.iter_mut().filter(|part| **part == Part::DataDir) {
+            *part = Part::Text(data_dir.clone());
+        }
+        Ok(MaildirPath { parts })
+    }
+
+    /// The default template under a folder.
+    pub(super) fn under(data_dir: &Path) -> Result<Self, String> {
+        MaildirPath::parse("{data_dir}/mail/{domain}/{local}", data_dir)
+    }
+
+    /// The Maildir of `mailbox` (a local part without quotes) at `domain`. Any two strings will do: the result
+    /// never leaves the folder that the template names.
+    pub fn folder(&self, domain: &str, mailbox: &str) -> PathBuf {
+        let mut path = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => path.push_str(text),
+                Part::Domain => push_file_name(&mut path, domain),
+                Part::Local => push_file_name(&mut path, mailbox),
+                Part::DataDir => {}
+            }
+        }
+        PathBuf::from(path)
+    }
+}
+
+/// Fills `{data_dir}` in; says what is wrong with other placeholders.
+pub(super) fn fill(template: &str, data_dir: &Path) -> Result<PathBuf, String> {
+    let mut path = String::new();
+    for part in parts(template, &[Part::DataDir])? {
+        match part {
+            Part::Text(text) => path.push_str(&text),
+            Part::DataDir | Part::Domain | Part::Local => path.push_str(text_of(data_dir)?),
+        }
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn text_of(path: &Path) -> Result<&str, String> {
+    path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))
+}
+
+fn parts(template: &str, allowed: &[Part]) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    let mut rest = template;
+    while let Some((text, tail)) = rest.split_once('{') {
+        let (name, after) = tail.split_once('}').ok_or("a { without its }")?;
+        let part = placeholder(name).filter(|part| allowed.contains(part));
+        parts.push(Part::Text(text.into()));
+        parts.push(part.ok_or_else(|| format!("{{{name}}} stands for nothing here"))?);
+        rest = after;
+    }
+    parts.push(Part::Text(rest.into()));
+    match template {
+        "" => Err("an empty path".to_owned()),
+        t if t.contains(|c: char| c.is_control()) => Err("a control character in a path".to_owned()),
+        _ => Ok(parts),
+    }
+}
+
+fn placeholder(name: &str) -> Option<Part> {
+    match name {
+        "data_dir" => Some(Part::DataDir),
+        "domain" => Some(Part::Domain),
+        "local" => Some(Part::Local),
+        _ => None,
+    }
+}
+
+/// Appends `name`, in lower case, with `%XX` for each byte that might mean something to a file system or a shell.
+fn push_file_name(path: &mut String, name: &str) {
+    if name.is_empty() {
+        // No other name gives a lone percent sign.
+        path.push('%');
+    }
+    for (place, c) in name.char_indices() {
+        let plain = c.is_ascii_alphanumeric() || "-_+=@,~".contains(c) || (c == '.' && place > 0);
+        if plain || (!c.is_ascii() && c.is_alphanumeric()) {
+            path.extend(c.to_lowercase());
+        } else {
+            let mut octets = [0; 4];
+            for octet in c.encode_utf8(&mut octets).bytes() {
+                // Writing to a String cannot fail.
+                let _ = write!(path, "%{octet:02X}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Component;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn template() -> MaildirPath {
+        MaildirPath::under(Path::new("/data")).unwrap()
+    }
+
+    #[test]
+    fn a_mailbox_is_a_folder_of_its_domain() {
+        for (domain, mailbox, folder) in [
+            ("example.org", "bob", "/data/mail/example.org/bob"),
+            ("example.org", "Bob", "/data/mail/example.org/bob"),
+            ("example.org", "b.o-b+x", "/data/mail/example.org/b.o-b+x"),
+            ("example.org", "jürgen", "/data/mail/example.org/jürgen"),
+            ("example.org", "..", "/data/mail/example.org/%2E."),
+            ("example.org", ".", "/data/mail/example.org/%2E"),
+            ("example.org", "../../etc/passwd", "/data/mail/example.org/%2E.%2F..%2Fetc%2Fpasswd"),
+            ("example.org", "/etc", "/data/mail/example.org/%2Fetc"),
+            ("example.org", "a\0b", "/data/mail/example.org/a%00b"),
+            ("example.org", "%2e", "/data/mail/example.org/%252e"),
+            ("example.org", "", "/data/mail/example.org/%"),
+            ("[127.0.0.1]", "o'brien", "/data/mail/%5B127.0.0.1%5D/o%27brien"),
+            ("..", "\u{202e}x", "/data/mail/%2E./%E2%80%AEx"),
+        ] {
+            assert_eq!(template().folder(domain, mailbox), Path::new(folder), "{mailbox:?} at {domain:?}");
+        }
+    }
+
+    #[test]
+    fn a_template_with_a_fault_is_refused() {
+        let data = Path::new("/data");
+        for bad in ["", "/mail", "{data_dir}/{user}/{local}", "{local", "/m/{local}/\0"] {
+            assert!(MaildirPath::parse(bad, data).is_err(), "{bad:?}");
+        }
+        assert!(fill("{data_dir}/{local}", data).is_err());
+        assert_eq!(fill("{data_dir}/x", data), Ok(PathBuf::from("/data/x")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_leaves_its_folder(domain in any::<String>(), mailbox in any::<String>()) {
+            let folder = template().folder(&domain, &mailbox);
+            let rest = folder.strip_prefix("/data/mail").unwrap();
+            prop_assert!(rest.components().all(|c| matches!(c, Component::Normal(_))));
+            prop_assert_eq!(rest.components().count(), 2);
+            prop_assert!(!rest.to_str().unwrap().contains('\0'));
+        }
+
+        #[test]
+        fn two_mailboxes_never_share_a_folder(a in "[a-z./% A]{0,6}", b in "[a-z./% A]{0,6}") {
+            let same = template().folder("d", &a) == template().folder("d", &b);
+            prop_assert_eq!(same, a.to_lowercase() == b.to_lowercase());
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A table of the document, read key by key. Each method takes one key out and states a fault where the value
+//! is not what it should be, so that reading goes on and all faults come out at once.
+//!
+//! When a [`Section`] goes out of scope, keys that nobody asked for are unknown keys: faults too, with the
+//! nearest key that somebody did ask for as advice.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::fault::Fault;
+use super::key::{self, Kind};
+
+/// The faults found so far; sections share it.
+pub(super) type FaultList = RefCell<Vec<Fault>>;
+
+/// Words of which a key may have one.
+pub(super) struct Choice<T: 'static> {
+    /// Those there are.
+    pub(super) built: &'static [(&'static str, T)],
+    /// Those that the design has and this version has not.
+    pub(super) later: &'static [&'static str],
+}
+
+/// A table whose keys are being taken out.
+pub(super) struct Section<'f, 'i> {
+    name: String,
+    place: Range<usize>,
+    entries: DeTable<'i>,
+    asked: Vec<&'static str>,
+    skipped: bool,
+    faults: &'f FaultList,
+}
+
+impl<'f, 'i> Section<'f, 'i> {
+    /// The document itself.
+    pub(super) fn document(entries: DeTable<'i>, faults: &'f FaultList) -> Self {
+        Section { name: String::new(), place: 0..0, entries, asked: Vec::new(), skipped: false, faults }
+    }
+
+    /// Where its header is.
+    pub(super) fn place(&self) -> Range<usize> {
+        self.place.clone()
+    }
+
+    /// The value of `key`, if it is there and of that kind.
+    pub(super) fn take<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<T> {
+        self.placed(key, kind).map(Spanned::into_inner)
+    }
+
+    /// The same, with its place.
+    pub(super) fn placed<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
+        let value = self.entry(key)?.1;
+        self.read(key, &value, kind)
+    }
+
+    /// The same for a key that has to be there.
+    pub(super) fn required<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
+        self.miss(key, kind.expected);
+        self.placed(key, kind)
+    }
+
+    /// A list whose elements are all of that kind.
+    pub(super) fn list<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
+        let value = self.entry(key)?.1;
+        match value.get_ref() {
+            DeValue::Array(elements) => elements.iter().map(|element| self.read(key, element, kind)).collect(),
+            other => {
+                let label = format!("found {}, expected a list; each element: {}", key::found(other), kind.expected);
+                self.state(value.span(), key, "is not a list", label);
+                None
+            }
+        }
+    }
+
+    /// One of some words. None also where the word is one that is not built yet; then the rest of the section,
+    /// which would be about that, is not looked at.
+    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choice: &Choice<T>) -> Option<T> {
+        let (_, value) = self.entry(key)?;
+        let words = || choice.built.iter().map(|(word, _)| *word);
+        let word = value.get_ref().as_str().unwrap_or_default();
+        let meant = choice.built.iter().find(|(built, _)| *built == word).map(|(_, meant)| *meant);
+        if meant.is_none() && choice.later.contains(&word) {
+            let label = format!("not built yet; this version has {}", quoted(words()));
+            self.state(value.span(), key, "asks for something that is not built yet", label);
+            self.skip();
+        } else if meant.is_none() {
+            let label = format!("found {}, expected {}", key::found(value.get_ref()), quoted(words()));
+            let fault = Fault::new(value.span(), format!("`{}` has a wrong value", self.path(key)), label);
+            self.state_fault(fault.with_help(did_you_mean(word, words())));
+        }
+        meant
+    }
+
+    /// The same for a key that has to be there.
+    pub(super) fn required_choice<T: Copy>(&mut self, key: &'static str, choice: &Choice<T>) -> Option<T> {
+        self.miss(key, &quoted(choice.built.iter().map(|(word, _)| *word)));
+        self.choice(key, choice)
+    }
+
+    /// The table under `key`.
+    pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'f, 'i>> {
+        let (place, value) = self.entry(key)?;
+        let path = self.path(key);
+        self.sub(path, place, value, format!("expected a table: [{key}]"))
+    }
+
+    /// The tables under `key` by their names: `[key.NAME]`.
+    pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(Spanned<String>, Section<'f, 'i>)> {
+        let Some(mut all) = self.section(key) else { return Vec::new() };
+        let mut sections = Vec::new();
+        for (name, value) in std::mem::take(&mut all.entries) {
+            let path = format!("{key}.{}", name.get_ref());
+            let expected = format!("expected a table: [{path}]");
+            if let Some(section) = self.sub(path, name.span(), value, expected) {
+                sections.push((Spanned::new(name.span(), name.into_inner().into_owned()), section));
+            }
+        }
+        sections
+    }
+
+    /// The tables in the list under `key`: `[[key]]`. None where the key is not there.
+    pub(super) fn sections(&mut self, key: &'static str) -> Option<Vec<Section<'f, 'i>>> {
+        let (place, value) = self.entry(key)?;
+        let expected = || format!("expected tables: [[{key}]]");
+        match value.into_inner() {
+            DeValue::Array(elements) if elements.is_empty() => {
+                self.state(place, key, "is empty", expected());
+                Some(Vec::new())
+            }
+            DeValue::Array(elements) => Some(
+                elements
+                    .into_iter()
+                    .filter_map(|element| self.sub(self.path(key), element.span(), element, expected()))
+                    .collect(),
+            ),
+            other => {
+                let label = format!("found {}, {}", key::found(&other), expected());
+                self.state(place, key, "is not a list of tables", label);
+                Some(Vec::new())
+            }
+        }
+    }
+
+    /// States that `key`, if it is there, is not built yet.
+    pub(super) fn later(&mut self, key: &'static str, what: &str) {
+        if let Some((place, _)) = self.entry(key) {
+            self.state(place, key, "is not built yet", what.to_owned());
+        }
+    }
+
+    /// Leaves the rest of the section unread, and misses nothing in it.
+    pub(super) fn skip(&mut self) {
+        self.skipped = true;
+        self.entries.clear();
+    }
+
+    /// States a fault of this section's `key`.
+    pub(super) fn state(&self, place: Range<usize>, key: &str, matter: &str, label: String) {
+        self.state_fault(Fault::new(place, format!("`{}` {matter}", self.path(key)), label));
+    }
+
+    /// States a fault in its own words.
+    pub(super) fn state_fault(&self, fault: Fault) {
+        self.faults.borrow_mut().push(fault);
+    }
+
+    fn miss(&self, key: &str, expected: &str) {
+        if !self.skipped && !self.entries.contains_key(key) {
+            let title = format!("`{}` is missing", self.path(key));
+            self.state_fault(Fault::new(self.place(), title, format!("expected here: {expected}")));
+        }
+    }
+
+    fn entry(&mut self, key: &'static str) -> Option<(Range<usize>, Spanned<DeValue<'i>>)> {
+        self.asked.push(key);
+        let (name, value) = self.entries.remove_entry(key)?;
+        Some((name.span(), value))
+    }
+
+    fn read<T>(&self, key: &str, value: &Spanned<DeValue<'i>>, kind: &Kind<T>) -> Option<Spanned<T>> {
+        let read = (kind.read)(value.get_ref());
+        if read.is_none() {
+            let label = format!("found {}, expected {}", key::found(value.get_ref()), kind.expected);
+            self.state(value.span(), key, "has a wrong value", label);
+        }
+        read.map(|it| Spanned::new(value.span(), it))
+    }
+
+    fn sub(
+        &self,
+        name: String,
+        place: Range<usize>,
+        value: Spanned<DeValue<'i>>,
+        expected: String,
+    ) -> Option<Section<'f, 'i>> {
+        let span = value.span();
+        match value.into_inner() {
+            DeValue::Table(entries) => {
+                Some(Section { name, place, entries, asked: Vec::new(), skipped: false, faults: self.faults })
+            }
+            other => {
+                let label = format!("found {}, {expected}", key::found(&other));
+                self.state_fault(Fault::new(span, format!("`{name}` is not a table"), label));
+                None
+            }
+        }
+    }
+
+    fn path(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+}
+
+impl Drop for Section<'_, '_> {
+    fn drop(&mut self) {
+        self.asked.sort_unstable();
+        for name in self.entries.keys() {
+            let known = self.asked.iter().copied();
+            let title = format!("unknown key `{}`", self.path(name.get_ref()));
+            let fault = Fault::new(name.span(), title, format!("expected one of: {}", listed(known.clone())));
+            self.state_fault(fault.with_help(did_you_mean(name.get_ref(), known)));
+        }
+    }
+}
+
+/// `did you mean ...?`, where some word is near enough.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let far = word.chars().count().min(24) / 3 + 1;
+    let (distance, nearest) = known.map(|known| (distance(word, known), known)).min()?;
+    (distance <= far && distance < nearest.chars().count()).then(|| format!("did you mean `{nearest}`?"))
+}
+
+/// How many characters have to be put in, taken out or replaced to make one word of the other (Levenshtein).
+/// What is longer than any key is simply far away.
+fn distance(from: &str, to: &str) -> usize {
+    const OCTETS_MAX: usize = 64;
+    if from.len() > OCTETS_MAX || to.len() > OCTETS_MAX {
+        return usize::MAX;
+    }
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
+        for (column, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_given_only_where_a_word_is_near() {
+        let known = ["hostname", "user", "threads"];
+        let advice = |word| did_you_mean(word, known.into_iter());
+        assert_eq!(advice("hostnam").as_deref(), Some("did you mean `hostname`?"));
+        assert_eq!(advice("host_name").as_deref(), Some("did you mean `hostname`?"));
+        assert_eq!(advice("thraeds").as_deref(), Some("did you mean `threads`?"));
+        assert_eq!(advice("colour"), None);
+        assert_eq!(advice(&"x".repeat(10_000)), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

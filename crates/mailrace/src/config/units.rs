@@ -1,0 +1,173 @@
+//! Values that are written with a unit or in a notation of their own: sizes, spans of time, networks.
+//! Pure functions from text; None means that the text is not one.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// `64MiB`, `10 MB`, `100B`: bytes.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let (count, unit) = number_and_unit(text)?;
+    let octets = match unit {
+        "B" => 1,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    count.checked_mul(octets)
+}
+
+/// `500ms`, `30s`, `5m`, `2h`, `5d`.
+pub(super) fn span(text: &str) -> Option<Duration> {
+    let (count, unit) = number_and_unit(text)?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 3600 * 1000,
+        "d" => 86_400 * 1000,
+        _ => return None,
+    };
+    count.checked_mul(millis).map(Duration::from_millis)
+}
+
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim_start_matches(' ')))
+}
+
+/// A range of addresses in CIDR notation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    base: IpAddr,
+    prefix: u8,
+}
+
+impl Network {
+    /// The network of `base` with `prefix` bits; None if there are not so many, or if `base` has bits beyond.
+    pub fn new(base: IpAddr, prefix: u8) -> Option<Self> {
+        let (bits, width) = bits(base);
+        let beyond = width.checked_sub(u32::from(prefix))?;
+        (bits & !mask(beyond) == 0).then_some(Network { base, prefix })
+    }
+
+    /// Whether `address` is in it. An IPv4 address that came in IPv6 form (`::ffff:a.b.c.d`) counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (ours, width) = bits(self.base);
+        let (theirs, their_width) = bits(address.to_canonical());
+        let mask = mask(width - u32::from(self.prefix));
+        width == their_width && ours & mask == theirs & mask
+    }
+}
+
+/// The address as a number, and how many bits it has.
+fn bits(address: IpAddr) -> (u128, u32) {
+    match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
+        IpAddr::V6(v6) => (v6.to_bits(), 128),
+    }
+}
+
+/// Ones everywhere but in the lowest `beyond` bits.
+fn mask(beyond: u32) -> u128 {
+    u128::MAX.checked_shl(beyond).unwrap_or(0)
+}
+
+/// The text is not a [`Network`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a network")]
+pub struct NotANetwork;
+
+impl FromStr for Network {
+    type Err = NotANetwork;
+
+    /// `10.0.0.0/8`, or an address alone for just that host.
+    fn from_str(text: &str) -> Result<Self, NotANetwork> {
+        let (base, prefix) = match text.split_once('/') {
+            Some((base, prefix)) => (base, Some(prefix)),
+            None => (text, None),
+        };
+        let base: IpAddr = base.parse().map_err(|_| NotANetwork)?;
+        let prefix = match prefix {
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| NotANetwork)?,
+            Some(_) => return Err(NotANetwork),
+            None if base.is_ipv4() => 32,
+            None => 128,
+        };
+        Network::new(base, prefix).ok_or(NotANetwork)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_spans_have_a_number_and_a_unit() {
+        assert_eq!(size("50MiB"), Some(50 << 20));
+        assert_eq!(size("10 MB"), Some(10_000_000));
+        assert_eq!(size("0B"), Some(0));
+        assert_eq!(span("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(span("5d"), Some(Duration::from_secs(5 * 86_400)));
+        for text in [
+            "",
+            "5",
+            "MiB",
+            "-1B",
+            "+1B",
+            "1.5MiB",
+            "1mib",
+            "1 parsec",
+            "99999999999999999999B",
+            "18446744073709551615TiB",
+        ] {
+            assert_eq!(size(text), None, "{text}");
+        }
+        for text in ["", "5", "s", "5M", "5 months", "18446744073709551615d", "１s"] {
+            assert_eq!(span(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_network_contains_what_shares_its_prefix() {
+        for (network, address, inside) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("10.1.2.3", "10.1.2.4", false),
+            ("0.0.0.0/0", "1.2.3.4", true),
+            ("0.0.0.0/0", "::1", false),
+            ("::/0", "2001:db8::1", true),
+            ("2001:db8::/32", "2001:db8:ffff::", true),
+            ("2001:db8::/32", "2001:db9::", false),
+            ("::1/128", "::1", true),
+        ] {
+            let network: Network = network.parse().unwrap();
+            assert_eq!(network.contains(address.parse().unwrap()), inside, "{network} {address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in
+            ["", "10/8", "10.0.0.0/33", "10.0.0.1/8", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8", "all"]
+        {
+            assert_eq!(text.parse::<Network>(), Err(NotANetwork), "{text}");
+        }
+    }
+}
