@@ -1,0 +1,79 @@
+//! First-in-first-out lists whose links live in the values themselves: four bytes a value, no allocation of their own.
+//!
+//! A value is in one chain at most. The chain holds the two ends; the caller brings the slab where the values are.
+
+use std::ops::IndexMut;
+
+/// The index that points nowhere.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A value with room for a link.
+pub(crate) trait Linked {
+    /// The index of the value behind this one, or [`NONE`].
+    fn link(&mut self) -> &mut u32;
+}
+
+/// A list from its front to its back.
+#[derive(Clone, Copy)]
+pub(crate) struct Chain {
+    front: u32,
+    back: u32,
+}
+
+impl Chain {
+    pub(crate) const EMPTY: Chain = Chain { front: NONE, back: NONE };
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.front == NONE
+    }
+
+    /// The index of the first value.
+    pub(crate) fn front(self) -> Option<u32> {
+        (self.front != NONE).then_some(self.front)
+    }
+
+    pub(crate) fn push_back(&mut self, values: &mut impl IndexMut<u32, Output: Linked>, index: u32) {
+        *values[index].link() = NONE;
+        match self.back {
+            NONE => self.front = index,
+            back => *values[back].link() = index,
+        }
+        self.back = index;
+    }
+
+    pub(crate) fn pop_front(&mut self, values: &mut impl IndexMut<u32, Output: Linked>) -> Option<u32> {
+        let index = self.front()?;
+        self.front = std::mem::replace(values[index].link(), NONE);
+        if self.front == NONE {
+            self.back = NONE;
+        }
+        Some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Slab;
+
+    struct Node(u32);
+
+    impl Linked for Node {
+        fn link(&mut self) -> &mut u32 {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn what_goes_in_first_comes_out_first_also_after_it_was_empty() {
+        let mut nodes = Slab::new();
+        let mut chain = Chain::EMPTY;
+        for _ in 0..2 {
+            let indices: Vec<u32> = (0..3).map(|_| nodes.insert(Node(77))).collect();
+            indices.iter().for_each(|&index| chain.push_back(&mut nodes, index));
+            assert_eq!(chain.front(), Some(indices[0]));
+            assert!(indices.iter().copied().eq(std::iter::from_fn(|| chain.pop_front(&mut nodes))));
+            assert!(chain.is_empty());
+        }
+    }
+}

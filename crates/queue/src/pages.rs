@@ -1,0 +1,221 @@
+//! Memory in pages of a fixed size: growing never copies what is there, so the millionth push costs what the first did.
+//!
+//! [`Pages`] is a stack with indices. [`Slab`] hands out indices that stay good until their value is removed; freed
+//! slots are used again, last freed first, and an emptied slab gives all pages but one back.
+
+use std::ops::{Index, IndexMut};
+
+use crate::chain::NONE;
+
+/// Values in a page.
+const PAGE_LEN: usize = 1024;
+
+/// A stack that grows and shrinks by whole pages. Every page but the last is full.
+pub(crate) struct Pages<T> {
+    pages: Vec<Vec<T>>,
+}
+
+impl<T> Pages<T> {
+    pub(crate) const fn new() -> Self {
+        Pages { pages: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        let len = self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE_LEN + last.len());
+        u32::try_from(len).expect("no more than 2^32 values are pushed")
+    }
+
+    pub(crate) fn push(&mut self, value: T) {
+        match self.pages.last_mut() {
+            Some(page) if page.len() < PAGE_LEN => page.push(value),
+            _ => {
+                let mut page = Vec::with_capacity(PAGE_LEN);
+                page.push(value);
+                self.pages.push(page);
+            }
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let page = self.pages.last_mut()?;
+        let value = page.pop();
+        if page.is_empty() {
+            self.pages.pop();
+        }
+        value
+    }
+
+    /// Empties it and keeps one page, so that a queue that is emptied again and again does not allocate each time.
+    fn clear(&mut self) {
+        self.pages.truncate(1);
+        self.pages.iter_mut().for_each(Vec::clear);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pages.iter().flatten()
+    }
+
+    /// Bytes held, slack included.
+    pub(crate) fn bytes(&self) -> usize {
+        let values: usize = self.pages.iter().map(|page| page.capacity() * size_of::<T>()).sum();
+        values + self.pages.capacity() * size_of::<Vec<T>>()
+    }
+}
+
+impl<T> Index<u32> for Pages<T> {
+    type Output = T;
+
+    fn index(&self, index: u32) -> &T {
+        let index = index as usize;
+        &self.pages[index / PAGE_LEN][index % PAGE_LEN]
+    }
+}
+
+impl<T> IndexMut<u32> for Pages<T> {
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        let index = index as usize;
+        &mut self.pages[index / PAGE_LEN][index % PAGE_LEN]
+    }
+}
+
+/// Values under indices that stay good until removal.
+pub(crate) struct Slab<T> {
+    slots: Pages<Slot<T>>,
+    /// The slot freed last; each free slot names the one freed before it.
+    free: u32,
+    used: usize,
+}
+
+enum Slot<T> {
+    Used(T),
+    Free { next: u32 },
+}
+
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Self {
+        Slab { slots: Pages::new(), free: NONE, used: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        self.used += 1;
+        if self.free == NONE {
+            let index = self.slots.len();
+            assert_ne!(index, NONE, "the last index means no slot");
+            self.slots.push(Slot::Used(value));
+            return index;
+        }
+        let index = self.free;
+        match std::mem::replace(&mut self.slots[index], Slot::Used(value)) {
+            Slot::Free { next } => self.free = next,
+            Slot::Used(_) => panic!("the list of free slots names free slots"),
+        }
+        index
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> T {
+        let Slot::Used(value) = std::mem::replace(&mut self.slots[index], Slot::Free { next: self.free }) else {
+            panic!("slot {index} is removed once")
+        };
+        self.free = index;
+        self.used -= 1;
+        if self.used == 0 {
+            self.slots.clear();
+            self.free = NONE;
+        }
+        value
+    }
+
+    /// The value, or None where the slot is free or was never used.
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        if index >= self.slots.len() {
+            return None;
+        }
+        match &self.slots[index] {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        })
+    }
+
+    /// Bytes held, slack included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.bytes()
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, index: u32) -> &T {
+        match &self.slots[index] {
+            Slot::Used(value) => value,
+            Slot::Free { .. } => panic!("slot {index} is in use"),
+        }
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        match &mut self.slots[index] {
+            Slot::Used(value) => value,
+            Slot::Free { .. } => panic!("slot {index} is in use"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_gives_back_what_it_took_over_the_edges_of_pages() {
+        let mut pages = Pages::new();
+        (0..3000u32).for_each(|n| pages.push(n));
+        assert_eq!(pages.len(), 3000);
+        assert_eq!(pages[2047], 2047);
+        assert!((0..3000).rev().eq(std::iter::from_fn(|| pages.pop())));
+        assert_eq!((pages.len(), pages.pop()), (0, None));
+    }
+
+    #[test]
+    fn freed_slots_are_used_again_before_new_ones() {
+        let mut slab = Slab::new();
+        let indices: Vec<u32> = (0..5).map(|n| slab.insert(n)).collect();
+        assert_eq!((slab.remove(indices[1]), slab.remove(indices[3])), (1, 3));
+        assert_eq!((slab.get(1), slab.get(2), slab.get(9)), (None, Some(&2), None));
+        assert_eq!((slab.insert(30), slab.insert(10), slab.insert(5)), (3, 1, 5));
+        assert!(slab.iter().eq(&[0, 10, 2, 30, 4, 5]));
+        assert_eq!(slab.len(), 6);
+    }
+
+    #[test]
+    fn an_emptied_slab_gives_its_pages_back_and_works_on() {
+        let mut slab = Slab::new();
+        let indices: Vec<u32> = (0..10_000u64).map(|n| slab.insert(n)).collect();
+        let full = slab.bytes();
+        indices.iter().for_each(|&index| _ = slab.remove(index));
+        assert!(slab.bytes() < full / 5);
+        assert_eq!(slab.insert(7), 0);
+        assert_eq!((slab[0], slab.len()), (7, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "removed once")]
+    fn a_slot_is_not_removed_twice() {
+        let mut slab = Slab::new();
+        let (kept, gone) = (slab.insert('a'), slab.insert('b'));
+        slab.remove(gone);
+        assert_eq!(slab[kept], 'a');
+        slab.remove(gone);
+    }
+}

@@ -1,0 +1,203 @@
+//! The retry rules: what an outcome means. Pure arithmetic over the moment, the attempt and a seed.
+//!
+//! | outcome | the lifetime is over | verdict |
+//! |---|---|---|
+//! | delivered | | delivered |
+//! | failed | | failed, for the same reason |
+//! | deferred | no | deferred until `first * factor^(number - 1)`, at most `longest`, spread by the jitter; never past the lifetime's end, when a last attempt is due |
+//! | deferred | yes | failed: 5.4.7, with the last answer in its text |
+
+use std::time::Duration;
+
+use mail::{Enhanced, Outcome, QueueId, Reply, Timestamp};
+
+/// A retry is never due at once, whatever the settings say.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// When to try again, and when to stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    /// The wait after the first attempt.
+    pub first: Duration,
+    /// Each wait is this many times the one before.
+    pub factor: f64,
+    /// No wait is longer, the jitter aside.
+    pub longest: Duration,
+    /// Waits are spread by this share of themselves in both directions, from 0 to 1.
+    pub jitter: f64,
+    /// Counted from acceptance. The first attempt that is deferred after it is the last one.
+    pub lifetime: Duration,
+}
+
+impl Default for Retry {
+    /// 1 minute, doubled up to 4 hours, spread by 20 %, for 5 days.
+    fn default() -> Self {
+        Retry {
+            first: Duration::from_secs(60),
+            factor: 2.0,
+            longest: Duration::from_secs(4 * 3600),
+            jitter: 0.2,
+            lifetime: Duration::from_secs(5 * 24 * 3600),
+        }
+    }
+}
+
+/// What becomes of one recipient after an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has the message.
+    Delivered,
+    /// Another attempt follows.
+    Deferred {
+        /// Why this one was not the last.
+        reason: Reply,
+        /// When the next one is due.
+        until: Timestamp,
+    },
+    /// There is no further attempt.
+    Failed {
+        /// Why.
+        reason: Reply,
+    },
+}
+
+/// The attempt that was made, as far as the rules look at it.
+pub(crate) struct Made {
+    pub(crate) id: QueueId,
+    /// The attempt's first ordinal. All its recipients share the jitter, so that they are due together again.
+    pub(crate) ordinal: u32,
+    /// 1 is the first.
+    pub(crate) number: u16,
+    pub(crate) accepted_at: Timestamp,
+}
+
+impl Retry {
+    /// The verdict on `outcome`. The same arguments always give the same verdict.
+    pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &Made, outcome: Outcome) -> Verdict {
+        let end = made.accepted_at + self.lifetime;
+        match outcome {
+            Outcome::Delivered => Verdict::Delivered,
+            Outcome::Failed(reason) => Verdict::Failed { reason },
+            Outcome::Deferred(reason) if now < end => {
+                let delay = self.delay(made.number, spread(seed, made));
+                Verdict::Deferred { reason, until: (now + delay).min(end) }
+            }
+            Outcome::Deferred(reason) => Verdict::Failed { reason: expired(now.since(made.accepted_at), &reason) },
+        }
+    }
+
+    /// The wait after attempt `number`; `spread` is from -1 to 1.
+    fn delay(&self, number: u16, spread: f64) -> Duration {
+        let growth = self.factor.powi(i32::from(number.saturating_sub(1)));
+        // `min` also settles what infinity times zero leaves.
+        let plain = (self.first.as_secs_f64() * growth).min(self.longest.as_secs_f64());
+        let seconds = plain * (1.0 + self.jitter.clamp(0.0, 1.0) * spread);
+        Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).max(DELAY_MIN)
+    }
+}
+
+/// RFC 3463 section 3.5, X.4.7: "delivery time expired".
+fn expired(age: Duration, last: &Reply) -> Reply {
+    let text = format!("delivery time expired after {}; the last answer was: {last}", in_words(age));
+    Reply::new(554, Enhanced(5, 4, 7), text)
+}
+
+/// A span in the largest unit of which it has two.
+fn in_words(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (unit, name) = [(86_400, "days"), (3600, "hours"), (60, "minutes")]
+        .into_iter()
+        .find(|(unit, _)| seconds >= 2 * unit)
+        .unwrap_or((1, "seconds"));
+    format!("{} {name}", seconds / unit)
+}
+
+/// From -1 to 1, told by the attempt alone: restarts and repeated questions find the same number.
+fn spread(seed: u64, made: &Made) -> f64 {
+    let id = made.id;
+    let parts =
+        [id.spool().bits(), u64::from(id.lane()), id.sequence(), u64::from(made.ordinal), u64::from(made.number)];
+    let random = parts.into_iter().fold(mix(seed), |state, part| mix(state ^ part));
+    // The upper 53 bits are what an f64 holds exactly.
+    (random >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
+/// One step of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mail::SpoolId;
+
+    const ACCEPTED: Timestamp = Timestamp(1_000_000);
+
+    fn made(sequence: u64, number: u16) -> Made {
+        Made { id: QueueId::new(SpoolId::new(9), 0, sequence), ordinal: 3, number, accepted_at: ACCEPTED }
+    }
+
+    fn busy() -> Reply {
+        Reply::new(451, Enhanced(4, 3, 0), "busy")
+    }
+
+    fn wait(retry: &Retry, now: Timestamp, made: &Made) -> Duration {
+        match retry.judge(now, 1, made, Outcome::Deferred(busy())) {
+            Verdict::Deferred { until, .. } => until.since(now),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let retry = Retry { jitter: 0.0, ..Retry::default() };
+        let minutes: Vec<u64> = (1..=11).map(|n| wait(&retry, ACCEPTED, &made(1, n)).as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 64, 128, 240, 240, 240]);
+        assert_eq!(wait(&retry, ACCEPTED, &made(1, u16::MAX)), retry.longest);
+    }
+
+    #[test]
+    fn the_jitter_spreads_over_its_share_and_is_the_same_when_asked_again() {
+        let retry = Retry::default();
+        let waits: Vec<f64> = (0..1000).map(|n| wait(&retry, ACCEPTED, &made(n, 1)).as_secs_f64()).collect();
+        assert!(waits.iter().all(|wait| (48.0..=72.0).contains(wait)));
+        let mean = waits.iter().sum::<f64>() / 1000.0;
+        assert!((59.0..61.0).contains(&mean), "{mean}");
+        assert!(waits.iter().any(|&wait| wait < 49.0) && waits.iter().any(|&wait| wait > 71.0));
+        assert_eq!(wait(&retry, ACCEPTED, &made(7, 1)), wait(&retry, ACCEPTED, &made(7, 1)));
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_still_make_a_wait() {
+        for (first, factor, jitter) in
+            [(0, f64::INFINITY, 5.0), (60, -3.0, 0.2), (60, f64::NAN, f64::NAN), (0, 1.0, 0.0)]
+        {
+            let retry = Retry { first: Duration::from_secs(first), factor, jitter, ..Retry::default() };
+            let wait = wait(&retry, ACCEPTED, &made(1, 2));
+            assert!((DELAY_MIN..=retry.longest * 2).contains(&wait), "{first} {factor} {jitter}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_attempt_is_due_at_the_end_of_the_lifetime_and_a_deferral_then_fails() {
+        let retry = Retry::default();
+        let end = ACCEPTED + retry.lifetime;
+        assert_eq!(wait(&retry, end - Duration::from_secs(5), &made(1, 30)), Duration::from_secs(5));
+        let verdict = retry.judge(end, 1, &made(1, 31), Outcome::Deferred(busy()));
+        let text = "delivery time expired after 5 days; the last answer was: 451 4.3.0 busy";
+        assert_eq!(verdict, Verdict::Failed { reason: Reply::new(554, Enhanced(5, 4, 7), text) });
+    }
+
+    #[test]
+    fn a_delivery_and_a_failure_are_final_at_any_age() {
+        let (retry, late) = (Retry::default(), Timestamp(u64::MAX));
+        let refused = Reply::plain(550, "no");
+        assert_eq!(retry.judge(late, 1, &made(1, 1), Outcome::Delivered), Verdict::Delivered);
+        let verdict = retry.judge(ACCEPTED, 1, &made(1, 1), Outcome::Failed(refused.clone()));
+        assert_eq!(verdict, Verdict::Failed { reason: refused });
+    }
+}

@@ -1,0 +1,124 @@
+//! The waiting heap: recipients whose time has not come, soonest first, those of one instant in the order they came.
+//!
+//! A binary heap over pages, so that it grows without copying and shrinks with the queue: 16 bytes a recipient.
+
+use mail::Timestamp;
+
+use crate::pages::Pages;
+
+/// One recipient that waits. The order of the fields is the order of waking.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wake {
+    pub(crate) due: Timestamp,
+    /// Counts the pushes. After 2^32 of them it starts again, which mixes the order of a few that are due in the same
+    /// millisecond, once.
+    turn: u32,
+    pub(crate) recipient: u32,
+}
+
+/// Those who wait.
+pub(crate) struct Waiting {
+    heap: Pages<Wake>,
+    turn: u32,
+}
+
+impl Waiting {
+    pub(crate) const fn new() -> Self {
+        Waiting { heap: Pages::new(), turn: 0 }
+    }
+
+    pub(crate) fn push(&mut self, due: Timestamp, recipient: u32) {
+        self.heap.push(Wake { due, turn: self.turn, recipient });
+        self.turn = self.turn.wrapping_add(1);
+        self.rise(self.heap.len() - 1);
+    }
+
+    /// When the next one is due.
+    pub(crate) fn soonest(&self) -> Option<Timestamp> {
+        (self.heap.len() > 0).then(|| self.heap[0].due)
+    }
+
+    /// Takes one that is due, the longest due first.
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<u32> {
+        if self.soonest()? > now {
+            return None;
+        }
+        let last = self.heap.pop()?;
+        if self.heap.len() == 0 {
+            return Some(last.recipient);
+        }
+        let first = std::mem::replace(&mut self.heap[0], last);
+        self.sink(0);
+        Some(first.recipient)
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Wake> {
+        self.heap.iter()
+    }
+
+    /// Bytes held, slack included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+
+    fn rise(&mut self, mut place: u32) {
+        let wake = self.heap[place];
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            if self.heap[parent] <= wake {
+                break;
+            }
+            self.heap[place] = self.heap[parent];
+            place = parent;
+        }
+        self.heap[place] = wake;
+    }
+
+    fn sink(&mut self, mut place: u32) {
+        let (wake, len) = (self.heap[place], self.heap.len());
+        while let Some(child) = self.sooner_child(place, len) {
+            if wake <= self.heap[child] {
+                break;
+            }
+            self.heap[place] = self.heap[child];
+            place = child;
+        }
+        self.heap[place] = wake;
+    }
+
+    fn sooner_child(&self, place: u32, len: u32) -> Option<u32> {
+        // In u64, because the children of a place beyond 2^31 have no u32.
+        let left = u32::try_from(u64::from(place) * 2 + 1).ok().filter(|&left| left < len)?;
+        let right = left + 1;
+        Some(if right < len && self.heap[right] < self.heap[left] { right } else { left })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_wake_by_time_and_within_an_instant_as_they_came() {
+        let mut waiting = Waiting::new();
+        let times = |n: u32| Timestamp(u64::from(n.wrapping_mul(2_654_435_761) >> 24));
+        (0..5000).for_each(|n| waiting.push(times(n), n));
+        let mut expected: Vec<u32> = (0..5000).collect();
+        expected.sort_by_key(|&n| times(n));
+        assert!(expected.into_iter().eq(std::iter::from_fn(|| waiting.pop_due(Timestamp(1000)))));
+    }
+
+    #[test]
+    fn nobody_wakes_before_the_time() {
+        let mut waiting = Waiting::new();
+        waiting.push(Timestamp(50), 1);
+        waiting.push(Timestamp(40), 2);
+        assert_eq!(waiting.soonest(), Some(Timestamp(40)));
+        assert_eq!(waiting.pop_due(Timestamp(39)), None);
+        assert_eq!(waiting.pop_due(Timestamp(40)), Some(2));
+        assert_eq!(waiting.pop_due(Timestamp(49)), None);
+        assert_eq!(waiting.pop_due(Timestamp(50)), Some(1));
+        assert_eq!(waiting.soonest(), None);
+    }
+}
