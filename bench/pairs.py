@@ -71,9 +71,10 @@ def measure(server, messages, work):
     return Figures(server.name, messages, seconds, cpu, machine, server.group.resident_bytes())
 
 
-def rounds(count, sides):
-    """`count` rounds of all `sides` (name to a function of the round's number that gives Figures), in turning order."""
+def rounds(count, sides, chosen=None):
+    """`count` rounds of `sides` (name to a function of the round's number that gives Figures), or of those chosen."""
     found = []
+    sides = {name: run for name, run in sides.items() if chosen is None or name in chosen}
     for number in range(count):
         names = list(sides) if number % 2 == 0 else list(reversed(sides))
         measured = {}

@@ -21,7 +21,6 @@ class Report:
     title: str
     machine: dict
     folder: pathlib.Path  # of the run; written as $DIR
-    accounting: str
     commands: dict  # side to command lines
     notes: list
     configurations: dict = dataclasses.field(default_factory=dict)  # side to the text of its configuration
@@ -29,20 +28,26 @@ class Report:
     targets: list = dataclasses.field(default_factory=list)
     checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
 
-    def write(self):
-        """Writes both files; returns whether every aim was met."""
+    def finish(self, options):
+        """Writes both files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
+        print("\n".join(self._verdict_lines()))
+        if options.whole:
+            self._write()
+        else:
+            print("Only a trial: nothing was written to the results.")
+        return all(met for _, _, met in self._verdicts())
+
+    def _write(self):
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(), indent=1) + "\n"))
         (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines()) + "\n"))
-        print("\n".join(self._verdict_lines()))
-        return all(met for _, _, met in self._verdicts())
 
     def _facts(self):
         return {
             "name": self.name,
             "machine": self.machine,
-            "accounting": self.accounting,
             "commands": self.commands,
+            "configurations": self.configurations,
             "notes": self.notes,
             "rounds": [{side: dataclasses.asdict(figures) for side, figures in r.items()} for r in self.rounds],
             "verdicts": [{"aim": aim, "measured": value, "met": met} for aim, value, met in self._verdicts()],
@@ -53,7 +58,7 @@ class Report:
         yield f"Written by `bench/run {self.name}`. Absolute figures are this machine's; the ratios are the result.\n"
         yield "| | |\n|---|---|"
         yield from (f"| {key} | {value} |" for key, value in self.machine.items())
-        yield f"| CPU by | {self.accounting} |\n"
+        yield ""
         yield from self._verdict_lines()
         if self.rounds:
             yield from self._round_lines()

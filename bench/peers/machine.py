@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 
+from . import accounting
 from .mailrace import BINARY, ROOT
 
 
@@ -41,6 +42,13 @@ def require_space(folder, octets):
         raise SystemExit(f"this run needs {octets / 1e9:.1f} GB below {folder}, and {free / 1e9:.1f} GB are free")
 
 
+def run(*argv):
+    """Runs a command that has to succeed."""
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
 def settle():
     """Lets the disk finish what earlier runs left behind, so that the next run does not pay for it."""
     os.sync()
@@ -55,6 +63,7 @@ def describe(folder):
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "file system": file_system(folder),
         "Mailrace": f"{_output(str(BINARY), '--version') or 'not built'}, commit {_commit()}",
+        "CPU read from": accounting.source(),
         "Postfix": _output("postconf", "-dh", "mail_version") or "not installed",
     }
 

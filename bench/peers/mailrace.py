@@ -126,6 +126,10 @@ class Mailrace:
                 raise RuntimeError(f"{left} recipients are still queued; the log ends:\n{self.log_tail()}")
             time.sleep(0.05)
 
+    def configuration(self):
+        """The text it runs on, for a report."""
+        return self.config.read_text()
+
     def resident_bytes(self):
         """Resident memory of the server."""
         return self.group.resident_bytes()

@@ -100,6 +100,11 @@ class Postfix:
                 raise RuntimeError("Postfix's queue does not empty")
             time.sleep(0.05)
 
+    def configuration(self):
+        """main.cf, for a report."""
+        chroot = "no service is chrooted" if self.flavour == "tuned" else "as shipped"
+        return f"{(self.root / 'etc/main.cf').read_text()}# master.cf: {chroot}\n"
+
     def _queued(self, name):
         """Whether the queue folder, or a hashed folder in it, holds a message."""
         return any(files for _, _, files in os.walk(self.queue / name))

@@ -83,6 +83,10 @@ class Sink:
         self.group.end()
         self._log.close()
 
+    def configuration(self):
+        """It has none but its command line."""
+        return " ".join(self.command())
+
     def check_kept(self, count):
         """Nothing is kept here, and nothing is promised."""
 

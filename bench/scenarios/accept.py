@@ -53,13 +53,15 @@ ONE = Plan(
 )
 
 
+NOTES = ["100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards."]
+
+
 def measure(plan, folder, options):
-    """The rounds of `plan` below `folder`, and the commands that made them."""
+    """The rounds of `plan` below `folder`, the commands that made them, and the servers' configurations."""
     counts = {"postfix": plan.postfix, "mailrace": plan.mailrace, "sink": plan.sink}
     loads = {side: Load(max(100, count // options.shrink), reuse=plan.reuse) for side, count in counts.items()}
-    sides = {side: load for side, load in loads.items() if side in options.sides}
-    machine.require_space(folder, options.pairs * _MESSAGE_DISK_OCTETS * sum(load.count for load in loads.values()))
-    commands = {side: [" ".join(load.command("PORT"))] for side, load in sides.items()}
+    machine.require_space(folder, options.pairs * _MESSAGE_DISK_OCTETS * (loads["postfix"].count + loads["mailrace"].count))
+    configurations = {}
 
     def side(name):
         def run(number):
@@ -71,26 +73,21 @@ def measure(plan, folder, options):
             try:
                 figures = pairs.measure(server, loads[name].count, lambda: loads[name].run(server.port))
                 server.check_kept(loads[name].count)
+                configurations[name] = server.configuration()
             finally:
                 server.stop()
-            commands[name].append(server_line(server))
             return figures
 
         return run
 
-    found = pairs.rounds(options.pairs, {name: side(name) for name in sides})
-    return found, {name: lines[:2] for name, lines in commands.items()}
+    found = pairs.rounds(options.pairs, {name: side(name) for name in counts}, options.sides)
+    commands = {name: [" ".join(loads[name].command("PORT"))] for name in found[0]}
+    return found, commands, configurations
 
 
-def server_line(server):
-    """How the side was started, for the report."""
-    match server.name:
-        case "postfix":
-            return f"postfix -c ETC start  # {server.flavour}; " + "; ".join(server.lines)
-        case "mailrace":
-            return "mailrace serve --config mailrace.toml  # " + "; ".join(server.config.read_text().split("\n")[0:3])
-        case _:
-            return " ".join(server.command()).replace(str(server.port), "PORT")
+def targets(plan, options):
+    """The plan's aims, as far as both their sides are run."""
+    return [target for target in plan.targets if {target.over, target.under} <= set(options.sides)]
 
 
 def _server(name, place):
@@ -107,14 +104,11 @@ def _scenario(name, plan):
     def run(options):
         with machine.run_folder(name) as folder:
             facts = machine.describe(folder)
-            found, commands = measure(plan, folder, options)
-            targets = [t for t in plan.targets if {t.over, t.under} <= set(options.sides)]
-            notes = ["100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards."]
-            source = pairs.accounting.Group("probe")
-            source.end()
+            found, commands, configurations = measure(plan, folder, options)
             return report.Report(
-                name, plan.title, facts, folder, source.source, commands, notes, rounds=found, targets=targets
-            ).write()
+                name, plan.title, facts, folder, commands, NOTES, configurations, rounds=found,
+                targets=targets(plan, options),
+            ).finish(options)  # fmt: skip
 
     return run
 

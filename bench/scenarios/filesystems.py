@@ -1,0 +1,57 @@
+"""Accepting on other file systems: ext4 with a journal, and xfs, each in a file of its own on a loop device.
+
+Many machines' root file system syncs cheaper than a journalled one, or dearer; the ratios must hold on each. Needs root.
+"""
+
+import contextlib
+import dataclasses
+import os
+
+import report
+from peers import machine
+
+from . import accept
+
+KINDS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
+_IMAGE_OCTETS = 6 << 30
+_SINK_COUNT = 20_000
+
+
+def scenario(options):
+    """One round of accept-many on each."""
+    if os.geteuid() != 0:
+        raise SystemExit("file systems can only be mounted by root")
+    one = dataclasses.replace(options, pairs=1)
+    plan = dataclasses.replace(accept.MANY, sink=_SINK_COUNT)
+    met = True
+    with machine.run_folder("filesystems") as folder:
+        machine.require_space(folder, _IMAGE_OCTETS)
+        for kind in KINDS:
+            with mounted(folder, kind) as place:
+                facts = machine.describe(place)
+                found, commands, configurations = accept.measure(plan, place, one)
+                met &= report.Report(
+                    f"filesystems-{kind}", f"Accepting on {kind}, on a loop device", facts, place, commands,
+                    [*accept.NOTES, "One round only: it shows whether the ratios hold, not by how much."],
+                    configurations, rounds=found, targets=accept.targets(plan, one),
+                ).finish(options)  # fmt: skip
+    return met
+
+
+@contextlib.contextmanager
+def mounted(folder, kind):
+    """A fresh file system of that kind."""
+    image, place = folder / f"{kind}.image", folder / kind
+    place.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(_IMAGE_OCTETS)
+    machine.run(*KINDS[kind], str(image))
+    machine.run("mount", "-o", "loop", str(image), str(place))
+    try:
+        yield place
+    finally:
+        machine.run("umount", str(place))
+        image.unlink()
+
+
+SCENARIOS = {"filesystems": scenario}

@@ -1,0 +1,107 @@
+"""Intake does not slow down as the queue grows, and a long queue is soon back after a restart.
+
+One server is given a million messages to hold. Then, in turns, equal loads go to a fresh server with an empty queue and
+to the one that holds the million (whose queue grows on, which only makes the aim harder). Last the long queue's server
+is stopped, the page cache is dropped, and the time is taken until it listens again.
+"""
+
+import os
+import pathlib
+
+import pairs
+import report
+from peers import machine
+from peers.mailrace import Mailrace
+from peers.smtp import Load
+
+HELD, ROUND, WARM = 1_000_000, 200_000, 20_000
+_MESSAGE_DISK_OCTETS = 6_700
+_RESIDENT_GROWTH_OCTETS_MAX = 200
+_LISTEN_SECONDS_MAX = 5.0
+
+TARGETS = [
+    pairs.Target("held", "empty", "cpu_per_thousand", most=1.05),
+    pairs.Target("held", "empty", "rate", least=0.9),
+]
+
+
+def scenario(options):
+    """All of it; three rounds do, since five would need 20 GB."""
+    rounds = min(options.pairs, 3)
+    held, warm, load = (max(1000, count // options.shrink) for count in (HELD, WARM, ROUND))
+    load = Load(load)
+    with machine.run_folder("flat") as folder:
+        machine.require_space(folder, (held + warm + 2 * rounds * load.count) * _MESSAGE_DISK_OCTETS)
+        facts = machine.describe(folder)
+        server = Mailrace(folder / "held", concurrency=0)
+        server.start()
+        try:
+            growth = _fill(server, warm, held)
+            found = pairs.rounds(rounds, {"empty": _empty(folder, load), "held": _held(server, load)})
+            restart = _restart(server, warm + held + rounds * load.count)
+        finally:
+            server.stop()
+        return report.Report(
+            "flat", f"A queue of {held:,} messages", facts, folder,
+            {"empty and held": [" ".join(load.command("PORT"))]},
+            [f"The long queue was {warm + held:,} messages before the first round, and grew by {load.count:,} a round."],
+            {"mailrace": server.configuration()},
+            rounds=found, targets=TARGETS, checks=[growth, *restart],
+        ).finish(options)  # fmt: skip
+
+
+def _fill(server, warm, held):
+    """Memory for each held message; a first load lets buffers and threads find their size."""
+    Load(warm).run(server.port)
+    before = server.resident_bytes()
+    Load(held, seconds_max=1800).run(server.port)
+    server.check_kept(warm + held)
+    growth = (server.resident_bytes() - before) / held
+    aim = f"memory for a held message: below {_RESIDENT_GROWTH_OCTETS_MAX} bytes"
+    return aim, f"{growth:.0f} bytes", growth < _RESIDENT_GROWTH_OCTETS_MAX
+
+
+def _empty(folder, load):
+    def run(number):
+        server = Mailrace(folder / f"{number}-empty", concurrency=0)
+        server.start()
+        try:
+            return _measure("empty", server, load)
+        finally:
+            server.stop()
+
+    return run
+
+
+def _held(server, load):
+    return lambda _number: _measure("held", server, load)
+
+
+def _measure(side, server, load):
+    machine.settle()
+    figures = pairs.measure(server, load.count, lambda: load.run(server.port))
+    figures.side = side
+    return figures
+
+
+def _restart(server, count):
+    """Stop, forget what the kernel remembers of the disk, start."""
+    server.terminate()
+    machine.settle()
+    cold = os.geteuid() == 0
+    if cold:
+        pathlib.Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    seconds = server.start()
+    kept = server.queued()
+    cache = "cold" if cold else "WARM (not root)"
+    return [
+        (
+            f"listening again within {_LISTEN_SECONDS_MAX:.0f} s with {count:,} held, page cache {cache}",
+            f"{seconds:.2f} s",
+            cold and seconds <= _LISTEN_SECONDS_MAX,
+        ),
+        ("every held message is there after the restart", f"{kept:,} of {count:,}", kept == count),
+    ]
+
+
+SCENARIOS = {"flat": scenario}

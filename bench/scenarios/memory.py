@@ -1,0 +1,141 @@
+"""Memory is bounded: idle sessions cost little, and large messages in many sessions at once are all kept.
+
+Three loads, each against a fresh server: 2,000 sessions that only said EHLO; 1,000 sessions that send 2 MB each at a
+time; 200 that send 25 MB each. The client is one Python process that keeps all sockets going at once; the server's
+resident memory is read every 20 ms, and the greatest reading counts.
+"""
+
+import asyncio
+import os
+import resource
+
+import report
+from peers import machine
+from peers.mailrace import Mailrace
+
+IDLE_SESSIONS, IDLE_OCTETS_MAX = 2000, 16e6
+LARGE = [(1000, 2_000_000), (200, 25_000_000)]  # sessions, octets each
+LARGE_OCTETS_MAX = 300e6
+_LINE = b"x" * 78 + b"\r\n"
+_CHUNK = _LINE * 800
+_SECONDS_MAX = 900
+
+
+def scenario(options):
+    """All three loads, once each."""
+    _raise_descriptors()
+    checks = []
+    with machine.run_folder("memory") as folder:
+        machine.require_space(folder, 2 * sum(sessions * octets for sessions, octets in LARGE))
+        facts = machine.describe(folder)
+        checks.append(_idle(folder, IDLE_SESSIONS // options.shrink))
+        for sessions, octets in LARGE:
+            checks += _large(folder, sessions // options.shrink, octets)
+        return report.Report(
+            "memory", "Memory", facts, folder,
+            {"client": ["raw SMTP over asyncio, all sessions in one process, one message each"]},
+            ["Memory is VmRSS, read every 20 ms; the greatest reading counts."],
+            checks=checks,
+        ).finish(options)  # fmt: skip
+
+
+def _idle(folder, sessions):
+    server = Mailrace(folder / "idle", concurrency=0)
+    server.start()
+    try:
+        resident = asyncio.run(_hold_idle(server, sessions))
+    finally:
+        server.stop()
+    aim = f"{sessions:,} idle sessions: resident memory below {IDLE_OCTETS_MAX / 1e6:.0f} MB"
+    return aim, f"{resident / 1e6:.1f} MB", resident < IDLE_OCTETS_MAX
+
+
+async def _hold_idle(server, sessions):
+    streams = [await _greet(server.port) for _ in range(sessions)]
+    resident = server.resident_bytes()
+    for _, writer in streams:
+        writer.close()
+    return resident
+
+
+def _large(folder, sessions, octets):
+    server = Mailrace(folder / f"large-{octets}", concurrency=0)
+    server.start()
+    try:
+        kept, peak = asyncio.run(asyncio.wait_for(_send_large(server, sessions, octets), _SECONDS_MAX))
+        queued = server.queued()
+    finally:
+        server.stop()
+    what = f"{sessions:,} sessions of {octets / 1e6:.0f} MB each"
+    return [
+        (
+            f"{what}: resident memory below {LARGE_OCTETS_MAX / 1e6:.0f} MB",
+            f"{peak / 1e6:.1f} MB",
+            peak < LARGE_OCTETS_MAX,
+        ),
+        (f"{what}: all are kept", f"{kept:,} answered 250, {queued:,} in the queue", kept == queued == sessions),
+    ]
+
+
+async def _send_large(server, sessions, octets):
+    peak = 0
+    done = asyncio.Event()
+
+    async def watch():
+        nonlocal peak
+        while not done.is_set():
+            peak = max(peak, server.resident_bytes())
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    codes = await asyncio.gather(*(_send_one(server.port, octets) for _ in range(sessions)))
+    done.set()
+    await watching
+    return sum(code == 250 for code in codes), peak
+
+
+async def _greet(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await _reply(reader)
+    await _say(reader, writer, b"EHLO client.test")
+    return reader, writer
+
+
+async def _send_one(port, octets):
+    """One message; the code of the reply to it, or of the one that put it off."""
+    reader, writer = await _greet(port)
+    try:
+        for line in (b"MAIL FROM:<s@bench.test>", b"RCPT TO:<user@bench.test>", b"DATA"):
+            code = await _say(reader, writer, line)
+            if code >= 400:
+                return code
+        writer.write(b"Subject: large\r\n\r\n")
+        for _ in range(octets // len(_CHUNK)):
+            writer.write(_CHUNK)
+            await writer.drain()
+        return await _say(reader, writer, b".")
+    finally:
+        writer.close()
+
+
+async def _say(reader, writer, line):
+    writer.write(line + b"\r\n")
+    await writer.drain()
+    return await _reply(reader)
+
+
+async def _reply(reader):
+    while True:
+        line = await reader.readuntil(b"\n")
+        if line[3:4] != b"-":
+            return int(line[:3])
+
+
+def _raise_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+    if os.sysconf("SC_OPEN_MAX") < IDLE_SESSIONS + 100:
+        raise SystemExit(f"{IDLE_SESSIONS} sessions need more file descriptors than {soft}")
+
+
+SCENARIOS = {"memory": scenario}
