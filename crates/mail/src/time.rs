@@ -23,6 +23,59 @@ impl Timestamp {
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
+
+    /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date as messages have it (RFC 5322 section 3.3), in UTC.
+    pub fn rfc5322_date(self) -> String {
+        const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+        const MONTHS: [&str; 12] =
+            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let c = Civil::of(self);
+        let (weekday, month) = (DAYS[c.weekday], MONTHS[c.month - 1]);
+        format!("{weekday}, {} {month} {:04} {:02}:{:02}:{:02} +0000", c.day, c.year, c.hour, c.minute, c.second)
+    }
+
+    /// `2026-11-20T17:46:16.123Z`: the date as logs have it (RFC 3339), in UTC.
+    pub fn rfc3339_date(self) -> String {
+        let c = Civil::of(self);
+        let millis = self.0 % 1000;
+        format!("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{millis:03}Z", c.year, c.month, c.day, c.hour, c.minute, c.second)
+    }
+}
+
+/// A moment on the calendar, in UTC.
+struct Civil {
+    year: u64,
+    month: usize,
+    day: u64,
+    weekday: usize,
+    hour: u64,
+    minute: u64,
+    second: u64,
+}
+
+impl Civil {
+    /// Counts in years that begin on 1 March, so that the leap day is a year's last, from 1 March of the year 0:
+    /// 400 of them have 146,097 days. Five months in turn (31, 30, 31, 30, 31) have 153.
+    fn of(time: Timestamp) -> Self {
+        const DAYS_FROM_YEAR_0_TO_1970: u64 = 719_468;
+        let (days, second) = (time.seconds() / 86_400, time.seconds() % 86_400);
+        let day = days + DAYS_FROM_YEAR_0_TO_1970;
+        let (era, day) = (day / 146_097, day % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let after_december = month >= 10;
+        Civil {
+            year: era * 400 + year + u64::from(after_december),
+            month: (if after_december { month - 9 } else { month + 3 }) as usize,
+            day: day - (153 * month + 2) / 5 + 1,
+            // 1970-01-01 was a Thursday.
+            weekday: ((days + 4) % 7) as usize,
+            hour: second / 3600,
+            minute: second / 60 % 60,
+            second: second % 60,
+        }
+    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -53,5 +106,56 @@ impl Sub<Duration> for Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (millis, rfc3339, rfc5322) in [
+            (0, "1970-01-01T00:00:00.000Z", "Thu, 1 Jan 1970 00:00:00 +0000"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z", "Tue, 29 Feb 2000 00:00:00 +0000"),
+            (951_868_799_999, "2000-02-29T23:59:59.999Z", "Tue, 29 Feb 2000 23:59:59 +0000"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z", "Wed, 1 Mar 2000 00:00:00 +0000"),
+            (1_795_196_776_123, "2026-11-20T17:46:16.123Z", "Fri, 20 Nov 2026 17:46:16 +0000"),
+            (1_798_761_599_000, "2026-12-31T23:59:59.000Z", "Thu, 31 Dec 2026 23:59:59 +0000"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z", "Mon, 1 Mar 2100 00:00:00 +0000"),
+        ] {
+            assert_eq!(Timestamp(millis).rfc3339_date(), rfc3339);
+            assert_eq!(Timestamp(millis).rfc5322_date(), rfc5322);
+        }
+    }
+
+    #[test]
+    fn each_day_of_800_years_follows_the_one_before() {
+        let date = |day: u64| {
+            let c = Civil::of(Timestamp(day * 86_400_000));
+            (c.year, c.month, c.day, c.weekday)
+        };
+        let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let last = |year, month| match month {
+            2 if is_leap(year) => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        for today in 0..292_194 {
+            let (year, month, day, weekday) = date(today);
+            let tomorrow = match (month, day) {
+                (12, 31) => (year + 1, 1, 1),
+                (_, day) if day == last(year, month) => (year, month + 1, 1),
+                _ => (year, month, day + 1),
+            };
+            let (year, month, day) = tomorrow;
+            assert_eq!(date(today + 1), (year, month, day, (weekday + 1) % 7));
+        }
+    }
+
+    #[test]
+    fn the_end_of_time_is_a_date_too() {
+        assert!(Timestamp(u64::MAX).rfc5322_date().ends_with("+0000"));
     }
 }
