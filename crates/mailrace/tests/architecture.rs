@@ -1,0 +1,177 @@
+//! Holds every room's imports against the table in ARCHITECTURE.md, which is read from the file itself.
+//!
+//! Both what a crate declares (`[dependencies]`) and what its sources name (`use` and paths) is checked, in both
+//! directions: a room without a row and a row without a room are faults as well. The two columns about sockets and
+//! files are held against the crates and modules that open them, where they say "no".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One row of the table.
+#[derive(Debug, PartialEq)]
+struct Row {
+    /// None: all of them.
+    may_import: Option<BTreeSet<String>>,
+    sockets: bool,
+    files: bool,
+}
+
+type Table = BTreeMap<String, Row>;
+
+const SOCKETS: [&str; 6] = ["tokio", "socket2", "TcpStream", "TcpListener", "UdpSocket", "UnixStream"];
+const FILES: [&str; 4] = ["std::fs", "rustix::fs", "File::", "OpenOptions"];
+
+#[test]
+fn every_room_imports_only_what_the_table_allows() {
+    let (table, rooms) = (table(), rooms());
+    let named: Vec<_> = table.keys().collect();
+    assert_eq!(named, rooms.keys().collect::<Vec<_>>(), "rows of the table against folders");
+    let faults: Vec<_> = rooms.iter().flat_map(|(room, folder)| faults(&table, room, folder)).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_checker_sees_what_it_is_there_to_see() {
+    let table = parse(
+        "| room | may import of ours | async, sockets | files |\n|---|---|---|---|\n\
+         | mail | nothing | no | a handle only |\n| queue | mail | no | no |\n| spool | mail | yes | yes |\n\nend",
+    );
+    let check = |manifest: &str, source: &str| room_faults(&table, "queue", manifest, &[("q.rs", source)]).len();
+    let clean = "[dependencies]\nmail.workspace = true\n[dev-dependencies]\nsim.workspace = true\n";
+    assert_eq!(check(clean, "use mail::Reply;\nuse std::net::IpAddr;\nuse crate::spool::X; // spool::Y"), 0);
+    assert_eq!(check("[dependencies]\nspool.workspace = true\n", ""), 1);
+    assert_eq!(check("[dependencies]\nspool = { workspace = true }\n", ""), 1);
+    assert_eq!(check("[dependencies.spool]\nworkspace = true\n", ""), 1);
+    assert_eq!(check("[dependencies]\nlog = { package = \"spool\", path = \"../spool\" }\n", ""), 1);
+    assert_eq!(check("[dependencies]\ntokio.workspace = true\n", ""), 1);
+    assert_eq!(check(clean, "use spool::Spool;"), 1);
+    assert_eq!(check(clean, "fn f(x: &spool::Spool) {}"), 1);
+    assert_eq!(check(clean, "use {mail::Reply, spool::Spool};"), 1);
+    assert_eq!(check(clean, "fn f() { std::fs::read(\"x\"); }"), 1);
+    assert_eq!(check(clean, "use std::net::TcpStream;"), 1);
+    assert_eq!(table["queue"].may_import, Some(BTreeSet::from(["mail".to_owned()])));
+}
+
+fn table() -> Table {
+    let path = root().join("ARCHITECTURE.md");
+    parse(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+fn parse(text: &str) -> Table {
+    let rows = text.lines().skip_while(|line| !line.starts_with("| room |")).skip(2);
+    let table: Table = rows.take_while(|line| line.starts_with('|')).map(row).collect();
+    assert!(!table.is_empty(), "ARCHITECTURE.md has no table that begins with '| room |'");
+    table
+}
+
+fn row(line: &str) -> (String, Row) {
+    let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+    let [room, imports, sockets, files] = cells[..] else { panic!("not four cells: {line}") };
+    let may_import = match imports {
+        "all" => None,
+        "nothing" => Some(BTreeSet::new()),
+        names => Some(names.split(", ").map(str::to_owned).collect()),
+    };
+    (room.to_owned(), Row { may_import, sockets: sockets != "no", files: files != "no" })
+}
+
+/// Every crate of the workspace by name.
+fn rooms() -> BTreeMap<String, PathBuf> {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = crates.chain([root().join("sim")]).filter(|folder| folder.join("Cargo.toml").exists());
+    folders.map(|folder| (folder.file_name().unwrap().to_str().unwrap().to_owned(), folder)).collect()
+}
+
+fn faults(table: &Table, room: &str, folder: &Path) -> Vec<String> {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let mut sources = Vec::new();
+    collect(&folder.join("src"), &mut sources);
+    let sources: Vec<_> = sources.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    room_faults(table, room, &manifest, &sources)
+}
+
+fn room_faults(table: &Table, room: &str, manifest: &str, sources: &[(&str, &str)]) -> Vec<String> {
+    let row = &table[room];
+    let dependencies = dependencies(manifest);
+    let refused = |name: &str| {
+        let ours = name != room && table.contains_key(name);
+        ours && row.may_import.as_ref().is_some_and(|allowed| !allowed.contains(name))
+    };
+    let mut faults = Vec::new();
+    for name in &dependencies {
+        if refused(name) || (!row.sockets && SOCKETS.contains(&name.as_str())) {
+            faults.push(format!("{room}: its Cargo.toml depends on {name}"));
+        }
+    }
+    for (path, text) in sources {
+        let code = code(text);
+        faults.extend(roots(&code).into_iter().filter(|name| refused(name)).map(|n| format!("{path}: names {n}")));
+        let opens = |banned: &[&str]| banned.iter().find(|word| code.contains(**word)).map(|word| word.to_string());
+        let socket = opens(&SOCKETS).filter(|_| !row.sockets);
+        let file = opens(&FILES).filter(|_| !row.files);
+        faults.extend(socket.into_iter().chain(file).map(|word| format!("{path}: {room} may not use {word}")));
+    }
+    faults
+}
+
+/// The packages that a manifest depends on, those for tests left out.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else {
+        return BTreeSet::new();
+    };
+    let package = |(name, value): (&String, &toml::Value)| {
+        value.get("package").and_then(toml::Value::as_str).unwrap_or(name).to_owned()
+    };
+    dependencies.iter().map(package).collect()
+}
+
+/// The source without its comments and without the tests at its end.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// The first names of all paths: `a` of `a::b::c`, of `use a::b` and of `use {a::b, c::d}`; names that a `use` of
+/// something else brings into the file are not crates here.
+fn roots(code: &str) -> BTreeSet<String> {
+    let mut roots = BTreeSet::new();
+    for (place, _) in code.match_indices("::") {
+        let before = &code[..place];
+        let name = &before[before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |end| end + 1)..];
+        let inside_path = before[..before.len() - name.len()].trim_end().ends_with("::");
+        if !inside_path && !is_nested(before) && !is_brought(code, name) {
+            roots.insert(name.to_owned());
+        }
+    }
+    roots
+}
+
+/// Whether the place after `before` is inside the braces of `use x::{...}`.
+fn is_nested(before: &str) -> bool {
+    let statement = &before[before.rfind(';').map_or(0, |end| end + 1)..];
+    statement.rfind("::{").is_some_and(|open| !statement[open..].contains('}')) && statement.contains("use ")
+}
+
+/// Whether `use std::net;`, `use crate::net;` or `mod net;` makes `name` mean something of the file's own.
+fn is_brought(code: &str, name: &str) -> bool {
+    let brought = [format!("::{name};"), format!("mod {name};"), format!("mod {name} {{")];
+    brought.iter().any(|text| code.contains(text))
+}
+
+fn collect(folder: &Path, sources: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources
+                .push((path.strip_prefix(root()).unwrap().display().to_string(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
