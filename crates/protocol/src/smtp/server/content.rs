@@ -1,0 +1,270 @@
+//! The way of a message's bytes to the sink, from DATA and BDAT alike: every newline is CRLF, or the message is
+//! refused or mended; sizes and Received lines stay within their limits; the flags say what the bytes are like.
+//!
+//! A bare CR or LF is what smuggling is made of: some server on the way takes it for a newline, and what it then finds
+//! is another message. So none is passed on. Where the configuration says to mend it, each becomes CRLF.
+//!
+//! The hot path looks at a whole piece at once, in a loop without branches, and hands it on as it is.
+
+use mail::{BodyFlags, Reply};
+use memchr::memchr2;
+
+use super::header::HeaderScan;
+use super::{BodySink, Limits, MessageEnd, replies};
+
+/// What is done about a bare CR or LF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BareNewlines {
+    /// The message is refused.
+    Refuse,
+    /// It becomes CRLF.
+    Mend,
+}
+
+/// Why a message is refused whatever comes after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It has a bare CR or LF.
+    BareNewline,
+    /// Over [`Limits::message_octets_max`].
+    TooBig,
+    /// Over [`Limits::header_octets_max`].
+    HeaderTooBig,
+    /// Over [`Limits::received_max`].
+    Loop,
+}
+
+impl Fault {
+    /// What the peer is told once the data has ended.
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            Fault::BareNewline => replies::BARE_NEWLINE,
+            Fault::TooBig => replies::MESSAGE_TOO_BIG,
+            Fault::HeaderTooBig => replies::HEADER_TOO_BIG,
+            Fault::Loop => replies::LOOP,
+        }
+    }
+}
+
+/// What is known of the bytes appended so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content {
+    octets: u64,
+    header: HeaderScan,
+    /// The byte before the next one. A message begins as after a newline.
+    previous: u8,
+    dot_lines: bool,
+    eight_bit: bool,
+}
+
+impl Content {
+    /// Of a message that has no bytes yet.
+    pub(super) fn new() -> Self {
+        Content { octets: 0, header: HeaderScan::default(), previous: b'\n', dot_lines: false, eight_bit: false }
+    }
+
+    /// How many bytes the sink got.
+    pub(super) fn octets(&self) -> u64 {
+        self.octets
+    }
+
+    /// Hands `bytes` on. After a fault it must not be called again.
+    pub(super) fn append(
+        &mut self,
+        bytes: &[u8],
+        bare: BareNewlines,
+        limits: &Limits,
+        sink: &mut impl BodySink,
+    ) -> Result<(), Fault> {
+        let marks = Marks::of(self.previous, bytes);
+        match bare {
+            _ if !marks.bare_newline => self.hand_on(bytes, marks, limits, sink),
+            BareNewlines::Mend => self.append_mended(bytes, limits, sink),
+            BareNewlines::Refuse => {
+                let sound = Marks::sound_prefix(self.previous, bytes);
+                self.append_sound(sound, limits, sink)?;
+                Err(Fault::BareNewline)
+            }
+        }
+    }
+
+    /// All bytes were appended. Only the last chunk of BDAT can end in a CR.
+    pub(super) fn finish(
+        &mut self,
+        bare: BareNewlines,
+        limits: &Limits,
+        sink: &mut impl BodySink,
+    ) -> Result<MessageEnd, Fault> {
+        match bare {
+            _ if self.previous != b'\r' => {}
+            BareNewlines::Refuse => return Err(Fault::BareNewline),
+            BareNewlines::Mend => self.append_sound(b"\n", limits, sink)?,
+        }
+        let flags =
+            BodyFlags { dot_lines: self.dot_lines, eight_bit: self.eight_bit, ends_in_crlf: self.previous == b'\n' };
+        Ok(MessageEnd { flags, octets: self.octets })
+    }
+
+    /// Every CR goes out at once; if no LF follows it, that is put in.
+    fn append_mended(&mut self, mut bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
+        while let Some(&first) = bytes.first() {
+            if self.previous == b'\r' {
+                self.append_sound(b"\n", limits, sink)?;
+                bytes = &bytes[usize::from(first == b'\n')..];
+                continue;
+            }
+            let plain = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+            self.append_sound(&bytes[..plain], limits, sink)?;
+            if plain < bytes.len() {
+                self.append_sound(b"\r", limits, sink)?;
+            }
+            // A bare LF stays in the input and goes out after the CR that was just put in.
+            bytes = &bytes[plain..];
+            bytes = bytes.strip_prefix(b"\r").unwrap_or(bytes);
+        }
+        Ok(())
+    }
+
+    fn append_sound(&mut self, bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
+        self.hand_on(bytes, Marks::of(self.previous, bytes), limits, sink)
+    }
+
+    fn hand_on(&mut self, bytes: &[u8], marks: Marks, limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
+        let after = self.after(bytes, marks);
+        match after.excess(limits) {
+            None => {
+                *self = after;
+                sink.append(bytes);
+                Ok(())
+            }
+            Some(fault) if bytes.len() <= 1 => Err(fault),
+            // Which limit is broken first must not depend on how the input was cut: look closer.
+            Some(_) => {
+                let (left, right) = bytes.split_at(bytes.len() / 2);
+                self.append_sound(left, limits, sink)?;
+                self.append_sound(right, limits, sink)
+            }
+        }
+    }
+
+    /// What is known once `bytes` are appended too.
+    fn after(&self, bytes: &[u8], marks: Marks) -> Content {
+        let mut after = *self;
+        after.octets += bytes.len() as u64;
+        after.header.scan(bytes);
+        after.previous = bytes.last().copied().unwrap_or(self.previous);
+        after.dot_lines |= marks.dot_line;
+        after.eight_bit |= marks.eight_bit;
+        after
+    }
+
+    fn excess(&self, limits: &Limits) -> Option<Fault> {
+        if self.octets > limits.message_octets_max {
+            Some(Fault::TooBig)
+        } else if self.header.octets() > limits.header_octets_max {
+            Some(Fault::HeaderTooBig)
+        } else if self.header.received() > limits.received_max {
+            Some(Fault::Loop)
+        } else {
+            None
+        }
+    }
+}
+
+/// What a piece of a message has in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks {
+    bare_newline: bool,
+    dot_line: bool,
+    eight_bit: bool,
+}
+
+impl Marks {
+    /// Newlines are sound when, of any two neighbours, the second is LF exactly if the first is CR. Written so that the
+    /// compiler makes vector instructions of it: no branch, bytes only.
+    fn of(previous: u8, bytes: &[u8]) -> Marks {
+        let Some(&first) = bytes.first() else { return Marks::default() };
+        let mut bare = u8::from(previous == b'\r') ^ u8::from(first == b'\n');
+        let mut dot = u8::from(previous == b'\n') & u8::from(first == b'.');
+        let mut bits = first;
+        for (&left, &right) in bytes.iter().zip(&bytes[1..]) {
+            bare |= u8::from(left == b'\r') ^ u8::from(right == b'\n');
+            dot |= u8::from(left == b'\n') & u8::from(right == b'.');
+            bits |= right;
+        }
+        Marks { bare_newline: bare != 0, dot_line: dot != 0, eight_bit: bits >= 0x80 }
+    }
+
+    /// The bytes before the first that shows a bare CR or LF.
+    fn sound_prefix(previous: u8, bytes: &[u8]) -> &[u8] {
+        let lefts = std::iter::once(&previous).chain(bytes);
+        let bare = lefts.zip(bytes).position(|(&left, &right)| (left == b'\r') != (right == b'\n'));
+        &bytes[..bare.unwrap_or(bytes.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(pieces: &[&[u8]], bare: BareNewlines, limits: &Limits) -> Result<(Vec<u8>, MessageEnd), Fault> {
+        let (mut content, mut sink) = (Content::new(), Vec::new());
+        for piece in pieces {
+            content.append(piece, bare, limits, &mut sink)?;
+        }
+        content.finish(bare, limits, &mut sink).map(|end| (sink, end))
+    }
+
+    #[test]
+    fn bare_newlines_become_crlf_where_they_are_mended_and_are_refused_elsewhere() {
+        let limits = Limits::default();
+        for (input, mended) in [
+            (&b"a\nb\rc\r\nd"[..], &b"a\r\nb\r\nc\r\nd"[..]),
+            (b"\n.\n", b"\r\n.\r\n"),
+            (b"\r\r\n\n", b"\r\n\r\n\r\n"),
+            (b"a\r", b"a\r\n"),
+            (b"\n\r", b"\r\n\r\n"),
+        ] {
+            for cut in 0..=input.len() {
+                let pieces = [&input[..cut], &input[cut..]];
+                assert_eq!(run(&pieces, BareNewlines::Mend, &limits).unwrap().0, mended, "{}", input.escape_ascii());
+                assert_eq!(run(&pieces, BareNewlines::Refuse, &limits), Err(Fault::BareNewline));
+            }
+        }
+    }
+
+    #[test]
+    fn the_flags_say_what_the_bytes_are_like_at_any_split() {
+        for (input, dot_lines, eight_bit, ends_in_crlf) in [
+            (&b""[..], false, false, true),
+            (b"a.\r\n", false, false, true),
+            (b".", true, false, false),
+            (b"a\r\n.b\r\nc", true, false, false),
+            (b"\xfc\r\n", false, true, true),
+            (b"a\xfc", false, true, false),
+        ] {
+            let flags = BodyFlags { dot_lines, eight_bit, ends_in_crlf };
+            for cut in 0..=input.len() {
+                let pieces = [&input[..cut], &input[cut..]];
+                let (_, end) = run(&pieces, BareNewlines::Refuse, &Limits::default()).unwrap();
+                assert_eq!(end, MessageEnd { flags, octets: input.len() as u64 }, "{}", input.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn the_fault_that_comes_first_is_told_at_any_split() {
+        let limits = Limits { message_octets_max: 40, header_octets_max: 30, received_max: 1, ..Limits::default() };
+        for (input, fault) in [
+            (&b"Received: 1\r\nReceived: 2\r\n01234567890123456789\n"[..], Fault::Loop),
+            (b"Received: 1\r\n01234567890123456789\r\nReceived: 2\n", Fault::HeaderTooBig),
+            (b"\r\nReceived:\r\nReceived:\r\n01234567890123456789\n", Fault::TooBig),
+            (b"\r\nReceived:\nReceived:\r\n01234567890123456789\n", Fault::BareNewline),
+        ] {
+            for size in 1..=input.len() {
+                let pieces: Vec<&[u8]> = input.chunks(size).collect();
+                assert_eq!(run(&pieces, BareNewlines::Refuse, &limits), Err(fault), "{}", input.escape_ascii());
+            }
+        }
+    }
+}

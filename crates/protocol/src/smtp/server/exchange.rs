@@ -1,0 +1,105 @@
+//! What a session and its driver say to each other: actions out, answers in.
+
+use mail::{Address, BodyFlags, BodyType, Notify, Reply, Return};
+
+/// Where decoded message bytes go: CRLF line ends, not dot-stuffed.
+pub trait BodySink {
+    /// Takes the next bytes of the message.
+    fn append(&mut self, bytes: &[u8]);
+}
+
+impl BodySink for Vec<u8> {
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Find the answer and bring it by `handle_answer`. Until then the session works on nothing.
+    Ask(Question),
+    /// The transaction that MAIL began is over without a message: drop its state and its bytes.
+    Abandon,
+    /// For the log: the peer was told 4xx or 5xx.
+    Refused {
+        /// The verb or the moment: `MAIL`, `RCPT`, `message`, `idle`...
+        stage: &'static str,
+        /// The address in question, where there is one.
+        address: Option<Address>,
+        /// What the peer was told.
+        reply: Reply,
+    },
+}
+
+/// What a session cannot know by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// May this transaction begin?
+    Mail(MailRequest),
+    /// May this recipient be added to it?
+    Recipient(RcptRequest),
+    /// May the message come? Asked before 354 goes out, or before the first byte of the first chunk is handed on.
+    Data,
+    /// The message is complete, all its bytes are in the sink: is it kept?
+    Message(MessageEnd),
+}
+
+/// The driver's answer to the [`Question`] that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Yes. The session words the reply.
+    Accept,
+    /// No. After a 421 the session closes.
+    Refuse(Reply),
+    /// What became of a message: 2xx if it is kept. LMTP repeats it once for each accepted recipient.
+    Done(Reply),
+}
+
+impl Answer {
+    /// The refusal, if it is one.
+    pub(super) fn refusal(self) -> Option<Reply> {
+        match self {
+            Answer::Accept => None,
+            Answer::Refuse(reply) => Some(reply),
+            Answer::Done(reply) => (!reply.is_success()).then_some(reply),
+        }
+    }
+}
+
+/// MAIL FROM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailRequest {
+    /// The reverse-path; None is the null sender `<>`.
+    pub sender: Option<Address>,
+    /// SIZE= of RFC 1870, never beyond the limit.
+    pub size: Option<u64>,
+    /// BODY= of RFC 6152.
+    pub body_type: BodyType,
+    /// SMTPUTF8 of RFC 6531.
+    pub smtputf8: bool,
+    /// RET= of RFC 3461.
+    pub ret: Option<Return>,
+    /// ENVID= of RFC 3461, as it came: sound xtext that decodes to printable ASCII.
+    pub envid: Option<Box<str>>,
+}
+
+/// RCPT TO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RcptRequest {
+    /// The forward-path; `<postmaster>` has become postmaster at the host name of the server.
+    pub address: Address,
+    /// NOTIFY= of RFC 3461.
+    pub notify: Notify,
+    /// ORCPT= of RFC 3461, as it came: a type, a semicolon, and sound xtext without control characters.
+    pub orcpt: Option<Box<str>>,
+}
+
+/// The end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageEnd {
+    /// What is known of the bytes that this session appended.
+    pub flags: BodyFlags,
+    /// How many they are.
+    pub octets: u64,
+}

@@ -1,0 +1,98 @@
+//! Watches a message's header go by: counts its octets, and its Received lines, which tell a loop (RFC 5321 section
+//! 6.3). The header ends at the first empty line. Sees the bytes that go to the sink, whose newlines are all CRLF.
+
+use memchr::memchr;
+
+const RECEIVED: &[u8] = b"received:";
+
+/// What was seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeaderScan {
+    octets: u64,
+    received: u32,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the first bytes of a line; so many of them are those of [`RECEIVED`].
+    Name(u8),
+    /// Further on in a line.
+    Line,
+    /// After the empty line.
+    Body,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place::Name(0)
+    }
+}
+
+impl HeaderScan {
+    /// Octets of the header so far.
+    pub(super) fn octets(&self) -> u64 {
+        self.octets
+    }
+
+    /// Received lines so far.
+    pub(super) fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Looks at the next bytes of the message.
+    pub(super) fn scan(&mut self, mut bytes: &[u8]) {
+        while self.place != Place::Body
+            && let Some(&first) = bytes.first()
+        {
+            let used = self.step(first, bytes);
+            self.octets += used as u64;
+            bytes = &bytes[used..];
+        }
+    }
+
+    /// Moves on by as many bytes as it returns.
+    fn step(&mut self, first: u8, bytes: &[u8]) -> usize {
+        match self.place {
+            Place::Name(0) if first == b'\r' => {
+                self.place = Place::Body;
+                0
+            }
+            Place::Name(matched) if first.to_ascii_lowercase() == RECEIVED[usize::from(matched)] => {
+                let complete = usize::from(matched) + 1 == RECEIVED.len();
+                self.received += u32::from(complete);
+                self.place = if complete { Place::Line } else { Place::Name(matched + 1) };
+                1
+            }
+            Place::Name(_) => {
+                self.place = Place::Line;
+                0
+            }
+            Place::Line => match memchr(b'\n', bytes) {
+                Some(place) => {
+                    self.place = Place::Name(0);
+                    place + 1
+                }
+                None => bytes.len(),
+            },
+            Place::Body => bytes.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_lines_are_counted_up_to_the_empty_line_at_any_split() {
+        let header =
+            b"Received: a\r\n\tby received: b\r\nreCEIVED:\r\nReceive: x\r\nXReceived: y\r\nRe\r\nReceived:z\r\n";
+        let message = [&header[..], b"\r\nReceived: in the body\r\n"].concat();
+        for size in 1..=message.len() {
+            let mut scan = HeaderScan::default();
+            message.chunks(size).for_each(|piece| scan.scan(piece));
+            assert_eq!((scan.received(), scan.octets()), (3, header.len() as u64), "pieces of {size}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The loop over the input: one step of the state table after the other, until the input is used up or an answer is
+//! needed. Lines end in CRLF; message bytes pass through [`DotDecoder`] or are counted off a chunk, and go on by
+//! [`Content`](super::content::Content).
+
+use memchr::{memchr, memmem};
+
+use super::command::{self, Chunk, Verb};
+use super::content::{BareNewlines, Fault};
+use super::dot::{DotDecoder, Piece};
+use super::{Action, Asked, BodySink, Question, Session, State, replies};
+
+impl Session {
+    /// Goes as far as it can, and returns how far that was.
+    pub(super) fn work(&mut self, input: &[u8], body: &mut impl BodySink) -> usize {
+        let mut used = 0;
+        while let Some(count) = self.step(&input[used..], body) {
+            used += count;
+            self.stop_if_due();
+        }
+        used
+    }
+
+    pub(super) fn work_on_backlog(&mut self, body: &mut impl BodySink) {
+        let backlog = std::mem::take(&mut self.backlog);
+        self.backlog_used += self.work(&backlog[self.backlog_used..], body);
+        if self.backlog_used < backlog.len() {
+            self.backlog = backlog;
+        } else {
+            self.backlog_used = 0;
+        }
+    }
+
+    /// One step of the state table: how many bytes it took, or None if it cannot be done yet.
+    fn step(&mut self, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
+        match self.state {
+            State::Command => self.take_line(input),
+            State::LongLine { after_cr } => self.skip_line(after_cr, input),
+            State::Asked(_) => None,
+            State::Data(decoder) => self.take_data(decoder, input, body),
+            State::Chunk(chunk) => self.take_chunk(chunk, input, body),
+            State::Swallow { octets, .. } => self.swallow(octets, input),
+            State::Closed => (!input.is_empty()).then_some(input.len()),
+        }
+    }
+
+    /// A line ends at its first LF, whatever stands before that: if it is no CR, the peer and we do not agree on what
+    /// a line is, and the session is over.
+    fn take_line(&mut self, input: &[u8]) -> Option<usize> {
+        let limit = self.config.limits.command_line_octets_max;
+        let window = &input[..input.len().min(limit)];
+        let Some(place) = memchr(b'\n', window) else {
+            if input.len() < limit {
+                return None;
+            }
+            self.state = State::LongLine { after_cr: window.ends_with(b"\r") };
+            return Some(limit);
+        };
+        match input[..place].strip_suffix(b"\r") {
+            Some(line) if command::is_sound(line) => self.obey(line),
+            _ => self.close("command", replies::LINE_BROKEN),
+        }
+        Some(place + 1)
+    }
+
+    fn skip_line(&mut self, after_cr: bool, input: &[u8]) -> Option<usize> {
+        let last = *input.last()?;
+        let end = match memmem::find(input, b"\r\n") {
+            _ if after_cr && input[0] == b'\n' => Some(1),
+            place => place.map(|place| place + 2),
+        };
+        match end {
+            Some(_) => {
+                self.state = State::Command;
+                self.refuse("command", None, replies::LINE_TOO_LONG);
+            }
+            None => self.state = State::LongLine { after_cr: last == b'\r' },
+        }
+        Some(end.unwrap_or(input.len()))
+    }
+
+    fn take_data(&mut self, mut decoder: DotDecoder, mut input: &[u8], body: &mut impl BodySink) -> Option<usize> {
+        let length = input.len();
+        while let Some(piece) = decoder.next_piece(&mut input) {
+            match piece {
+                Piece::Bytes(bytes) => self.take_content(bytes, body),
+                Piece::End => {
+                    self.finish_message(body);
+                    return Some(length - input.len());
+                }
+            }
+        }
+        self.state = State::Data(decoder);
+        (length > 0).then_some(length)
+    }
+
+    fn take_chunk(&mut self, chunk: Chunk, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
+        let bytes = first_of(input, chunk.octets);
+        self.take_content(bytes, body);
+        let octets = chunk.octets - bytes.len() as u64;
+        if octets > 0 {
+            self.state = State::Chunk(Chunk { octets, ..chunk });
+            return (!bytes.is_empty()).then_some(bytes.len());
+        }
+        self.state = State::Command;
+        match self.transaction.as_ref().and_then(|t| t.fault) {
+            _ if chunk.last => self.finish_message(body),
+            Some(fault) => self.drop_message(fault, 1),
+            None => self.say(replies::CHUNK_OK),
+        }
+        Some(bytes.len())
+    }
+
+    fn swallow(&mut self, octets: u64, input: &[u8]) -> Option<usize> {
+        let count = first_of(input, octets).len();
+        match std::mem::replace(&mut self.state, State::Command) {
+            State::Swallow { octets, reply, times } if octets == count as u64 => {
+                self.refuse_times(Verb::Bdat.stage(), None, reply, times);
+            }
+            State::Swallow { octets, reply, times } => {
+                self.state = State::Swallow { octets: octets - count as u64, reply, times };
+                return (count > 0).then_some(count);
+            }
+            other => self.state = other,
+        }
+        Some(count)
+    }
+
+    /// Hands bytes of the message on, unless it was refused already.
+    fn take_content(&mut self, bytes: &[u8], body: &mut impl BodySink) {
+        let bare = self.bare_newlines();
+        if !bytes.is_empty()
+            && let Some(transaction) = &mut self.transaction
+            && transaction.fault.is_none()
+            && let Err(fault) = transaction.content.append(bytes, bare, &self.config.limits, body)
+        {
+            transaction.fault = Some(fault);
+            self.actions.push_back(Action::Abandon);
+        }
+    }
+
+    /// The peer has sent all of its message.
+    fn finish_message(&mut self, body: &mut impl BodySink) {
+        let bare = self.bare_newlines();
+        let Some(transaction) = &mut self.transaction else { return };
+        let end = match transaction.fault {
+            Some(fault) => Err(fault),
+            None => transaction.content.finish(bare, &self.config.limits, body).inspect_err(|&fault| {
+                transaction.fault = Some(fault);
+                self.actions.push_back(Action::Abandon);
+            }),
+        };
+        match end {
+            Ok(end) => self.ask(Asked::Message, Question::Message(end)),
+            Err(fault) => self.drop_message(fault, self.replies_at_end()),
+        }
+    }
+
+    /// The message had a fault, of which the driver knows already; now the peer can be told.
+    fn drop_message(&mut self, fault: Fault, times: usize) {
+        self.state = State::Command;
+        self.transaction = None;
+        self.refuse_times("message", None, fault.reply(), times);
+    }
+
+    fn bare_newlines(&self) -> BareNewlines {
+        if self.peer.normalise_bare_newlines { BareNewlines::Mend } else { BareNewlines::Refuse }
+    }
+}
+
+/// The first `count` bytes, or all where there are fewer.
+fn first_of(input: &[u8], count: u64) -> &[u8] {
+    &input[..usize::try_from(count).map_or(input.len(), |count| count.min(input.len()))]
+}

@@ -1,0 +1,46 @@
+//! Everything that a peer could make grow, and where it stops growing. A session holds at most one command line and
+//! the input of one call beside the replies that it has not sent.
+
+use std::time::Duration;
+
+/// The limits of a session, each with the reply that a peer gets who goes beyond it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A command line with its CRLF. Beyond: 500 5.5.2, and the line is discarded up to its CRLF. RFC 5321 section
+    /// 4.5.3.1.4 wants 512 at least, and extensions add to it.
+    pub command_line_octets_max: usize,
+    /// Commands that brought no mail forward (NOOP, RSET, greetings, refused ones) since a message was last accepted.
+    /// The next such command: 421 4.7.0, close. A refused RCPT does not count once its transaction has a recipient.
+    pub commands_max: u32,
+    /// Commands and messages of a session that were answered with 5xx. The next such: 421 4.7.0, close.
+    pub errors_max: u32,
+    /// Accepted recipients of a transaction, announced as RCPTMAX (RFC 9422). Beyond: 452 4.5.3.
+    pub recipients_max: usize,
+    /// Octets of a message, announced as SIZE (RFC 1870). Beyond: 552 5.3.4, to MAIL where SIZE= says so, to BDAT where
+    /// its chunk goes beyond, else after the end of the data.
+    pub message_octets_max: u64,
+    /// Octets of a message's header. Beyond: 552 5.3.4 after the end of the data.
+    pub header_octets_max: u64,
+    /// Received lines of a message. Beyond: 554 5.4.6 after the end of the data; it goes round in a loop.
+    pub received_max: u32,
+    /// From the banner to the last reply. After: 421 4.4.2, close.
+    pub session_time_max: Duration,
+    /// Silence of the peer while it is its turn (RFC 5321 section 4.5.3.2.7). After: 421 4.4.2, close.
+    pub idle_time_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            command_line_octets_max: 4096,
+            commands_max: 100,
+            errors_max: 20,
+            recipients_max: 1000,
+            message_octets_max: 50 << 20,
+            header_octets_max: 256 << 10,
+            received_max: 100,
+            session_time_max: Duration::from_secs(2 * 60 * 60),
+            idle_time_max: Duration::from_secs(5 * 60),
+        }
+    }
+}

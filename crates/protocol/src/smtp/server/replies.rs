@@ -1,0 +1,67 @@
+//! What the machine itself answers. Codes as in RFC 5321 section 4.2, enhanced codes as in RFC 3463 and its registry.
+//!
+//! Refusals are whole [`Reply`] values, since they are logged too. The replies of a transaction that goes well are bytes,
+//! ready to be sent.
+
+use std::borrow::Cow;
+
+use mail::{Enhanced, Reply};
+
+pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 sender ok\r\n";
+pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 recipient ok\r\n";
+pub(super) const START_DATA: &[u8] = b"354 end with a dot on a line by itself\r\n";
+pub(super) const CHUNK_OK: &[u8] = b"250 2.0.0 chunk ok\r\n";
+pub(super) const RSET_OK: &[u8] = b"250 2.0.0 ok\r\n";
+pub(super) const NOOP_OK: &[u8] = b"250 2.0.0 ok\r\n";
+pub(super) const QUIT_OK: &[u8] = b"221 2.0.0 bye\r\n";
+pub(super) const HELP_SMTP: &[u8] = b"214 2.0.0 HELO EHLO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT\r\n";
+pub(super) const HELP_LMTP: &[u8] = b"214 2.0.0 LHLO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT\r\n";
+/// RFC 5321 section 3.5.3: 252 neither confirms nor denies.
+pub(super) const VRFY_OK: &[u8] = b"252 2.0.0 not verified; send mail to find out\r\n";
+
+/// Where Accept answers a whole message.
+pub(super) const MESSAGE_OK: Reply = reply(250, Enhanced(2, 0, 0), "message accepted");
+
+pub(super) const UNKNOWN_COMMAND: Reply = reply(500, Enhanced(5, 5, 2), "command not recognised");
+pub(super) const NOT_IMPLEMENTED: Reply = reply(502, Enhanced(5, 5, 1), "command not implemented");
+pub(super) const LINE_TOO_LONG: Reply = reply(500, Enhanced(5, 5, 2), "line too long");
+pub(super) const LINE_BROKEN: Reply =
+    reply(500, Enhanced(5, 5, 2), "a line has a bare CR, a bare LF or a NUL; closing");
+pub(super) const NOT_UTF8: Reply = reply(501, Enhanced(5, 5, 2), "arguments are not UTF-8");
+pub(super) const NO_ARGUMENTS: Reply = reply(501, Enhanced(5, 5, 4), "command takes no arguments");
+pub(super) const NEEDS_ARGUMENT: Reply = reply(501, Enhanced(5, 5, 4), "command needs an argument");
+pub(super) const BAD_HOST: Reply = reply(501, Enhanced(5, 5, 4), "one host name or address literal expected");
+pub(super) const MAIL_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected MAIL FROM:<address>");
+pub(super) const RCPT_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected RCPT TO:<address>");
+pub(super) const BDAT_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected BDAT octets [LAST]; closing");
+pub(super) const BAD_PARAMETER: Reply = reply(501, Enhanced(5, 5, 4), "bad value of a parameter");
+pub(super) const REPEATED_PARAMETER: Reply = reply(501, Enhanced(5, 5, 4), "a parameter is given twice");
+/// RFC 5321 section 4.1.1.11.
+pub(super) const UNKNOWN_PARAMETER: Reply = reply(555, Enhanced(5, 5, 4), "parameter not recognised");
+/// RFC 6531 section 3.5.
+pub(super) const NEEDS_SMTPUTF8: Reply = reply(553, Enhanced(5, 6, 7), "address beyond ASCII needs SMTPUTF8");
+
+pub(super) const SAY_LHLO: Reply = reply(500, Enhanced(5, 5, 1), "this is LMTP: say LHLO");
+pub(super) const SAY_EHLO: Reply = reply(500, Enhanced(5, 5, 1), "this is SMTP: say EHLO");
+pub(super) const GREET_FIRST: Reply = reply(503, Enhanced(5, 5, 1), "introduce yourself first");
+pub(super) const NESTED_MAIL: Reply = reply(503, Enhanced(5, 5, 1), "sender already given");
+pub(super) const NEED_MAIL: Reply = reply(503, Enhanced(5, 5, 1), "need MAIL first");
+pub(super) const NEED_RCPT: Reply = reply(503, Enhanced(5, 5, 1), "no valid recipients");
+/// RFC 3030 section 2.
+pub(super) const CHUNKS_BEGUN: Reply = reply(503, Enhanced(5, 5, 1), "only BDAT may follow BDAT");
+
+pub(super) const TOO_MANY_RECIPIENTS: Reply = reply(452, Enhanced(4, 5, 3), "too many recipients");
+pub(super) const MESSAGE_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message too big");
+pub(super) const HEADER_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message header too big");
+pub(super) const BARE_NEWLINE: Reply = reply(550, Enhanced(5, 6, 0), "message has a bare CR or LF");
+pub(super) const LOOP: Reply = reply(554, Enhanced(5, 4, 6), "too many Received lines: mail goes round in a loop");
+
+pub(super) const TOO_MANY_COMMANDS: Reply = reply(421, Enhanced(4, 7, 0), "too many commands without mail; closing");
+pub(super) const TOO_MANY_ERRORS: Reply = reply(421, Enhanced(4, 7, 0), "too many errors; closing");
+pub(super) const IDLE: Reply = reply(421, Enhanced(4, 4, 2), "idle for too long; closing");
+pub(super) const SESSION_TOO_LONG: Reply = reply(421, Enhanced(4, 4, 2), "session too long; closing");
+pub(super) const SHUTDOWN: Reply = reply(421, Enhanced(4, 3, 2), "server stops; closing");
+
+const fn reply(code: u16, enhanced: Enhanced, text: &'static str) -> Reply {
+    Reply { code, enhanced: Some(enhanced), text: Cow::Borrowed(text) }
+}

@@ -1,0 +1,210 @@
+//! One function for each verb, and the one `match` that leads to them. A verb reads its arguments, looks whether it
+//! may come now, and then asks the driver or replies; a refusal is its error.
+
+use mail::{Address, Enhanced, Reply};
+
+use super::command::{self, Chunk, Verb};
+use super::parameters::{MailParameters, RcptParameters};
+use super::path::{Path, PathError};
+use super::{
+    Asked, Config, Flavor, Greeting, MailRequest, Question, RcptRequest, Session, State, Transaction, replies,
+};
+
+impl Session {
+    /// Does what a command line says, or refuses it.
+    pub(super) fn obey(&mut self, line: &[u8]) {
+        let (verb, arguments) = command::split(line);
+        let obeyed = match verb {
+            Verb::Helo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Helo)),
+            Verb::Ehlo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Extended)),
+            Verb::Lhlo => text(arguments).and_then(|name| self.lhlo(name)),
+            Verb::Mail => text(arguments).and_then(|request| self.mail(request)),
+            Verb::Rcpt => text(arguments).and_then(|request| self.rcpt(request)),
+            Verb::Data => nothing(arguments).and_then(|()| self.data()),
+            Verb::Bdat => return self.bdat(arguments),
+            Verb::Rset => nothing(arguments).and_then(|()| self.rset()),
+            Verb::Noop => self.noop(),
+            Verb::Quit => nothing(arguments).and_then(|()| self.quit()),
+            Verb::Help => self.help(),
+            Verb::Vrfy => self.vrfy(arguments),
+            Verb::Unimplemented => Err(replies::NOT_IMPLEMENTED),
+            Verb::Unknown => Err(replies::UNKNOWN_COMMAND),
+        };
+        if let Err(reply) = obeyed {
+            self.refuse(verb.stage(), None, reply);
+        }
+    }
+
+    fn helo_or_ehlo(&mut self, name: &str, greeting: Greeting) -> Result<(), Reply> {
+        match self.config.flavor {
+            Flavor::Smtp => self.greet(name, greeting),
+            Flavor::Lmtp => Err(replies::SAY_LHLO),
+        }
+    }
+
+    fn lhlo(&mut self, name: &str) -> Result<(), Reply> {
+        match self.config.flavor {
+            Flavor::Smtp => Err(replies::SAY_EHLO),
+            Flavor::Lmtp => self.greet(name, Greeting::Extended),
+        }
+    }
+
+    /// A second greeting is as good as RSET (RFC 5321 section 4.1.4).
+    fn greet(&mut self, name: &str, greeting: Greeting) -> Result<(), Reply> {
+        self.helo = command::host(name).ok_or(replies::BAD_HOST)?.into();
+        self.abandon();
+        self.greeting = Some(greeting);
+        let Config { hostname, limits, .. } = &*self.config;
+        let reply = match greeting {
+            Greeting::Helo => format!("250 {hostname}\r\n"),
+            Greeting::Extended => format!(
+                "250-{hostname}\r\n250-PIPELINING\r\n250-SIZE {}\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n\
+                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
+                limits.message_octets_max, limits.recipients_max
+            ),
+        };
+        self.say_idle(reply.as_bytes());
+        Ok(())
+    }
+
+    fn mail(&mut self, arguments: &str) -> Result<(), Reply> {
+        let path = command::after_keyword(arguments, "FROM:").ok_or(replies::MAIL_SYNTAX)?;
+        let (path, rest) = Path::parse(path).map_err(|e| bad_path(e, Enhanced(5, 1, 7), replies::MAIL_SYNTAX))?;
+        let sender = match path {
+            Path::Null => None,
+            Path::Postmaster => return Err(replies::MAIL_SYNTAX),
+            Path::Address(address) => Some(address),
+        };
+        let MailParameters { size, body_type, smtputf8, ret, envid } = MailParameters::parse(rest)?;
+        let smtputf8 = smtputf8.is_some();
+        if self.greeting.is_none() {
+            return Err(replies::GREET_FIRST);
+        }
+        if self.transaction.is_some() {
+            return Err(replies::NESTED_MAIL);
+        }
+        if size.is_some_and(|size| size > self.config.limits.message_octets_max) {
+            return Err(replies::MESSAGE_TOO_BIG);
+        }
+        if !smtputf8 && sender.as_ref().is_some_and(|sender| !sender.is_ascii()) {
+            return Err(replies::NEEDS_SMTPUTF8);
+        }
+        let body_type = body_type.unwrap_or_default();
+        let asked = Asked::Mail { sender: sender.clone(), smtputf8 };
+        self.ask(asked, Question::Mail(MailRequest { sender, size, body_type, smtputf8, ret, envid }));
+        Ok(())
+    }
+
+    fn rcpt(&mut self, arguments: &str) -> Result<(), Reply> {
+        let path = command::after_keyword(arguments, "TO:").ok_or(replies::RCPT_SYNTAX)?;
+        let (path, rest) = Path::parse(path).map_err(|e| bad_path(e, Enhanced(5, 1, 3), replies::RCPT_SYNTAX))?;
+        let address = match path {
+            Path::Null => return Err(replies::RCPT_SYNTAX),
+            Path::Postmaster => self.postmaster()?,
+            Path::Address(address) => address,
+        };
+        let RcptParameters { notify, orcpt } = RcptParameters::parse(rest)?;
+        let transaction = self.open_transaction()?;
+        if !transaction.smtputf8 && !address.is_ascii() {
+            return Err(replies::NEEDS_SMTPUTF8);
+        }
+        if transaction.recipients >= self.config.limits.recipients_max {
+            self.refuse(Verb::Rcpt.stage(), Some(address), replies::TOO_MANY_RECIPIENTS);
+            return Ok(());
+        }
+        let asked = Asked::Recipient(address.clone());
+        let notify = notify.unwrap_or_default();
+        self.ask(asked, Question::Recipient(RcptRequest { address, notify, orcpt }));
+        Ok(())
+    }
+
+    fn data(&mut self) -> Result<(), Reply> {
+        if self.open_transaction()?.recipients == 0 {
+            return Err(replies::NEED_RCPT);
+        }
+        self.ask(Asked::Data, Question::Data);
+        Ok(())
+    }
+
+    /// Whatever the answer is, the bytes come after the command, and must not be taken for commands themselves
+    /// (RFC 3030 section 2). Where it cannot be told how many they are, the session is over.
+    fn bdat(&mut self, arguments: &[u8]) {
+        let Some(chunk) = Chunk::parse(arguments) else {
+            return self.close(Verb::Bdat.stage(), replies::BDAT_SYNTAX);
+        };
+        let octets_max = self.config.limits.message_octets_max;
+        match &mut self.transaction {
+            None => self.swallow_later(chunk, replies::NEED_MAIL, 1),
+            Some(transaction) if transaction.recipients == 0 => self.swallow_later(chunk, replies::NEED_RCPT, 1),
+            Some(transaction) if transaction.content.octets().saturating_add(chunk.octets) > octets_max => {
+                self.refuse_chunk(chunk, replies::MESSAGE_TOO_BIG);
+            }
+            Some(transaction) if transaction.chunks_begun && chunk.is_idle() => self.say_idle(replies::CHUNK_OK),
+            Some(transaction) if transaction.chunks_begun => self.state = State::Chunk(chunk),
+            Some(_) => self.ask(Asked::FirstChunk(chunk), Question::Data),
+        }
+    }
+
+    fn rset(&mut self) -> Result<(), Reply> {
+        self.abandon();
+        self.say_idle(replies::RSET_OK);
+        Ok(())
+    }
+
+    fn noop(&mut self) -> Result<(), Reply> {
+        self.say_idle(replies::NOOP_OK);
+        Ok(())
+    }
+
+    fn help(&mut self) -> Result<(), Reply> {
+        self.say_idle(match self.config.flavor {
+            Flavor::Smtp => replies::HELP_SMTP,
+            Flavor::Lmtp => replies::HELP_LMTP,
+        });
+        Ok(())
+    }
+
+    fn vrfy(&mut self, arguments: &[u8]) -> Result<(), Reply> {
+        if arguments.is_empty() {
+            return Err(replies::NEEDS_ARGUMENT);
+        }
+        self.say_idle(replies::VRFY_OK);
+        Ok(())
+    }
+
+    fn quit(&mut self) -> Result<(), Reply> {
+        self.abandon();
+        self.say(replies::QUIT_OK);
+        self.state = State::Closed;
+        Ok(())
+    }
+
+    /// The transaction, as long as it takes recipients.
+    fn open_transaction(&self) -> Result<&Transaction, Reply> {
+        match &self.transaction {
+            None if self.greeting.is_none() => Err(replies::GREET_FIRST),
+            None => Err(replies::NEED_MAIL),
+            Some(transaction) if transaction.chunks_begun => Err(replies::CHUNKS_BEGUN),
+            Some(transaction) => Ok(transaction),
+        }
+    }
+
+    fn postmaster(&self) -> Result<Address, Reply> {
+        Address::new("postmaster", &self.config.hostname).map_err(|_| replies::RCPT_SYNTAX)
+    }
+}
+
+fn text(arguments: &[u8]) -> Result<&str, Reply> {
+    str::from_utf8(arguments).map_err(|_| replies::NOT_UTF8)
+}
+
+fn nothing(arguments: &[u8]) -> Result<(), Reply> {
+    arguments.is_empty().then_some(()).ok_or(replies::NO_ARGUMENTS)
+}
+
+fn bad_path(error: PathError, enhanced: Enhanced, syntax: Reply) -> Reply {
+    match error {
+        PathError::Brackets => syntax,
+        PathError::Address(error) => Reply::new(501, enhanced, error.to_string()),
+    }
+}
