@@ -33,6 +33,7 @@ pub trait Disk: Send + Sync + 'static {
 }
 
 /// An open file of a lane.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file of the spool is empty")]
 pub trait DiskFile: ByteSource + 'static {
     /// Writes the parts one behind the other; may write less than all of them and says how much.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;

@@ -1,0 +1,367 @@
+//! What is kept: messages and what became of them, as callers give it, as the log holds it, as recovery
+//! gives it back.
+
+use mail::{
+    Address, Body, BodyFlags, BodyType, Client, Envelope, Notify, QueueId, Recipient, Return, SpoolId, Timestamp,
+};
+
+use crate::codec::{Reader, put_optional_text, put_text, put_u16, put_u32, put_u64};
+use crate::record::{Draft, Kind};
+use crate::spill::Spilled;
+
+/// Something to be made durable.
+#[derive(Debug)]
+pub enum Entry {
+    /// A message, whole.
+    Message {
+        /// From [`crate::Spool::begin`].
+        id: QueueId,
+        /// To whom it goes. Must have a recipient.
+        envelope: Envelope,
+        /// Its bytes.
+        content: Content,
+        /// What is known of them.
+        flags: BodyFlags,
+    },
+    /// What became of recipients of a message that the spool has.
+    Outcome {
+        /// The message.
+        id: QueueId,
+        /// Ordinals of recipients and their states from now on.
+        recipients: Vec<(u32, State)>,
+        /// The bounce that this outcome causes. It must be a message of the same submission: after a crash
+        /// there is never the outcome without it.
+        bounce: Option<QueueId>,
+    },
+}
+
+/// Where the bytes of a new message are.
+#[derive(Debug)]
+pub enum Content {
+    /// Here.
+    Memory(Vec<u8>),
+    /// In a file of their own, written and synced by [`crate::Spill`].
+    Spilled(Spilled),
+}
+
+/// How it stands with one recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// To be attempted.
+    Waiting {
+        /// How often it was tried.
+        attempts: u16,
+        /// Not before this.
+        until: Timestamp,
+    },
+    /// Done.
+    Delivered,
+    /// Given up, the sender told if there is one.
+    Failed,
+    /// The bytes could not be read back; what was left of them is in a file beside the log.
+    SetAside,
+}
+
+impl State {
+    /// How every recipient begins.
+    pub const NEW: State = State::Waiting { attempts: 0, until: Timestamp(0) };
+
+    /// Whether nothing is left to do.
+    pub fn is_final(self) -> bool {
+        !matches!(self, State::Waiting { .. })
+    }
+}
+
+/// A message for which something is left to do.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Its name.
+    pub id: QueueId,
+    /// To whom it goes.
+    pub envelope: Envelope,
+    /// How it stands with each recipient, by ordinal.
+    pub states: Vec<State>,
+    /// It was found in the log at start, and an attempt may have been under way when we stopped.
+    pub recovered: bool,
+}
+
+/// A message as the spool keeps it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// To whom it goes.
+    pub envelope: Envelope,
+    /// How it stands with each recipient, by ordinal.
+    pub states: Vec<State>,
+    /// Its bytes, leased.
+    pub body: Body,
+}
+
+/// A message's head in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct MessageHead {
+    pub(crate) sequence: u64,
+    pub(crate) flags: BodyFlags,
+    pub(crate) spilled: Option<SpilledRange>,
+    /// States that are not [`State::NEW`]; some only in a record that was copied forward.
+    pub(crate) states: Vec<(u32, State)>,
+    pub(crate) envelope: Envelope,
+}
+
+/// A body in a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpilledRange {
+    pub(crate) len: u64,
+    pub(crate) digest: u32,
+}
+
+const FLAG_DOT_LINES: u8 = 1;
+const FLAG_EIGHT_BIT: u8 = 2;
+const FLAG_ENDS_IN_CRLF: u8 = 4;
+const FLAG_SPILLED: u8 = 8;
+const FLAG_STATES: u8 = 16;
+
+impl MessageHead {
+    pub(crate) fn draft(&self) -> Draft {
+        Draft::new(Kind::Message, |out| self.write(out))
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.sequence);
+        let bits = [
+            (self.flags.dot_lines, FLAG_DOT_LINES),
+            (self.flags.eight_bit, FLAG_EIGHT_BIT),
+            (self.flags.ends_in_crlf, FLAG_ENDS_IN_CRLF),
+            (self.spilled.is_some(), FLAG_SPILLED),
+            (!self.states.is_empty(), FLAG_STATES),
+        ];
+        out.push(bits.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
+        if let Some(spilled) = self.spilled {
+            put_u64(out, spilled.len);
+            put_u32(out, spilled.digest);
+        }
+        if !self.states.is_empty() {
+            write_states(out, &self.states);
+        }
+        write_envelope(out, &self.envelope);
+    }
+
+    pub(crate) fn read(head: &[u8]) -> Option<MessageHead> {
+        let mut reader = Reader::new(head);
+        let (sequence, bits) = (reader.u64()?, reader.u8()?);
+        let flags = BodyFlags {
+            dot_lines: bits & FLAG_DOT_LINES != 0,
+            eight_bit: bits & FLAG_EIGHT_BIT != 0,
+            ends_in_crlf: bits & FLAG_ENDS_IN_CRLF != 0,
+        };
+        let spilled = match bits & FLAG_SPILLED {
+            0 => None,
+            _ => Some(SpilledRange { len: reader.u64()?, digest: reader.u32()? }),
+        };
+        let states = if bits & FLAG_STATES == 0 { Vec::new() } else { read_states(&mut reader)? };
+        Some(MessageHead { sequence, flags, spilled, states, envelope: read_envelope(&mut reader)? })
+    }
+}
+
+/// An outcome's head in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct OutcomeHead {
+    pub(crate) sequence: u64,
+    /// The sequence number of the bounce in the same batch; 0 for none (no message has that number).
+    pub(crate) bounce: u64,
+    pub(crate) states: Vec<(u32, State)>,
+}
+
+impl OutcomeHead {
+    pub(crate) fn draft(&self) -> Draft {
+        Draft::new(Kind::Outcome, |out| {
+            put_u64(out, self.sequence);
+            put_u64(out, self.bounce);
+            write_states(out, &self.states);
+        })
+    }
+
+    pub(crate) fn read(head: &[u8]) -> Option<OutcomeHead> {
+        let mut reader = Reader::new(head);
+        Some(OutcomeHead { sequence: reader.u64()?, bounce: reader.u64()?, states: read_states(&mut reader)? })
+    }
+}
+
+/// The states of all recipients: new, but for those that are listed.
+pub(crate) fn all_states(count: usize, listed: &[(u32, State)]) -> Vec<State> {
+    let mut states = vec![State::NEW; count];
+    for &(ordinal, state) in listed {
+        if let Some(place) = states.get_mut(ordinal as usize) {
+            *place = state;
+        }
+    }
+    states
+}
+
+/// Takes newer states over older ones, both by rising ordinal. What is final stays final. Returns how many
+/// became so.
+pub(crate) fn merge_states(states: &mut Vec<(u32, State)>, newer: &[(u32, State)]) -> u32 {
+    let mut finished = 0;
+    for &(ordinal, state) in newer {
+        match states.binary_search_by_key(&ordinal, |(known, _)| *known) {
+            Ok(place) if states[place].1.is_final() => continue,
+            Ok(place) => states[place].1 = state,
+            Err(place) => states.insert(place, (ordinal, state)),
+        }
+        finished += u32::from(state.is_final());
+    }
+    finished
+}
+
+fn write_states(out: &mut Vec<u8>, states: &[(u32, State)]) {
+    put_u32(out, states.len() as u32);
+    for &(ordinal, state) in states {
+        put_u32(out, ordinal);
+        match state {
+            State::Waiting { attempts, until } => {
+                out.push(0);
+                put_u16(out, attempts);
+                put_u64(out, until.0);
+            }
+            State::Delivered => out.push(1),
+            State::Failed => out.push(2),
+            State::SetAside => out.push(3),
+        }
+    }
+}
+
+fn read_states(reader: &mut Reader<'_>) -> Option<Vec<(u32, State)>> {
+    (0..reader.u32()?).map(|_| Some((reader.u32()?, read_state(reader)?))).collect()
+}
+
+fn read_state(reader: &mut Reader<'_>) -> Option<State> {
+    Some(match reader.u8()? {
+        0 => State::Waiting { attempts: reader.u16()?, until: Timestamp(reader.u64()?) },
+        1 => State::Delivered,
+        2 => State::Failed,
+        3 => State::SetAside,
+        _ => return None,
+    })
+}
+
+fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
+    put_u64(out, envelope.accepted_at.0);
+    let bits = u8::from(envelope.body_type == BodyType::EightBitMime)
+        | u8::from(envelope.smtputf8) << 1
+        | match envelope.ret {
+            None => 0,
+            Some(Return::Full) => 1 << 2,
+            Some(Return::Headers) => 2 << 2,
+        };
+    out.push(bits);
+    put_optional_text(out, envelope.sender.as_ref().map(Address::as_str));
+    put_optional_text(out, envelope.envid.as_deref());
+    let client = envelope.client.address.map(|address| address.to_string());
+    put_optional_text(out, client.as_deref());
+    put_text(out, &envelope.client.helo);
+    put_u32(out, envelope.recipients.len() as u32);
+    for recipient in &envelope.recipients {
+        put_text(out, recipient.address.as_str());
+        put_optional_text(out, recipient.original.as_ref().map(Address::as_str));
+        put_optional_text(out, recipient.orcpt.as_deref());
+        out.push(recipient.notify.bits());
+    }
+}
+
+fn read_envelope(reader: &mut Reader<'_>) -> Option<Envelope> {
+    let accepted_at = Timestamp(reader.u64()?);
+    let bits = reader.u8()?;
+    let sender = read_address(reader.optional_text()?)?;
+    let envid = reader.optional_text()?.map(Box::from);
+    let address = reader.optional_text()?.map(str::parse).transpose().ok()?;
+    let helo = reader.text()?.into();
+    let count = reader.u32()?;
+    let recipients = (0..count).map(|_| read_recipient(reader)).collect::<Option<Vec<_>>>()?;
+    Some(Envelope {
+        sender,
+        recipients,
+        accepted_at,
+        client: Client { address, helo },
+        body_type: if bits & 1 == 0 { BodyType::SevenBit } else { BodyType::EightBitMime },
+        smtputf8: bits & 2 != 0,
+        ret: match bits >> 2 & 3 {
+            1 => Some(Return::Full),
+            2 => Some(Return::Headers),
+            _ => None,
+        },
+        envid,
+    })
+}
+
+fn read_recipient(reader: &mut Reader<'_>) -> Option<Recipient> {
+    Some(Recipient {
+        address: reader.text()?.parse().ok()?,
+        original: read_address(reader.optional_text()?)?,
+        orcpt: reader.optional_text()?.map(Box::from),
+        notify: Notify::from_bits(reader.u8()?),
+    })
+}
+
+/// The outer None is a text that is no address.
+fn read_address(text: Option<&str>) -> Option<Option<Address>> {
+    text.map(str::parse).transpose().ok()
+}
+
+/// A [`Live`] of what the log says.
+pub(crate) fn live(spool: SpoolId, lane: u16, head: MessageHead, recovered: bool) -> Live {
+    let states = all_states(head.envelope.recipients.len(), &head.states);
+    Live { id: QueueId::new(spool, lane, head.sequence), envelope: head.envelope, states, recovered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope() -> Envelope {
+        Envelope {
+            sender: Some("a@example.org".parse().unwrap()),
+            recipients: vec![
+                Recipient {
+                    address: "b@example.org".parse().unwrap(),
+                    original: Some("c@example.org".parse().unwrap()),
+                    notify: Notify::FAILURE.with(Notify::DELAY),
+                    orcpt: Some("rfc822;c@example.org".into()),
+                },
+                Recipient {
+                    address: "\"d d\"@example.org".parse().unwrap(),
+                    original: None,
+                    notify: Notify::UNSET,
+                    orcpt: None,
+                },
+            ],
+            accepted_at: Timestamp(1_763_000_000_000),
+            client: Client { address: Some("::1".parse().unwrap()), helo: "client".into() },
+            body_type: BodyType::EightBitMime,
+            smtputf8: true,
+            ret: Some(Return::Headers),
+            envid: Some("x+2By".into()),
+        }
+    }
+
+    #[test]
+    fn a_message_head_reads_back_and_every_shorter_one_is_refused() {
+        let head = MessageHead {
+            sequence: 77,
+            flags: BodyFlags { dot_lines: true, eight_bit: false, ends_in_crlf: true },
+            spilled: Some(SpilledRange { len: 1 << 33, digest: 5 }),
+            states: vec![(0, State::Failed), (1, State::Waiting { attempts: 3, until: Timestamp(9) })],
+            envelope: envelope(),
+        };
+        let mut bytes = Vec::new();
+        head.write(&mut bytes);
+        let read = MessageHead::read(&bytes).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{head:?}"));
+        assert!((0..bytes.len()).all(|end| MessageHead::read(&bytes[..end]).is_none()));
+    }
+
+    #[test]
+    fn what_is_final_stays_final() {
+        let mut states = vec![(0, State::Delivered)];
+        assert_eq!(merge_states(&mut states, &[(2, State::Failed), (0, State::NEW), (1, State::NEW)]), 1);
+        assert_eq!(states, [(0, State::Delivered), (1, State::NEW), (2, State::Failed)]);
+    }
+}

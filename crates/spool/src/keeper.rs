@@ -1,0 +1,287 @@
+//! The keeper: a thread beside the writer that keeps a segment ready, frees what is dead, and copies the few
+//! survivors of mostly dead segments forward, so that the log does not grow with what is long delivered.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::Duration;
+
+use crate::disk::read_exact_at;
+use crate::entry::{MessageHead, OutcomeHead, State};
+use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
+use crate::ledger::{Segment, Slot, Stage};
+use crate::record::FRAME_BYTES;
+use crate::segment::{self, Header, Lease, read_record};
+use crate::{CommitError, Event, spill};
+
+/// How long the keeper sleeps when nobody wakes it: leases end without telling.
+const REST: Duration = Duration::from_secs(1);
+/// Bytes copied forward in one submission.
+const COPY_BYTES_MAX: u64 = 1 << 20;
+
+enum Task {
+    Ready,
+    Free(Slot),
+    CopyForward(Slot),
+    Remove(Slot),
+    Sweep,
+}
+
+impl Lane {
+    /// Works until the lane is closing.
+    pub(crate) fn keep(&self) {
+        let mut shy = false;
+        loop {
+            let task = {
+                let mut yard = self.yard();
+                loop {
+                    if yard.closing {
+                        return;
+                    }
+                    match self.next_task(&yard, shy) {
+                        Some(task) => break task,
+                        None => {
+                            let waited = self.work.wait_timeout(yard, REST);
+                            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                            yard = woken;
+                            shy &= !timeout.timed_out();
+                        }
+                    }
+                }
+            };
+            // After a failure nothing is tried again before the next rest, unless the writer waits for it.
+            shy |= self.perform(task).is_err();
+        }
+    }
+
+    fn next_task(&self, yard: &Yard, shy: bool) -> Option<Task> {
+        let ready = yard.ledger.count(Stage::Ready);
+        if ready == 0 && (yard.wanted || !shy) {
+            return Some(Task::Ready);
+        }
+        if shy {
+            return None;
+        }
+        if let Some(slot) = yard.ledger.retirable() {
+            return Some(Task::Free(slot));
+        }
+        if let Some(slot) = yard.ledger.mostly_dead() {
+            return Some(Task::CopyForward(slot));
+        }
+        if !yard.ledger.litter.is_empty() {
+            return Some(Task::Sweep);
+        }
+        let mut free = yard.ledger.segments.iter().filter(|(_, segment)| segment.stage == Stage::Free);
+        free.nth(self.config.spare_segments).map(|(slot, _)| Task::Remove(*slot))
+    }
+
+    fn perform(&self, task: Task) -> Result<(), ()> {
+        match task {
+            Task::Ready => self.make_ready().map_err(|error| {
+                let mut yard = self.yard();
+                if std::mem::take(&mut yard.wanted) {
+                    yard.shortage = Some(CommitError::of(&error));
+                    drop(yard);
+                    self.supply.notify_all();
+                }
+                self.tell(Event::NoSegment { lane: self.number, error: error.to_string() });
+            }),
+            Task::Free(slot) => self.free(slot).map_err(drop),
+            Task::CopyForward(slot) => self.copy_forward(slot),
+            Task::Remove(slot) => self.remove(slot).map_err(drop),
+            Task::Sweep => {
+                self.sweep();
+                Ok(())
+            }
+        }
+    }
+
+    /// Readies a segment for the writer: a free one, or else a new one.
+    pub(crate) fn make_ready(&self) -> io::Result<()> {
+        let (slot, number) = {
+            let mut yard = self.yard();
+            let number = yard.next_number;
+            yard.next_number += 1;
+            let free = |(_, segment): &(&Slot, &Segment)| segment.stage == Stage::Free;
+            (yard.ledger.segments.iter().find(free).map(|(slot, _)| *slot), number)
+        };
+        match slot {
+            Some(slot) => self.reuse(slot, number)?,
+            None => self.create(number)?,
+        }
+        let mut yard = self.yard();
+        yard.wanted = false;
+        drop(yard);
+        self.supply.notify_all();
+        Ok(())
+    }
+
+    fn header(&self, generation: u64, number: Option<u64>, last_number: u64) -> Header {
+        Header { generation, number, last_number, epoch: self.epoch, spool: self.spool, lane: self.number }
+    }
+
+    /// Gives a free segment a new number. If that fails, the file is left alone until the next start.
+    fn reuse(&self, slot: Slot, number: u64) -> io::Result<()> {
+        let (file, generation) = {
+            let mut yard = self.yard();
+            let segment = yard.ledger.segment(slot);
+            segment.stage = Stage::Broken;
+            segment.pinned = true;
+            (segment.file().clone(), segment.generation + 1)
+        };
+        self.header(generation, Some(number), number).store(&*file)?;
+        let mut yard = self.yard();
+        let segment = yard.ledger.segment(slot);
+        (segment.stage, segment.pinned) = (Stage::Ready, false);
+        (segment.number, segment.last_number, segment.generation) = (number, number, generation);
+        Ok(())
+    }
+
+    /// Makes a new segment file. Its header and its name are synced before anything in it is acknowledged.
+    fn create(&self, number: u64) -> io::Result<()> {
+        let slot = self.yard().ledger.segments.keys().max().map_or(0, |slot| slot + 1);
+        let name = segment::file_name(slot);
+        let file = self.disk.create(&name, self.config.segment_bytes)?;
+        let stored = self.header(1, Some(number), number).store(&*file).and_then(|()| self.disk.sync_folder());
+        if let Err(error) = stored {
+            // The name is in the way of the next try; a leftover is swept at the next start.
+            let _ = self.disk.remove(&name);
+            return Err(error);
+        }
+        let segment = Segment {
+            stage: Stage::Ready,
+            number,
+            last_number: number,
+            generation: 1,
+            size: self.config.segment_bytes,
+            lease: Arc::new(Lease(file)),
+            live: 0,
+            live_bytes: 0,
+            refers: Default::default(),
+            pinned: false,
+        };
+        self.yard().ledger.segments.insert(slot, segment);
+        Ok(())
+    }
+
+    /// Frees a dead segment. If that fails, it keeps its number, and with it all that refers to it.
+    fn free(&self, slot: Slot) -> io::Result<()> {
+        let (file, generation, last) = {
+            let mut yard = self.yard();
+            let segment = yard.ledger.segment(slot);
+            segment.pinned = true;
+            (segment.file().clone(), segment.generation + 1, segment.last_number)
+        };
+        self.header(generation, None, last).store(&*file)?;
+        let mut yard = self.yard();
+        let segment = yard.ledger.segment(slot);
+        (segment.stage, segment.pinned, segment.number, segment.generation) = (Stage::Free, false, 0, generation);
+        segment.refers.clear();
+        Ok(())
+    }
+
+    fn remove(&self, slot: Slot) -> io::Result<()> {
+        self.disk.remove(&segment::file_name(slot))?;
+        self.yard().ledger.segments.remove(&slot);
+        self.disk.sync_folder()
+    }
+
+    /// Copies what lives in a segment to the end of the log. The segment becomes free in its own time.
+    fn copy_forward(&self, slot: Slot) -> Result<(), ()> {
+        let survivors = self.yard().ledger.survivors(slot);
+        let mut chunk = (Vec::new(), 0);
+        for (sequence, place) in survivors {
+            match self.copy_of(sequence) {
+                Ok(Some(item)) => chunk.0.push(item),
+                Ok(None) => continue,
+                Err(what) => {
+                    self.set_aside(sequence, &what, Box::new(|_| {}));
+                    continue;
+                }
+            }
+            chunk.1 += place.span;
+            if chunk.1 >= COPY_BYTES_MAX {
+                self.submit_and_wait(std::mem::take(&mut chunk).0)?;
+            }
+        }
+        self.submit_and_wait(chunk.0)
+    }
+
+    /// A live message's record once more; None if it died meanwhile.
+    fn copy_of(&self, sequence: u64) -> Result<Option<Item>, String> {
+        let Some(Located { place, lease, size, .. }) = self.locate(sequence) else { return Ok(None) };
+        let record = read_record(&*lease, place.offset, size).map_err(|error| error.to_string())?;
+        let (frame, record) = record.ok_or("the record's checksum is wrong")?;
+        let head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
+        let mut body = vec![0; frame.body_len as usize];
+        read_exact_at(&*lease, &mut body, place.offset + frame.body_offset()).map_err(|error| error.to_string())?;
+        if crc32c::crc32c(&body) != frame.body_crc {
+            return Err("the body's checksum is wrong".into());
+        }
+        Ok(Some(Item { draft: head.draft().with_body(body), effect: Effect::Relocate(head) }))
+    }
+
+    fn submit_and_wait(&self, items: Vec<Item>) -> Result<(), ()> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let count = items.len() as u64;
+        let (tell, told) = mpsc::sync_channel(1);
+        let done = Box::new(move |result: Result<(), CommitError>| {
+            // The receiver waits below.
+            let _ = tell.send(result);
+        });
+        self.submit(Submission { items, done });
+        told.recv().map_err(drop)?.map_err(drop)?;
+        self.counters.messages_copied.fetch_add(count, Relaxed);
+        Ok(())
+    }
+
+    /// Takes the files of dead messages' bodies away. One that stays is swept at the next start.
+    fn sweep(&self) {
+        let litter = std::mem::take(&mut self.yard().ledger.litter);
+        for sequence in litter {
+            let _ = self.disk.remove(&spill::file_name(sequence));
+        }
+    }
+
+    /// Keeps what is left of a message that cannot be read in a file beside the log, and takes it out of the
+    /// queue for good.
+    pub(crate) fn set_aside(&self, sequence: u64, what: &str, done: crate::Done) {
+        let Some(Located { place, lease, number, .. }) = self.locate(sequence) else {
+            return done(Err(CommitError::Closed));
+        };
+        let mut bytes = vec![0; place.span as usize];
+        if read_exact_at(&*lease, &mut bytes, place.offset).is_err() {
+            bytes.clear();
+        }
+        let name = format!("aside-{number:06}-{:09}", place.offset);
+        let spilled = spill::file_name(sequence);
+        if let Err(error) = self.keep_bytes(&name, &bytes) {
+            return done(Err(CommitError::of(&error)));
+        }
+        // Only a large message has such a file.
+        if self.disk.rename(&spilled, &format!("aside-{spilled}")).is_ok()
+            && let Err(error) = self.disk.sync_folder()
+        {
+            return done(Err(CommitError::of(&error)));
+        }
+        self.counters.set_aside.fetch_add(1, Relaxed);
+        self.tell(Event::SetAside { id: Some(self.id(sequence)), what: format!("{what}; kept as {name}") });
+        let head = OutcomeHead { sequence, bounce: 0, states: vec![(0, State::SetAside)] };
+        self.submit(Submission { items: vec![Item { draft: head.draft(), effect: Effect::Settle(head) }], done });
+    }
+
+    fn keep_bytes(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let file = match self.disk.create(name, 0) {
+            // It was set aside before, and the outcome was lost in a crash.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            created => created?,
+        };
+        if !bytes.is_empty() {
+            crate::disk::write_all_at(&*file, &mut [io::IoSlice::new(bytes)], 0)?;
+        }
+        file.sync()?;
+        self.disk.sync_folder()
+    }
+}

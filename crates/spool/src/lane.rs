@@ -1,0 +1,239 @@
+//! A lane: one log on one disk, with the two threads that work on it. The *writer* alone appends to the log
+//! (`writer.rs`); the *keeper* readies, empties and frees segments (`keeper.rs`).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use mail::{Body, QueueId, SpoolId};
+
+use crate::disk::Disk;
+use crate::entry::{Content, Entry, MessageHead, OutcomeHead, State, Stored, all_states, merge_states};
+use crate::ledger::{Ledger, Place};
+use crate::record::{Draft, FRAME_BYTES};
+use crate::segment::{Lease, read_record};
+use crate::stats::{Counters, Stats};
+use crate::{CommitError, Config, Done, Event, ReadError, spill};
+
+/// Lower bits of a sequence number that count messages; the upper ones are the epoch, the count of starts,
+/// so that a number given before a crash is never given again.
+pub(crate) const COUNTER_BITS: u32 = 40;
+
+pub(crate) struct Lane {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) number: u16,
+    pub(crate) spool: SpoolId,
+    pub(crate) epoch: u32,
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    next_sequence: AtomicU64,
+    yard: Mutex<Yard>,
+    /// The keeper waits here for work.
+    pub(crate) work: Condvar,
+    /// The writer waits here for a segment.
+    pub(crate) supply: Condvar,
+    inbox: Mutex<Inbox>,
+    inbox_filled: Condvar,
+}
+
+/// Segments and messages, under one lock.
+pub(crate) struct Yard {
+    pub(crate) ledger: Ledger,
+    pub(crate) next_number: u64,
+    /// Why no segment could be made ready, for a writer that waits for one.
+    pub(crate) shortage: Option<CommitError>,
+    /// The writer waits for a segment.
+    pub(crate) wanted: bool,
+    pub(crate) closing: bool,
+}
+
+#[derive(Default)]
+struct Inbox {
+    waiting: Vec<Submission>,
+    closed: bool,
+}
+
+/// A live message's record: where it is, a lease on it, and what outcomes have said of it since.
+pub(crate) struct Located {
+    pub(crate) place: Place,
+    pub(crate) lease: Arc<Lease>,
+    /// The number and the size of its segment.
+    pub(crate) number: u64,
+    pub(crate) size: u64,
+    pub(crate) states: Vec<(u32, State)>,
+}
+
+/// Entries that become durable in one batch, and who is told.
+pub(crate) struct Submission {
+    pub(crate) items: Vec<Item>,
+    pub(crate) done: Done,
+}
+
+/// A record to be, and what it will mean.
+pub(crate) struct Item {
+    pub(crate) draft: Draft,
+    pub(crate) effect: Effect,
+}
+
+pub(crate) enum Effect {
+    /// A new message. The head is handed on to whoever hears of commits.
+    Insert(MessageHead),
+    /// States of recipients.
+    Settle(OutcomeHead),
+    /// A message copied forward.
+    Relocate(MessageHead),
+}
+
+impl Lane {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        (spool, number, epoch): (SpoolId, u16, u32),
+        config: Config,
+        ledger: Ledger,
+        next_number: u64,
+    ) -> Self {
+        Lane {
+            disk,
+            number,
+            spool,
+            epoch,
+            config,
+            counters: Counters::default(),
+            next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
+            yard: Mutex::new(Yard { ledger, next_number, shortage: None, wanted: false, closing: false }),
+            work: Condvar::new(),
+            supply: Condvar::new(),
+            inbox: Mutex::default(),
+            inbox_filled: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn begin(&self) -> QueueId {
+        self.id(self.next_sequence.fetch_add(1, Relaxed))
+    }
+
+    pub(crate) fn id(&self, sequence: u64) -> QueueId {
+        QueueId::new(self.spool, self.number, sequence)
+    }
+
+    /// The lock of segments and messages. A thread that died with it left whole values behind: every change
+    /// under it is made of steps that stand by themselves.
+    pub(crate) fn yard(&self) -> MutexGuard<'_, Yard> {
+        self.yard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        (self.config.events)(event);
+    }
+
+    pub(crate) fn submit(&self, submission: Submission) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if inbox.closed {
+            drop(inbox);
+            return (submission.done)(Err(CommitError::Closed));
+        }
+        inbox.waiting.push(submission);
+        drop(inbox);
+        self.inbox_filled.notify_one();
+    }
+
+    /// All that waits, at least one; None when the lane is closed and nothing waits. `idle` is called before
+    /// waiting and says how long at the most; after that, an empty list comes back.
+    pub(crate) fn take(&self, idle: impl Fn() -> Option<std::time::Duration>) -> Option<Vec<Submission>> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        while inbox.waiting.is_empty() {
+            if inbox.closed {
+                return None;
+            }
+            match idle() {
+                None => inbox = self.inbox_filled.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                Some(span) => {
+                    let waited = self.inbox_filled.wait_timeout(inbox, span);
+                    inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    if inbox.waiting.is_empty() {
+                        return Some(Vec::new());
+                    }
+                }
+            }
+        }
+        Some(std::mem::take(&mut inbox.waiting))
+    }
+
+    /// Nothing more is taken; what waits is still written.
+    pub(crate) fn close_inbox(&self) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.inbox_filled.notify_all();
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let yard = self.yard();
+        Stats {
+            messages_live: yard.ledger.messages() as u64,
+            segments: yard.ledger.segments.len() as u64,
+            segments_free: yard.ledger.count(crate::ledger::Stage::Free) as u64,
+            ..self.counters.read()
+        }
+    }
+
+    /// Where a live message is.
+    pub(crate) fn locate(&self, sequence: u64) -> Option<Located> {
+        let mut yard = self.yard();
+        let place = yard.ledger.place(sequence)?;
+        let states = yard.ledger.states(sequence).to_vec();
+        let segment = yard.ledger.segment(place.slot);
+        Some(Located { place, lease: segment.lease.clone(), number: segment.number, size: segment.size, states })
+    }
+
+    pub(crate) fn message(&self, sequence: u64) -> Result<Stored, ReadError> {
+        let Located { place, lease, size, states, .. } = self.locate(sequence).ok_or(ReadError::Unknown)?;
+        let damaged = |what: String| ReadError::Damaged { what: format!("{what} at byte {}", place.offset) };
+        let record = read_record(&*lease, place.offset, size).map_err(|error| damaged(error.to_string()))?;
+        let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
+        let head = MessageHead::read(&record[FRAME_BYTES..])
+            .filter(|head| head.sequence == sequence)
+            .ok_or_else(|| damaged("the record is not this message".into()))?;
+        let body = match head.spilled {
+            None => {
+                let offset = place.offset + frame.body_offset();
+                Body::new(lease, offset, u64::from(frame.body_len), frame.body_crc, head.flags)
+            }
+            Some(range) => {
+                let file = self.disk.open(&spill::file_name(sequence)).map_err(|e| damaged(e.to_string()))?;
+                Body::new(Arc::new(Lease(file)), 0, range.len, range.digest, head.flags)
+            }
+        };
+        let mut merged = head.states;
+        merge_states(&mut merged, &states);
+        Ok(Stored { states: all_states(head.envelope.recipients.len(), &merged), envelope: head.envelope, body })
+    }
+}
+
+impl Item {
+    /// Bytes that the record takes in the log, and that its frame and head take in the index, at the most.
+    pub(crate) fn demand(&self) -> (u64, u64) {
+        // States may join a copy until the batch is written; more of them than this are written later.
+        const COPY_GROWTH: u64 = 64 * 1024;
+        let growth = if matches!(self.effect, Effect::Relocate(_)) { COPY_GROWTH } else { 0 };
+        let span = self.draft.span().unwrap_or(u64::MAX / 4);
+        (span + growth, self.draft.record.len() as u64 + 4 + growth)
+    }
+
+    /// Encodes an entry. This is done by the thread that submits, not by the writer.
+    pub(crate) fn of(entry: Entry) -> Item {
+        match entry {
+            Entry::Message { id, envelope, content, flags } => {
+                let (body, spilled) = match content {
+                    Content::Memory(bytes) => (bytes, None),
+                    Content::Spilled(spilled) => (Vec::new(), Some(spilled.keep())),
+                };
+                let head = MessageHead { sequence: id.sequence(), flags, spilled, states: Vec::new(), envelope };
+                Item { draft: head.draft().with_body(body), effect: Effect::Insert(head) }
+            }
+            Entry::Outcome { id, mut recipients, bounce } => {
+                recipients.sort_by_key(|(ordinal, _)| *ordinal);
+                let bounce = bounce.map_or(0, QueueId::sequence);
+                let head = OutcomeHead { sequence: id.sequence(), bounce, states: recipients };
+                Item { draft: head.draft(), effect: Effect::Settle(head) }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Records: what the log is made of. The bytes are laid down in `docs/spool-format.md`.
+//!
+//! A record is a frame of 48 bytes, a *head* (what is decoded) and a *body* (what is only carried), padded to
+//! 8 bytes. The frame names the segment's number and the batch, so that what an earlier use of the same
+//! blocks left behind is never taken for mail; its checksum covers frame and head, the body has its own.
+
+use crate::codec::{Reader, put_u32, put_u64};
+
+/// Bytes of a frame.
+pub(crate) const FRAME_BYTES: usize = 48;
+/// Every record begins at a multiple of this.
+pub(crate) const RECORD_ALIGN: u64 = 8;
+/// Every batch begins at a multiple of this and is filled up to it, so that no write touches a block that
+/// holds mail acknowledged before.
+pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const MAGIC: [u8; 4] = *b"MRec";
+/// A reader that does not know the kind may pass the record by.
+pub(crate) const FLAG_SKIPPABLE: u8 = 1;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An envelope and its body.
+    Message,
+    /// What became of recipients.
+    Outcome,
+    /// Closes a batch.
+    Commit,
+    /// The records of a sealed segment again, without their bodies.
+    Index,
+    /// In the last block of a sealed segment: where its index is.
+    Footer,
+    /// Written by a later version.
+    Unknown(u8),
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            1 => Kind::Message,
+            2 => Kind::Outcome,
+            3 => Kind::Commit,
+            4 => Kind::Index,
+            5 => Kind::Footer,
+            other => Kind::Unknown(other),
+        }
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Message => 1,
+            Kind::Outcome => 2,
+            Kind::Commit => 3,
+            Kind::Index => 4,
+            Kind::Footer => 5,
+            Kind::Unknown(byte) => byte,
+        }
+    }
+}
+
+/// The fixed front of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    /// The number of this use of the segment.
+    pub(crate) segment: u64,
+    /// The batch, counted from 1 within the segment's use.
+    pub(crate) batch: u64,
+    pub(crate) head_len: u32,
+    pub(crate) body_len: u32,
+    pub(crate) body_crc: u32,
+}
+
+impl Frame {
+    /// Bytes from the record's begin to the next one's.
+    pub(crate) fn span(&self) -> u64 {
+        (FRAME_BYTES as u64 + u64::from(self.head_len) + u64::from(self.body_len)).next_multiple_of(RECORD_ALIGN)
+    }
+
+    /// Bytes before the body.
+    pub(crate) fn body_offset(&self) -> u64 {
+        FRAME_BYTES as u64 + u64::from(self.head_len)
+    }
+
+    /// Writes the frame over the first bytes of `record`, whose rest is the head; returns the checksum.
+    pub(crate) fn seal(&self, record: &mut [u8]) -> u32 {
+        let mut front = Vec::with_capacity(FRAME_BYTES);
+        front.extend_from_slice(&MAGIC);
+        front.extend_from_slice(&[self.kind.byte(), self.flags, 0, 0]);
+        put_u64(&mut front, self.segment);
+        put_u64(&mut front, self.batch);
+        put_u32(&mut front, self.head_len);
+        put_u32(&mut front, self.body_len);
+        put_u32(&mut front, self.body_crc);
+        put_u32(&mut front, 0);
+        put_u32(&mut front, 0);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&front), &record[FRAME_BYTES..]);
+        put_u32(&mut front, crc);
+        record[..FRAME_BYTES].copy_from_slice(&front);
+        crc
+    }
+
+    /// Reads a frame, without looking at its checksum. None: these bytes begin no record.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
+        let mut reader = Reader::new(bytes.get(..FRAME_BYTES)?);
+        if reader.bytes(4)? != MAGIC {
+            return None;
+        }
+        let (kind, flags) = (Kind::from_byte(reader.u8()?), reader.u8()?);
+        reader.u16()?;
+        Some(Frame {
+            kind,
+            flags,
+            segment: reader.u64()?,
+            batch: reader.u64()?,
+            head_len: reader.u32()?,
+            body_len: reader.u32()?,
+            body_crc: reader.u32()?,
+        })
+    }
+
+    /// Whether `record`, the bytes of frame and head, is what was written; gives the head.
+    pub(crate) fn verified_head<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
+        let (front, head) = record.get(..FRAME_BYTES + self.head_len as usize)?.split_at(FRAME_BYTES);
+        let (covered, crc) = front.split_at(FRAME_BYTES - 4);
+        let found = crc32c::crc32c_append(crc32c::crc32c(covered), head);
+        (found.to_le_bytes() == crc).then_some(head)
+    }
+
+    /// The checksum that the bytes of a frame claim.
+    pub(crate) fn claimed_crc(record: &[u8]) -> Option<u32> {
+        Reader::new(record.get(FRAME_BYTES - 4..FRAME_BYTES)?).u32()
+    }
+}
+
+/// The head of a [`Kind::Commit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// Records in the batch, this one not counted.
+    pub(crate) count: u32,
+    /// CRC-32C over the checksums of frame and body of each record of the batch, in their order.
+    pub(crate) digest: u32,
+}
+
+impl Commit {
+    /// Takes one more record into the digest.
+    pub(crate) fn add(&mut self, frame_crc: u32, body_crc: u32) {
+        self.count += 1;
+        self.digest = crc32c::crc32c_append(self.digest, &frame_crc.to_le_bytes());
+        self.digest = crc32c::crc32c_append(self.digest, &body_crc.to_le_bytes());
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        put_u32(out, self.count);
+        put_u32(out, self.digest);
+    }
+
+    pub(crate) fn read(head: &[u8]) -> Option<Commit> {
+        let mut reader = Reader::new(head);
+        Some(Commit { count: reader.u32()?, digest: reader.u32()? })
+    }
+}
+
+/// A record whose frame and head are ready but for the segment and the batch, which the writer knows.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    /// Room for the frame, then the head.
+    pub(crate) record: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) body_crc: u32,
+}
+
+impl Draft {
+    /// A record without a body; `head` writes the head behind the room for the frame.
+    pub(crate) fn new(kind: Kind, head: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut record = Vec::with_capacity(FRAME_BYTES + 208);
+        record.resize(FRAME_BYTES, 0);
+        head(&mut record);
+        Draft { kind, flags: 0, record, body: Vec::new(), body_crc: 0 }
+    }
+
+    pub(crate) fn with_body(mut self, body: Vec<u8>) -> Self {
+        self.body_crc = crc32c::crc32c(&body);
+        self.body = body;
+        self
+    }
+
+    /// Bytes that the record will take in the log; None if a length passes what a frame can say.
+    pub(crate) fn span(&self) -> Option<u64> {
+        u32::try_from(self.record.len()).ok()?;
+        u32::try_from(self.body.len()).ok()?;
+        Some((self.record.len() as u64 + self.body.len() as u64).next_multiple_of(RECORD_ALIGN))
+    }
+
+    /// Completes the frame; returns its checksum.
+    pub(crate) fn seal(&mut self, segment: u64, batch: u64) -> u32 {
+        let frame = Frame {
+            kind: self.kind,
+            flags: self.flags,
+            segment,
+            batch,
+            head_len: (self.record.len() - FRAME_BYTES) as u32,
+            body_len: self.body.len() as u32,
+            body_crc: self.body_crc,
+        };
+        frame.seal(&mut self.record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_record_reads_back_and_any_flipped_bit_of_it_shows() {
+        let mut draft = Draft::new(Kind::Message, |head| head.extend_from_slice(b"head")).with_body(b"body".to_vec());
+        draft.seal(7, 9);
+        let frame = Frame::read(&draft.record).unwrap();
+        assert_eq!((frame.kind, frame.segment, frame.batch), (Kind::Message, 7, 9));
+        assert_eq!(frame.verified_head(&draft.record), Some(&b"head"[..]));
+        for bit in 0..draft.record.len() * 8 {
+            let mut flipped = draft.record.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let whole = Frame::read(&flipped).and_then(|frame| frame.verified_head(&flipped).map(<[u8]>::to_vec));
+            assert_eq!(whole, None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Opening a lane: what the log says is alive, given back in order of acceptance.
+//!
+//! Recovery writes nothing but what it sets aside, so that a crash in it changes nothing. All outcomes are
+//! gathered before the first message is looked at, for an outcome may stand before a copy of its message.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mail::SpoolId;
+
+use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states};
+use crate::ledger::{Ledger, Place, Segment, Slot, Stage};
+use crate::record::{FLAG_SKIPPABLE, Kind};
+use crate::scan::Contents;
+use crate::segment::{self, DATA_OFFSET, Header, Lease, Standing, find_record};
+use crate::{OpenError, spill};
+
+/// A lane's folder, its headers read.
+pub(crate) struct Survey {
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Spool and lane, if any segment says so.
+    pub(crate) identity: Option<(SpoolId, u16)>,
+    pub(crate) epoch: u32,
+    pub(crate) next_number: u64,
+    segments: BTreeMap<Slot, Surveyed>,
+    /// Files whose making was cut short: nothing in them was ever acknowledged.
+    blank: Vec<String>,
+}
+
+struct Surveyed {
+    file: Arc<dyn DiskFile>,
+    size: u64,
+    number: Option<u64>,
+    last_number: u64,
+    generation: u64,
+}
+
+/// What recovery has to say beside the live messages.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// What was set aside, and where from.
+    pub(crate) aside: Vec<String>,
+}
+
+impl Survey {
+    /// Reads the header of every segment.
+    pub(crate) fn of(disk: Arc<dyn Disk>) -> Result<Survey, OpenError> {
+        let mut survey =
+            Survey { disk, identity: None, epoch: 0, next_number: 1, segments: BTreeMap::new(), blank: Vec::new() };
+        for name in survey.disk.list()? {
+            if let Some(ordinal) = segment::file_ordinal(&name) {
+                survey.add(ordinal, &name)?;
+            }
+        }
+        Ok(survey)
+    }
+
+    fn add(&mut self, ordinal: Slot, name: &str) -> Result<(), OpenError> {
+        let file = self.disk.open(name)?;
+        let size = file.len()?;
+        let mut surveyed = Surveyed { file, size, number: None, last_number: 0, generation: 0 };
+        match Header::load(&*surveyed.file)? {
+            Standing::Version(version) => return Err(OpenError::Version { segment: name.to_owned(), version }),
+            Standing::Blank => {
+                self.blank.push(name.to_owned());
+                return Ok(());
+            }
+            Standing::Unreadable => surveyed.number = newest_number(&surveyed, 0)?,
+            Standing::Good { header, damaged } => {
+                self.identify(&header)?;
+                self.epoch = self.epoch.max(header.epoch);
+                surveyed.generation = header.generation;
+                surveyed.last_number = header.last_number;
+                surveyed.number = header.number;
+                if damaged && let Some(newer) = newest_number(&surveyed, header.last_number)? {
+                    surveyed.number = Some(newer);
+                }
+            }
+        }
+        surveyed.last_number = surveyed.last_number.max(surveyed.number.unwrap_or(0));
+        self.next_number = self.next_number.max(surveyed.last_number + 1);
+        self.segments.insert(ordinal, surveyed);
+        Ok(())
+    }
+
+    fn identify(&mut self, header: &Header) -> Result<(), OpenError> {
+        let found = (header.spool, header.lane);
+        match self.identity {
+            Some(known) if known != found => Err(OpenError::Mixed),
+            _ => {
+                self.identity = Some(found);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what the segments hold; `sink` gets every live message, in order of acceptance.
+    pub(crate) fn recover(
+        self,
+        (spool, lane): (SpoolId, u16),
+        sink: &mut dyn FnMut(Live),
+    ) -> Result<(Ledger, Findings), OpenError> {
+        let mut reading = Reading { ledger: Ledger::default(), contents: BTreeMap::new(), outcomes: HashMap::new() };
+        let mut findings = Findings::default();
+        for (slot, surveyed) in self.segments {
+            reading.enter(slot, surveyed, &*self.disk, &mut findings)?;
+        }
+        for name in self.blank {
+            self.disk.remove(&name)?;
+        }
+        reading.understands_all()?;
+        reading.gather_outcomes();
+        reading.place_messages(&mut |head| sink(live(spool, lane, head, true)));
+        reading.place_references();
+        sweep_bodies(&*self.disk, &reading.ledger, &mut findings)?;
+        Ok((reading.ledger, findings))
+    }
+}
+
+/// The number of the first record, if it is above `known`. Only asked where a header rotted.
+fn newest_number(surveyed: &Surveyed, known: u64) -> io::Result<Option<u64>> {
+    let found = find_record(&*surveyed.file, DATA_OFFSET, surveyed.size, None)?;
+    Ok(found.map(|(_, frame)| frame.segment).filter(|number| *number > known))
+}
+
+struct Reading {
+    ledger: Ledger,
+    /// By number: the order of the log.
+    contents: BTreeMap<u64, (Slot, Contents)>,
+    outcomes: HashMap<u64, Vec<(u32, State)>>,
+}
+
+impl Reading {
+    fn enter(&mut self, slot: Slot, surveyed: Surveyed, disk: &dyn Disk, findings: &mut Findings) -> io::Result<()> {
+        let mut pinned = false;
+        if let Some(number) = surveyed.number {
+            let contents = Contents::read(&*surveyed.file, number)?;
+            for range in &contents.damage {
+                pinned |= set_range_aside(disk, &surveyed, number, range, findings).is_err();
+            }
+            self.contents.insert(number, (slot, contents));
+        }
+        let segment = Segment {
+            stage: if surveyed.number.is_some() { Stage::Sealed } else { Stage::Free },
+            number: surveyed.number.unwrap_or(0),
+            last_number: surveyed.last_number,
+            generation: surveyed.generation,
+            size: surveyed.size,
+            lease: Arc::new(Lease(surveyed.file)),
+            live: 0,
+            live_bytes: 0,
+            refers: Default::default(),
+            pinned,
+        };
+        self.ledger.segments.insert(slot, segment);
+        Ok(())
+    }
+
+    /// A record of a later version may be passed by only if it says so.
+    fn understands_all(&self) -> Result<(), OpenError> {
+        let mut records = self.contents.values().flat_map(|(_, contents)| contents.records());
+        let strange = records.find_map(|listed| match listed.frame.kind {
+            Kind::Unknown(kind) if listed.frame.flags & FLAG_SKIPPABLE == 0 => Some(kind),
+            _ => None,
+        });
+        strange.map_or(Ok(()), |kind| Err(OpenError::UnknownRecord { kind }))
+    }
+
+    fn gather_outcomes(&mut self) {
+        for listed in self.contents.values().flat_map(|(_, contents)| contents.records()) {
+            let (sequence, states) = match listed.frame.kind {
+                Kind::Outcome => match OutcomeHead::read(listed.head) {
+                    Some(head) => (head.sequence, head.states),
+                    None => continue,
+                },
+                // A copy carries what was known when it was made.
+                Kind::Message => match MessageHead::read(listed.head) {
+                    Some(head) if !head.states.is_empty() => (head.sequence, head.states),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            merge_states(self.outcomes.entry(sequence).or_default(), &states);
+        }
+    }
+
+    fn place_messages(&mut self, sink: &mut dyn FnMut(MessageHead)) {
+        for (slot, contents) in self.contents.values() {
+            for listed in contents.records().filter(|listed| listed.frame.kind == Kind::Message) {
+                let Some(mut head) = MessageHead::read(listed.head) else { continue };
+                if let Some(states) = self.outcomes.get(&head.sequence) {
+                    head.states.clone_from(states);
+                }
+                let known = self.ledger.place(head.sequence).is_some();
+                let place = Place { slot: *slot, offset: listed.offset, span: listed.frame.span() };
+                self.ledger.insert(&head, place);
+                if !known && self.ledger.place(head.sequence).is_some() {
+                    sink(head);
+                }
+            }
+        }
+    }
+
+    /// A segment refers to every one that holds a record of a message that it has an outcome or a copy of.
+    fn place_references(&mut self) {
+        let mut holders: HashMap<u64, Vec<u64>> = self.outcomes.keys().map(|key| (*key, Vec::new())).collect();
+        for (number, (_, contents)) in &self.contents {
+            for listed in contents.records().filter(|listed| listed.frame.kind == Kind::Message) {
+                if let Some(head) = MessageHead::read(listed.head)
+                    && let Some(numbers) = holders.get_mut(&head.sequence)
+                {
+                    numbers.push(*number);
+                }
+            }
+        }
+        for (number, (slot, contents)) in &self.contents {
+            for listed in contents.records() {
+                let sequence = match listed.frame.kind {
+                    Kind::Outcome => OutcomeHead::read(listed.head).map(|head| head.sequence),
+                    Kind::Message => MessageHead::read(listed.head).map(|head| head.sequence),
+                    _ => None,
+                };
+                let earlier = sequence.and_then(|sequence| holders.get(&sequence)).into_iter().flatten();
+                for holder in earlier.filter(|holder| *holder < number) {
+                    self.ledger.refer(*slot, *holder);
+                }
+            }
+        }
+    }
+}
+
+/// Copies a damaged range into a file beside the log.
+fn set_range_aside(
+    disk: &dyn Disk,
+    surveyed: &Surveyed,
+    number: u64,
+    range: &Range<u64>,
+    findings: &mut Findings,
+) -> io::Result<()> {
+    let name = format!("aside-{number:06}-{:09}", range.start);
+    let what =
+        format!("use {number} of a segment, bytes {} to {}: cannot be read; kept as {name}", range.start, range.end);
+    findings.aside.push(what);
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    read_exact_at(&*surveyed.file, &mut bytes, range.start)?;
+    let file = match disk.create(&name, 0) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        created => created?,
+    };
+    crate::disk::write_all_at(&*file, &mut [io::IoSlice::new(&bytes)], 0)?;
+    file.sync()?;
+    disk.sync_folder()
+}
+
+/// Takes away bodies that no message claims: their transaction was never acknowledged, or is long done with.
+/// Where something could not be read they are kept aside, for their record may be in it.
+fn sweep_bodies(disk: &dyn Disk, ledger: &Ledger, findings: &mut Findings) -> io::Result<()> {
+    for name in disk.list()? {
+        let Some(sequence) = spill::file_sequence(&name) else { continue };
+        if ledger.place(sequence).is_some() {
+            continue;
+        }
+        if findings.aside.is_empty() {
+            disk.remove(&name)?;
+        } else {
+            disk.rename(&name, &format!("aside-{name}"))?;
+            findings.aside.push(format!("{name}: no message claims it; kept as aside-{name}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! Group commit. The writer takes everything that waits, writes it as one batch with one vectored write,
+//! syncs once, and only then tells everybody who waits in it; meanwhile the next batch gathers.
+//!
+//! A batch that could not be written or synced acknowledges nothing, and its segment is never written again:
+//! after a failed sync nobody knows what is on the disk. The next batch begins in a fresh segment.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::codec::{put_u32, put_u64};
+use crate::disk::write_all_at;
+use crate::entry::{OutcomeHead, live, merge_states};
+use crate::lane::{Effect, Item, Lane, Submission};
+use crate::ledger::{Place, Slot, Stage};
+use crate::record::{BLOCK, Commit, Draft, FRAME_BYTES, Kind, RECORD_ALIGN};
+use crate::segment::{DATA_OFFSET, Lease};
+use crate::{CommitError, Durability, Event};
+
+const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+/// Frame and head of a [`Commit`].
+const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
+
+/// The segment under the pen.
+struct Open {
+    slot: Slot,
+    lease: Arc<Lease>,
+    number: u64,
+    size: u64,
+    /// Where the next batch begins; a multiple of [`BLOCK`].
+    position: u64,
+    batch: u64,
+    /// What the index will hold: place, frame and head of every record so far.
+    index: Vec<u8>,
+    /// Written, but not yet synced (relaxed durability only).
+    unsynced_since: Option<Instant>,
+}
+
+impl Open {
+    /// Whether `records` (their spans, and their frames and heads) fit, with all that sealing needs.
+    fn fits(&self, spans: u64, heads: u64) -> bool {
+        let end = (self.position + spans + COMMIT_BYTES).next_multiple_of(BLOCK);
+        let index = FRAME_BYTES as u64 + self.index.len() as u64 + heads;
+        end + index.next_multiple_of(BLOCK) + BLOCK <= self.size
+    }
+}
+
+pub(crate) struct Writer<'a> {
+    lane: &'a Lane,
+    open: Option<Open>,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(lane: &'a Lane) -> Self {
+        Writer { lane, open: None }
+    }
+
+    /// Works until the lane is closed and nothing waits.
+    pub(crate) fn run(mut self) {
+        while let Some(waiting) = self.lane.take(|| self.idle_time()) {
+            if waiting.is_empty() {
+                self.sync_relaxed();
+            }
+            let mut rest = waiting;
+            while !rest.is_empty() {
+                rest = self.commit_some(rest);
+            }
+        }
+        self.sync_relaxed();
+        self.seal();
+    }
+
+    /// How long nothing may come before a sync is due all the same.
+    fn idle_time(&self) -> Option<Duration> {
+        let Durability::Relaxed { sync_every } = self.lane.config.durability else { return None };
+        let since = self.open.as_ref()?.unsynced_since?;
+        Some(sync_every.saturating_sub(since.elapsed()))
+    }
+
+    /// Commits as many from the front as fit into a segment, and gives back the rest.
+    fn commit_some(&mut self, mut waiting: Vec<Submission>) -> Vec<Submission> {
+        let mut count = self.fitting(&waiting);
+        if count == 0 {
+            self.seal();
+            match self.advance() {
+                Ok(open) => self.open = Some(open),
+                Err(error) => {
+                    waiting.into_iter().for_each(|submission| (submission.done)(Err(error.clone())));
+                    return Vec::new();
+                }
+            }
+            count = self.fitting(&waiting);
+        }
+        if count == 0 {
+            let hopeless = waiting.remove(0);
+            (hopeless.done)(Err(CommitError::TooLarge));
+            return waiting;
+        }
+        let rest = waiting.split_off(count);
+        self.commit(waiting);
+        rest
+    }
+
+    /// How many from the front fit into the open segment and one batch.
+    fn fitting(&self, waiting: &[Submission]) -> usize {
+        let Some(open) = &self.open else { return 0 };
+        let (mut spans, mut heads) = (0, 0);
+        let fits = |submission: &&Submission| {
+            let first = spans == 0;
+            for item in &submission.items {
+                let (span, head) = item.demand();
+                spans += span;
+                heads += head;
+            }
+            (first || spans <= self.lane.config.batch_bytes_max) && open.fits(spans, heads)
+        };
+        waiting.iter().take_while(fits).count()
+    }
+
+    /// Writes one batch into the open segment, which has room for it, and tells everybody in it.
+    fn commit(&mut self, mut submissions: Vec<Submission>) {
+        let Some(open) = &mut self.open else { return };
+        refresh_copies(self.lane, &mut submissions);
+        let batch = Batch::seal(open, &mut submissions);
+        let start = Instant::now();
+        let strict = matches!(self.lane.config.durability, Durability::Commit);
+        let written = batch.write(open, &submissions).and_then(|()| if strict { open.lease.0.sync() } else { Ok(()) });
+        if let Err(error) = written {
+            return self.give_up(&error, submissions);
+        }
+        self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
+        open.position = batch.end;
+        open.batch += 1;
+        if !strict {
+            open.unsynced_since.get_or_insert(start);
+        }
+        batch.enter_index(open, &submissions);
+        self.finish(batch, submissions);
+        if self.idle_time().is_some_and(|left| left.is_zero()) {
+            self.sync_relaxed();
+        }
+    }
+
+    /// The batch is durable: the ledger learns it, then those who wait, then the queue.
+    fn finish(&self, batch: Batch, submissions: Vec<Submission>) {
+        let slot = batch.slot;
+        let mut places = batch.places.into_iter();
+        let (mut kept, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
+        let mut yard = self.lane.yard();
+        let mut emptied = false;
+        for submission in submissions {
+            for item in submission.items {
+                let place = places.next().expect("a batch has a place for every record");
+                match item.effect {
+                    Effect::Insert(head) => {
+                        yard.ledger.insert(&head, place);
+                        kept.push(live(self.lane.spool, self.lane.number, head, false));
+                    }
+                    Effect::Settle(head) => {
+                        let holder = yard.ledger.place(head.sequence).map(|place| place.slot);
+                        if yard.ledger.settle(head.sequence, &head.states, slot) {
+                            emptied |= holder.is_some_and(|slot| yard.ledger.segment(slot).live == 0);
+                        }
+                    }
+                    Effect::Relocate(head) => yard.ledger.relocate(head.sequence, place),
+                }
+            }
+            waiters.push(submission.done);
+        }
+        let littered = !yard.ledger.litter.is_empty();
+        drop(yard);
+        if emptied || littered {
+            self.lane.work.notify_one();
+        }
+        waiters.into_iter().for_each(|done| done(Ok(())));
+        self.lane.counters.messages_committed.fetch_add(kept.len() as u64, Relaxed);
+        if !kept.is_empty() {
+            self.lane.tell(Event::Committed(kept));
+        }
+    }
+
+    /// Nothing of the batch is acknowledged, and the segment is done with.
+    fn give_up(&mut self, error: &io::Error, submissions: Vec<Submission>) {
+        let open = self.open.take().expect("a batch failed in the open segment");
+        self.lane.yard().ledger.segment(open.slot).stage = Stage::Broken;
+        self.lane.counters.batches_failed.fetch_add(1, Relaxed);
+        self.lane.tell(Event::BatchFailed { lane: self.lane.number, segment: open.number, error: error.to_string() });
+        let answer = CommitError::of(error);
+        submissions.into_iter().for_each(|submission| (submission.done)(Err(answer.clone())));
+    }
+
+    fn sync_relaxed(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        if open.unsynced_since.take().is_some()
+            && let Err(error) = open.lease.0.sync()
+        {
+            self.give_up(&error, Vec::new());
+        }
+    }
+
+    /// The next ready segment; waits while the keeper makes one.
+    fn advance(&self) -> Result<Open, CommitError> {
+        let mut yard = self.lane.yard();
+        loop {
+            let ready = yard.ledger.segments.iter_mut().filter(|(_, segment)| segment.stage == Stage::Ready);
+            if let Some((&slot, segment)) = ready.min_by_key(|(_, segment)| segment.number) {
+                segment.stage = Stage::Open;
+                let open = Open {
+                    slot,
+                    lease: segment.lease.clone(),
+                    number: segment.number,
+                    size: segment.size,
+                    position: DATA_OFFSET,
+                    batch: 1,
+                    index: Vec::new(),
+                    unsynced_since: None,
+                };
+                self.lane.work.notify_one();
+                return Ok(open);
+            }
+            if let Some(shortage) = yard.shortage.take() {
+                yard.wanted = false;
+                return Err(shortage);
+            }
+            yard.wanted = true;
+            self.lane.work.notify_one();
+            yard = self.lane.supply.wait(yard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Writes index and footer behind the last batch. They make the next start fast and are not needed for
+    /// it, so that a failure costs nothing and no sync waits for them here.
+    fn seal(&mut self) {
+        self.sync_relaxed();
+        let Some(mut open) = self.open.take() else { return };
+        let mut index = Draft::new(Kind::Index, |_| {}).with_body(std::mem::take(&mut open.index));
+        let mut footer = Draft::new(Kind::Footer, |head| put_u64(head, open.position));
+        index.seal(open.number, open.batch);
+        footer.seal(open.number, open.batch + 1);
+        let write = |draft: &Draft, offset| {
+            let mut parts = vec![IoSlice::new(&draft.record)];
+            if !draft.body.is_empty() {
+                parts.push(IoSlice::new(&draft.body));
+            }
+            write_all_at(&*open.lease.0, &mut parts, offset)
+        };
+        // A segment without them is read record by record.
+        let _ = write(&index, open.position).and_then(|()| write(&footer, open.size - BLOCK));
+        self.lane.yard().ledger.segment(open.slot).stage = Stage::Sealed;
+        self.lane.work.notify_one();
+    }
+}
+
+/// Gives every copy the states of this moment. A copy of a message that died meanwhile must not bring it back:
+/// it is written as an outcome that says nothing.
+fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
+    for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
+        let Effect::Relocate(head) = &mut item.effect else { continue };
+        let yard = lane.yard();
+        if yard.ledger.place(head.sequence).is_some() {
+            merge_states(&mut head.states, yard.ledger.states(head.sequence));
+            let body = std::mem::take(&mut item.draft.body);
+            item.draft = head.draft().with_body(body);
+        } else {
+            let nothing = OutcomeHead { sequence: head.sequence, bounce: 0, states: Vec::new() };
+            *item = Item { draft: nothing.draft(), effect: Effect::Settle(nothing) };
+        }
+    }
+}
+
+/// A batch on its way: where each record will be, and the record that closes it.
+struct Batch {
+    slot: Slot,
+    places: Vec<Place>,
+    commit: Commit,
+    closing: Draft,
+    end: u64,
+}
+
+impl Batch {
+    /// Completes every frame and the commit record.
+    fn seal(open: &Open, submissions: &mut [Submission]) -> Batch {
+        let mut commit = Commit::default();
+        let mut offset = open.position;
+        let mut places = Vec::with_capacity(submissions.len());
+        for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
+            let crc = item.draft.seal(open.number, open.batch);
+            commit.add(crc, item.draft.body_crc);
+            let span = item.draft.span().expect("its span was computed when it was admitted to the batch");
+            places.push(Place { slot: open.slot, offset, span });
+            offset += span;
+        }
+        let mut closing = Draft::new(Kind::Commit, |head| commit.write(head));
+        closing.seal(open.number, open.batch);
+        let end = (offset + closing.record.len() as u64).next_multiple_of(BLOCK);
+        Batch { slot: open.slot, places, commit, closing, end }
+    }
+
+    fn write(&self, open: &Open, submissions: &[Submission]) -> io::Result<()> {
+        let mut parts = Vec::with_capacity(self.places.len() * 3 + 2);
+        for item in submissions.iter().flat_map(|submission| &submission.items) {
+            let draft = &item.draft;
+            parts.push(IoSlice::new(&draft.record));
+            if !draft.body.is_empty() {
+                parts.push(IoSlice::new(&draft.body));
+            }
+            let padding = (draft.record.len() + draft.body.len()).wrapping_neg() % RECORD_ALIGN as usize;
+            if padding > 0 {
+                parts.push(IoSlice::new(&ZEROS[..padding]));
+            }
+        }
+        parts.push(IoSlice::new(&self.closing.record));
+        let used: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let filling = self.end - open.position - used;
+        if filling > 0 {
+            parts.push(IoSlice::new(&ZEROS[..filling as usize]));
+        }
+        write_all_at(&*open.lease.0, &mut parts, open.position)
+    }
+
+    fn enter_index(&self, open: &mut Open, submissions: &[Submission]) {
+        let items = submissions.iter().flat_map(|submission| &submission.items);
+        for (place, item) in self.places.iter().zip(items) {
+            put_u32(&mut open.index, (place.offset / RECORD_ALIGN) as u32);
+            open.index.extend_from_slice(&item.draft.record);
+        }
+    }
+}
