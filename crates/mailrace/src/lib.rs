@@ -1,6 +1,13 @@
 //! The binary's own rooms, as a library so that tests and fuzz targets can reach them.
 //!
-//! `config` is the configuration file, `cli` the command line, `log` the log lines, `privileges` the process's
-//! rights. `main.rs` only starts [`command::run`].
+//! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `log` makes
+//! lines of facts; `privileges` are the process's rights.
 
+pub mod check;
+pub mod cli;
+pub mod command;
 pub mod config;
+pub mod exit;
+mod line;
+pub mod log;
+pub mod privileges;

@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The `mailrace` binary; everything is in the library beside it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    mailrace::command::run()
+}

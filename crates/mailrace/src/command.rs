@@ -1,0 +1,68 @@
+//! What the binary does for each command. Results go to the standard output, everything else to standard error.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::check::Summary;
+use crate::cli::{Cli, Command};
+use crate::config::{self, Faults, Loaded};
+use crate::exit::{self, Exit};
+
+/// Does what the command line asks for.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return told_by_clap(&error),
+    };
+    match dispatch(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&error);
+            exit::code_of(&error)
+        }
+    }
+}
+
+/// Faults of a configuration are a page of their own, everything else is a line.
+fn tell(error: &anyhow::Error) {
+    match error.downcast_ref::<Faults>() {
+        Some(faults) => eprintln!("{faults}"),
+        None => eprintln!("mailrace: {error:#}"),
+    }
+}
+
+fn dispatch(cli: &Cli) -> anyhow::Result<()> {
+    let config = cli.config.as_deref();
+    match &cli.command {
+        Command::Check => check(config),
+        Command::Serve | Command::Table(_) | Command::Queue(_) | Command::Spool(_) | Command::Status => {
+            Err(Exit { code: exit::UNAVAILABLE, text: "this command is not built yet".into() }.into())
+        }
+    }
+}
+
+/// Help and version are what was asked for; the rest is a wrong command line.
+fn told_by_clap(error: &clap::Error) -> ExitCode {
+    // Where the terminal is gone nobody is left to be told.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(exit::USAGE),
+    }
+}
+
+fn check(config: Option<&Path>) -> anyhow::Result<()> {
+    write!(io::stdout(), "{}", Summary(&config::load(config)?))?;
+    Ok(())
+}
+
+/// Reads the configuration and says which one it is.
+pub fn configured(named: Option<&Path>) -> anyhow::Result<Loaded> {
+    let loaded = config::load(named)?;
+    eprintln!("mailrace: configuration: {}", loaded.source);
+    Ok(loaded)
+}

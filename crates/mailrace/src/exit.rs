@@ -1,0 +1,53 @@
+//! The exit codes, as `sysexits.h` has them where it has one.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::config::Faults;
+use crate::privileges::PrivilegesError;
+
+/// The answer is no.
+pub const NO: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 64;
+/// The data is wrong.
+pub const DATA: u8 = 65;
+/// Somebody who is needed does not answer.
+pub const UNAVAILABLE: u8 = 69;
+/// Something else failed.
+pub const SOFTWARE: u8 = 70;
+/// Reading or writing failed.
+pub const IO: u8 = 74;
+/// A right is missing.
+pub const PERMISSION: u8 = 77;
+/// The configuration has faults.
+pub const CONFIG: u8 = 78;
+
+/// An error whose exit code is known where it arises.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Exit {
+    /// The code.
+    pub code: u8,
+    /// What to tell.
+    pub text: String,
+}
+
+/// The exit code for an error.
+pub fn code_of(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(error.chain().find_map(code_of_cause).unwrap_or(SOFTWARE))
+}
+
+fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(exit) = cause.downcast_ref::<Exit>() {
+        return Some(exit.code);
+    }
+    if cause.is::<Faults>() || cause.is::<std::string::FromUtf8Error>() {
+        return Some(CONFIG);
+    }
+    if cause.is::<PrivilegesError>() {
+        return Some(PERMISSION);
+    }
+    let error = cause.downcast_ref::<io::Error>()?;
+    Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
+}

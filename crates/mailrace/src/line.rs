@@ -1,0 +1,301 @@
+//! One log line from one fact or event, as text or as JSON.
+//!
+//! ```text
+//! 2026-11-20T17:46:16.123Z received id=0-0-1 client=192.0.2.1 helo=mx.example from=<a@example.org> ...
+//! {"time":"2026-11-20T17:46:16.123Z","event":"received","id":"0-0-1","client":"192.0.2.1", ...}
+//! ```
+//!
+//! A line is always one line: control characters, and those that turn the direction of writing or end a line in
+//! Unicode, are escaped, so that a client can neither forge lines nor play with the operator's terminal.
+
+use std::fmt::{Display, Write};
+
+use mail::{Address, Fact, Timestamp};
+
+use crate::config::LogFormat;
+use crate::log::{Level, Line};
+
+/// Appends the line with its line end.
+pub(crate) fn write(out: &mut String, format: LogFormat, time: Timestamp, line: &Line) {
+    let mut pen = Pen { out, format };
+    match line {
+        Line::Fact(fact) => {
+            pen.begin(time, name(fact));
+            fields(&mut pen, fact);
+        }
+        Line::Event { level, text, fields } => {
+            pen.begin(time, word(*level));
+            pen.text("message", text);
+            fields.iter().for_each(|(name, value)| pen.text(name, value));
+        }
+    }
+    pen.end();
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Info => "info",
+        Level::Warning => "warning",
+        Level::Error => "error",
+    }
+}
+
+fn name(fact: &Fact) -> &'static str {
+    match fact {
+        Fact::Received { .. } => "received",
+        Fact::Delivered { .. } => "delivered",
+        Fact::Deferred { .. } => "deferred",
+        Fact::Bounced { .. } => "bounced",
+        Fact::Refused { .. } => "refused",
+        Fact::SetAside { .. } => "set_aside",
+    }
+}
+
+fn fields(pen: &mut Pen<'_>, fact: &Fact) {
+    match fact {
+        Fact::Received { id, client, helo, sender, recipients, size, protocol } => {
+            pen.plain("id", id);
+            pen.optional("client", client.as_ref());
+            pen.text("helo", helo);
+            pen.address("from", sender.as_ref());
+            pen.number("recipients", *recipients as u64);
+            pen.number("size", *size);
+            pen.plain("protocol", protocol);
+        }
+        Fact::Delivered { id, recipient, transport, delay } => {
+            pen.plain("id", id);
+            pen.address("to", Some(recipient));
+            pen.text("transport", transport);
+            pen.number("delay_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+        }
+        Fact::Deferred { id, recipient, reason, until } => {
+            pen.plain("id", id);
+            pen.address("to", Some(recipient));
+            pen.plain("until", &until.rfc3339_date());
+            pen.text("reason", &reason.to_string());
+        }
+        Fact::Bounced { id, recipient, reason, bounce } => {
+            pen.plain("id", id);
+            pen.address("to", Some(recipient));
+            pen.optional("bounce", bounce.as_ref());
+            pen.text("reason", &reason.to_string());
+        }
+        Fact::Refused { client, helo, stage, address, reply } => {
+            pen.optional("client", client.as_ref());
+            pen.text("helo", helo);
+            pen.plain("stage", stage);
+            if let Some(address) = address {
+                pen.address("address", Some(address));
+            }
+            pen.text("reply", &reply.to_string());
+        }
+        Fact::SetAside { id, what } => {
+            pen.optional("id", id.as_ref());
+            pen.text("what", what);
+        }
+    }
+}
+
+/// Writes the fields of one line.
+struct Pen<'a> {
+    out: &'a mut String,
+    format: LogFormat,
+}
+
+impl Pen<'_> {
+    fn begin(&mut self, time: Timestamp, name: &str) {
+        let time = time.rfc3339_date();
+        match self.format {
+            LogFormat::Text => self.push(format_args!("{time} {name}")),
+            LogFormat::Json => self.push(format_args!("{{\"time\":\"{time}\",\"event\":\"{name}\"")),
+        }
+    }
+
+    fn end(&mut self) {
+        self.out.push_str(match self.format {
+            LogFormat::Text => "\n",
+            LogFormat::Json => "}\n",
+        });
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.key(name);
+        self.push(format_args!("{value}"));
+    }
+
+    /// A value made here, of which we know that it needs no escapes.
+    fn plain(&mut self, name: &str, value: &dyn Display) {
+        self.key(name);
+        match self.format {
+            LogFormat::Text => self.push(format_args!("{value}")),
+            LogFormat::Json => self.push(format_args!("\"{value}\"")),
+        }
+    }
+
+    fn optional<T: Display>(&mut self, name: &str, value: Option<&T>) {
+        if let Some(value) = value {
+            self.plain(name, value);
+        }
+    }
+
+    /// A path as SMTP has it; `<>` is the null sender.
+    fn address(&mut self, name: &str, address: Option<&Address>) {
+        let text = address.map_or("", Address::as_str);
+        match self.format {
+            LogFormat::Text if !text.contains(|c| c == '"' || must_escape(c)) => {
+                self.key(name);
+                self.push(format_args!("<{text}>"));
+            }
+            LogFormat::Text => self.text(name, &format!("<{text}>")),
+            LogFormat::Json => self.text(name, text),
+        }
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.key(name);
+        match self.format {
+            LogFormat::Text if is_word(value) => self.out.push_str(value),
+            LogFormat::Text | LogFormat::Json => self.quoted(value),
+        }
+    }
+
+    fn quoted(&mut self, value: &str) {
+        self.out.push('"');
+        for c in value.chars() {
+            match c {
+                '"' | '\\' => self.out.extend(['\\', c]),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                // All that must be escaped is in the basic plane, so that four digits will do (RFC 8259 section 7).
+                c if must_escape(c) => self.push(format_args!("\\u{:04x}", u32::from(c))),
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn key(&mut self, name: &str) {
+        match self.format {
+            LogFormat::Text => self.out.extend([" ", name, "="]),
+            LogFormat::Json => self.out.extend([",\"", name, "\":"]),
+        }
+    }
+
+    fn push(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = self.out.write_fmt(text);
+    }
+}
+
+/// Whether a value can stand in a text line without quotes.
+fn is_word(value: &str) -> bool {
+    let wants_quotes = |c: char| matches!(c, '"' | '\\' | '=') || c.is_whitespace() || must_escape(c);
+    !value.is_empty() && !value.contains(wants_quotes)
+}
+
+/// Controls, line and paragraph separators, and marks that change the direction of what follows.
+fn must_escape(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mail::{Enhanced, QueueId, Reply, SpoolId};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIME: Timestamp = Timestamp(1_795_196_776_123);
+
+    fn every_kind_of_line() -> Vec<Line> {
+        let id = QueueId::new(SpoolId::new(77), 1, 4096);
+        let bob: Address = "bob@example.org".parse().unwrap();
+        let spaced: Address = "\"b b\"@example.org".parse().unwrap();
+        let client = Some("192.0.2.1".parse().unwrap());
+        let gone = Reply::new(550, Enhanced(5, 1, 1), "no such user\nat \"example.org\"");
+        let full = Reply::new(452, Enhanced(4, 3, 1), "the disk is full");
+        let received = |client, helo: &str, sender| Fact::Received {
+            id,
+            client,
+            helo: helo.into(),
+            sender,
+            recipients: 3,
+            size: 6000,
+            protocol: "ESMTP",
+        };
+        let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
+            client,
+            helo: helo.into(),
+            stage: "RCPT",
+            address,
+            reply: reply.clone(),
+        };
+        let facts = [
+            received(client, "mx.example.net", Some(bob.clone())),
+            received(None, "", None),
+            Fact::Delivered {
+                id,
+                recipient: spaced.clone(),
+                transport: "maildir".into(),
+                delay: Duration::from_millis(1234),
+            },
+            Fact::Deferred { id, recipient: bob.clone(), reason: full.clone(), until: Timestamp(1_795_196_836_000) },
+            Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: Some(id) },
+            Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
+            refused("", None, &full),
+            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), &gone),
+            Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
+        ];
+        let mut lines: Vec<Line> = facts.into_iter().map(Line::Fact).collect();
+        let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
+        lines.push(Line::Event { level: Level::Warning, text: "listening".into(), fields });
+        lines
+    }
+
+    fn written(format: LogFormat) -> String {
+        let mut out = String::new();
+        every_kind_of_line().iter().for_each(|line| write(&mut out, format, TIME, line));
+        out
+    }
+
+    #[test]
+    fn each_fact_is_a_line_of_text() {
+        insta::assert_snapshot!(written(LogFormat::Text));
+    }
+
+    #[test]
+    fn each_fact_is_a_json_object() {
+        insta::assert_snapshot!(written(LogFormat::Json));
+    }
+
+    #[test]
+    fn json_reads_back_as_what_was_said() {
+        for (line, said) in written(LogFormat::Json).lines().zip(every_kind_of_line()) {
+            let read: serde_json::Value = serde_json::from_str(line).unwrap();
+            if let Line::Fact(Fact::Refused { helo, .. }) = said {
+                assert_eq!(read["helo"], *helo);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_client_says_is_one_line_without_controls(helo in any::<String>(), what in any::<String>()) {
+            for format in [LogFormat::Text, LogFormat::Json] {
+                let mut out = String::new();
+                let fields = vec![("helo", helo.clone())];
+                write(&mut out, format, TIME, &Line::Event { level: Level::Info, text: what.clone(), fields });
+                let line = out.strip_suffix('\n').unwrap();
+                prop_assert!(!line.contains(must_escape), "{line:?}");
+                if format == LogFormat::Json {
+                    let read: serde_json::Value = serde_json::from_str(line).unwrap();
+                    prop_assert_eq!(read["helo"].as_str(), Some(&*helo));
+                    prop_assert_eq!(read["message"].as_str(), Some(&*what));
+                }
+            }
+        }
+    }
+}

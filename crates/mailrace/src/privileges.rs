@@ -1,0 +1,237 @@
+//! The rights of the process. It starts as whoever started it, binds, and then gives away what it no longer needs.
+//!
+//! | started as | `user`       | `allow_root` | built-in default | the server runs |
+//! |------------|--------------|--------------|------------------|-----------------|
+//! | root       | named        | any          | -                | as that user; as root only if root was named and allowed |
+//! | root       | -            | true         | no               | as root         |
+//! | root       | -            | any          | yes              | as root, with a warning: the first try, in a container |
+//! | root       | -            | false        | no               | not at all      |
+//! | other      | - or itself  | any          | any              | as it is        |
+//! | other      | another      | any          | -                | not at all: its files would be the wrong user's |
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
+
+use crate::config::{Config, Loaded, Source};
+
+/// Why the server does not run with the rights it has.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegesError {
+    /// Nobody was named to become, and root was not allowed.
+    #[error("refusing to serve as root: name a `user` to become after binding, or set allow_root = true")]
+    Root,
+    /// There is no such user.
+    #[error("there is no user {0:?} on this machine")]
+    NoSuchUser(Box<str>),
+    /// Only root can become somebody else.
+    #[error("cannot become {user:?}: started as user {uid}, not as root")]
+    NotRoot {
+        /// Who was named.
+        user: Box<str>,
+        /// Who we are.
+        uid: u32,
+    },
+    /// After root was given up, it could be had back.
+    #[error("root was given up, but the system gave it back: refusing to serve")]
+    RootRegained,
+    /// The system refused a call.
+    #[error("{call}: {errno}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// A folder could not be made ready.
+    #[error("making {}: {error}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Who the server will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// Who it is now.
+    Unchanged,
+    /// Root, which nobody asked for: the operator is to be warned.
+    UnaskedRoot,
+    /// Somebody else.
+    Become {
+        /// The user.
+        uid: Uid,
+        /// The user's group, and the only one.
+        gid: Gid,
+    },
+}
+
+impl Identity {
+    /// Decides by the table above; changes nothing.
+    pub fn of(loaded: &Loaded) -> Result<Identity, PrivilegesError> {
+        let Config { user, allow_root, .. } = &loaded.config;
+        let user = user.as_deref().map(named).transpose()?;
+        decide(geteuid(), user.as_ref(), *allow_root, loaded.source == Source::BuiltIn)
+    }
+
+    /// Makes `folder` if it is missing, for nobody but that user. Before [`Identity::assume`], which may take away
+    /// the right to do so.
+    pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
+        let failed = |error| PrivilegesError::Folder { path: folder.to_owned(), error };
+        if folder.is_dir() {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        match self {
+            Identity::Become { uid, gid } => chown(folder, Some(uid.as_raw()), Some(gid.as_raw())).map_err(failed),
+            Identity::Unchanged | Identity::UnaskedRoot => Ok(()),
+        }
+    }
+
+    /// Becomes that user for good, and makes sure of it. After binding.
+    pub fn assume(&self) -> Result<(), PrivilegesError> {
+        let Identity::Become { uid, gid } = *self else { return Ok(()) };
+        // Groups first: without root they could not be given up any more.
+        setgroups(&[gid]).map_err(failed("setgroups"))?;
+        setresgid(gid, gid, gid).map_err(failed("setresgid"))?;
+        setresuid(uid, uid, uid).map_err(failed("setresuid"))?;
+        let root = Uid::from_raw(0);
+        match setresuid(root, root, root) {
+            Err(_) if geteuid() == uid => Ok(()),
+            _ => Err(PrivilegesError::RootRegained),
+        }
+    }
+}
+
+/// Prepares the process before it opens anything: as many files as the system lets it have, and files that are
+/// nobody else's. Returns how many files it may have open.
+pub fn prepare_process() -> Result<u64, PrivilegesError> {
+    umask(Mode::from_bits_truncate(0o077));
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed("getrlimit"))?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed("setrlimit"))?;
+    Ok(hard)
+}
+
+fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
+    move |errno| PrivilegesError::System { call, errno }
+}
+
+fn named(name: &str) -> Result<User, PrivilegesError> {
+    let found = User::from_name(name).map_err(failed("getpwnam"))?;
+    found.ok_or_else(|| PrivilegesError::NoSuchUser(name.into()))
+}
+
+fn decide(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Result<Identity, PrivilegesError> {
+    match user {
+        Some(user) if user.uid.is_root() && !allow_root => Err(PrivilegesError::Root),
+        Some(user) if user.uid == us => Ok(Identity::Unchanged),
+        Some(user) if us.is_root() => Ok(Identity::Become { uid: user.uid, gid: user.gid }),
+        Some(user) => Err(PrivilegesError::NotRoot { user: user.name.as_str().into(), uid: us.as_raw() }),
+        None if !us.is_root() || allow_root => Ok(Identity::Unchanged),
+        None if built_in => Ok(Identity::UnaskedRoot),
+        None => Err(PrivilegesError::Root),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::process::Command;
+
+    use super::*;
+
+    fn user(name: &str, uid: u32) -> User {
+        User {
+            name: name.into(),
+            passwd: c"".into(),
+            uid: Uid::from_raw(uid),
+            gid: Gid::from_raw(uid),
+            gecos: c"".into(),
+            dir: PathBuf::new(),
+            shell: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn the_table_above_is_kept() {
+        use PrivilegesError::{NotRoot, Root};
+        let (root, mail) = (user("root", 0), user("mail", 8));
+        let decide = |uid, user, allow, built_in| decide(Uid::from_raw(uid), user, allow, built_in);
+        let become_mail = Identity::Become { uid: mail.uid, gid: mail.gid };
+        assert_eq!(decide(0, Some(&mail), false, false).unwrap(), become_mail);
+        assert_eq!(decide(0, Some(&mail), true, false).unwrap(), become_mail);
+        assert!(matches!(decide(0, Some(&root), false, false), Err(Root)));
+        assert_eq!(decide(0, Some(&root), true, false).unwrap(), Identity::Unchanged);
+        assert_eq!(decide(0, None, true, false).unwrap(), Identity::Unchanged);
+        assert_eq!(decide(0, None, false, true).unwrap(), Identity::UnaskedRoot);
+        assert!(matches!(decide(0, None, false, false), Err(Root)));
+        assert_eq!(decide(8, None, false, false).unwrap(), Identity::Unchanged);
+        assert_eq!(decide(8, Some(&mail), false, false).unwrap(), Identity::Unchanged);
+        assert!(matches!(decide(9, Some(&mail), false, false), Err(NotRoot { uid: 9, .. })));
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_an_error() {
+        assert!(matches!(named("no-such-user-here"), Err(PrivilegesError::NoSuchUser(_))));
+    }
+
+    #[test]
+    fn root_is_given_up_for_good() {
+        in_a_process_of_its_own("privileges::tests::gives_root_up");
+    }
+
+    #[test]
+    fn a_process_gets_all_files_and_shares_none() {
+        in_a_process_of_its_own("privileges::tests::prepares_itself");
+    }
+
+    /// Rights belong to the process, so the tests that change them each get one.
+    fn in_a_process_of_its_own(test: &str) {
+        let ourselves = std::env::current_exe().unwrap();
+        let ran = Command::new(ourselves).args(["--exact", test, "--ignored"]).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "changes the process; run by root_is_given_up_for_good"]
+    fn gives_root_up() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let nobody = named("nobody").unwrap();
+        let identity = decide(geteuid(), Some(&nobody), false, false).unwrap();
+        let made = folder.path().join("a/b");
+        identity.make_folder(&made).unwrap();
+        let metadata = made.metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.permissions().mode() & 0o777), (nobody.uid.as_raw(), 0o700));
+        identity.assume().unwrap();
+        assert_eq!(geteuid(), nobody.uid);
+        assert_eq!(nix::unistd::getgroups().unwrap(), [nobody.gid]);
+        assert!(setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err());
+        assert!(std::fs::write("/etc/mailrace-was-here", "").is_err());
+    }
+
+    #[test]
+    #[ignore = "changes the process; run by a_process_gets_all_files_and_shares_none"]
+    fn prepares_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 64.min(hard), hard).unwrap();
+        assert_eq!(prepare_process().unwrap(), hard);
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        let mode = folder.path().join("file").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
