@@ -103,8 +103,8 @@ mod tests {
     fn they_wake_by_time_and_within_an_instant_as_they_came() {
         let mut waiting = Waiting::new();
         let times = |n: u32| Timestamp(u64::from(n.wrapping_mul(2_654_435_761) >> 24));
-        (0..5000).for_each(|n| waiting.push(times(n), n));
-        let mut expected: Vec<u32> = (0..5000).collect();
+        (0..5000).rev().for_each(|n| waiting.push(times(n), n));
+        let mut expected: Vec<u32> = (0..5000).rev().collect();
         expected.sort_by_key(|&n| times(n));
         assert!(expected.into_iter().eq(std::iter::from_fn(|| waiting.pop_due(Timestamp(1000)))));
     }
