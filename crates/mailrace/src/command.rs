@@ -8,9 +8,10 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::check::Summary;
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, TableCommand};
 use crate::config::{self, Faults, Loaded};
 use crate::exit::{self, Exit};
+use crate::tables;
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
@@ -39,10 +40,14 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let config = cli.config.as_deref();
     match &cli.command {
         Command::Check => check(config),
-        Command::Serve | Command::Table(_) | Command::Queue(_) | Command::Spool(_) | Command::Status => {
-            Err(Exit { code: exit::UNAVAILABLE, text: "this command is not built yet".into() }.into())
-        }
+        Command::Table(TableCommand::Build { text, cdb }) => tables::build(text, cdb),
+        Command::Table(TableCommand::Get { name, key }) => tables::get(&configured(config)?.config, name, key),
+        Command::Serve | Command::Queue(_) | Command::Spool(_) | Command::Status => Err(not_built_yet().into()),
     }
+}
+
+fn not_built_yet() -> Exit {
+    Exit { code: exit::UNAVAILABLE, text: "this command is not built yet".into() }
 }
 
 /// Help and version are what was asked for; the rest is a wrong command line.
@@ -56,11 +61,17 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
 }
 
 fn check(config: Option<&Path>) -> anyhow::Result<()> {
-    write!(io::stdout(), "{}", Summary(&config::load(config)?))?;
-    Ok(())
+    let loaded = config::load(config)?;
+    let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| tables::open(table).err()).collect();
+    write!(io::stdout(), "{}", Summary(&loaded))?;
+    broken.iter().for_each(|fault| eprintln!("mailrace: {fault}"));
+    match broken.into_iter().next() {
+        Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),
+        None => Ok(()),
+    }
 }
 
-/// Reads the configuration and says which one it is.
+/// For commands that act on it: reads the configuration and says which one it is.
 pub fn configured(named: Option<&Path>) -> anyhow::Result<Loaded> {
     let loaded = config::load(named)?;
     eprintln!("mailrace: configuration: {}", loaded.source);

@@ -49,12 +49,52 @@ fn a_wrong_command_line_is_64() {
 #[test]
 fn check_sums_up_a_configuration_without_faults() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("full.toml"), include_str!("full.toml")).unwrap();
+    let text = include_str!("full.toml").replace("/etc/mailrace/", "").replace("{data_dir}/people", "people");
+    std::fs::write(folder.path().join("full.toml"), text).unwrap();
+    std::fs::write(folder.path().join("people"), "bob@example.org\n").unwrap();
+    mailrace(folder.path(), &["table", "build", "people", "aliases.cdb"]);
     let output = mailrace(folder.path(), &["check", "--config", "full.toml"]);
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = stdout(&output);
     insta::assert_snapshot!(summary);
-    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 1, "check makes nothing");
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 3, "check makes nothing");
+}
+
+#[test]
+fn check_tells_of_every_table_that_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let table =
+        |name: &str, kind: &str| format!("[[table]]\nname = \"{name}\"\ntype = \"{kind}\"\npath = \"{name}\"\n");
+    let text = [table("people", "text"), table("others", "cdb")].concat();
+    std::fs::write(folder.path().join("mailrace.toml"), text).unwrap();
+    std::fs::write(folder.path().join("people"), "bob: carol\n").unwrap();
+    let output = mailrace(folder.path(), &["check"]);
+    assert_eq!(output.status.code(), Some(65));
+    let told = stderr(&output);
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn a_table_is_made_of_a_text_and_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[[table]]\nname = \"aliases\"\ntype = \"cdb\"\npath = \"aliases.cdb\"\n";
+    std::fs::write(folder.path().join("mailrace.toml"), config).unwrap();
+    std::fs::write(folder.path().join("aliases"), "sales@example.org bob@example.org, carol@example.org\n").unwrap();
+    let built = mailrace(folder.path(), &["table", "build", "aliases", "aliases.cdb"]);
+    assert_eq!((built.status.code(), &*stdout(&built)), (Some(0), "aliases.cdb: 1 key\n"));
+    let get = |name, key| {
+        let output = mailrace(folder.path(), &["table", "get", name, key]);
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (code, values, told) = get("aliases", "Sales@example.org");
+    assert_eq!((code, &*values), (Some(0), "bob@example.org\ncarol@example.org\n"));
+    assert_eq!(told, "mailrace: configuration: ./mailrace.toml\n");
+    let (code, values, told) = get("aliases", "dave@example.org");
+    assert_eq!((code, &*values), (Some(1), ""));
+    assert!(told.contains("\"dave@example.org\" is not in the table \"aliases\""));
+    let (code, _, told) = get("alias", "dave@example.org");
+    assert_eq!(code, Some(64));
+    assert!(told.contains("expected one of: aliases"));
 }
 
 #[test]
