@@ -1,0 +1,13 @@
+//! Any text is a configuration or a list of faults that can be shown; nothing else.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mailrace::config::Config;
+
+fuzz_target!(|text: &str| {
+    match Config::parse(text, "fuzz.toml", "localhost") {
+        Ok(config) => assert!(!config.listeners.is_empty() && !config.spool.lanes.is_empty()),
+        Err(faults) => assert!(faults.count() > 0 && !faults.to_string().is_empty()),
+    }
+});
