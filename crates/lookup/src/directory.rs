@@ -1,0 +1,374 @@
+//! The directory of recipients: which addresses are ours, and who gets the mail for them in the end.
+//!
+//! An address is resolved in rounds. A round asks, for all addresses that are still open, the tables of their domains:
+//! each table at most once for a step, with all keys together. Targets that lead on are the next round's addresses.
+//!
+//! | step                                  | for `Bob+List@Example.org`, keys folded to lower case         |
+//! |---------------------------------------|---------------------------------------------------------------|
+//! | 1. alias of the address               | `bob+list@example.org`, then `bob@example.org`                |
+//! | 2. mailbox, where 1 found none        | `bob+list@example.org`, then `bob@example.org`                |
+//! | 3. alias of the domain, where 2 did not | `@example.org`                                              |
+//! | 4. the domain's catch-all             |                                                               |
+//! | 5. the mailbox of the postmaster      | only for `postmaster`, who is never unknown (RFC 5321 4.5.1)  |
+//!
+//! An alias that names itself stands for its mailbox. One answer of Unavailable that matters makes the whole address
+//! Unavailable: an outage never makes anyone unknown. Loops end by the limits. Alias targets of ours that nobody is
+//! behind are dropped while others remain; an address from which nothing remains is Unknown.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use mail::Address;
+
+use crate::{Answer, Table, fold};
+
+/// A domain of ours.
+#[derive(Clone)]
+pub struct Domain {
+    /// Its name.
+    pub name: Box<str>,
+    /// Who exists, keyed by address. None: everyone; then a tag is cut off, so that it makes no mailbox of its own.
+    pub mailboxes: Option<Arc<dyn Table>>,
+    /// Who stands for whom, keyed by address, or by `@domain` for all who are neither in here nor a mailbox.
+    pub aliases: Option<Arc<dyn Table>>,
+    /// Who gets the mail for everyone who is not known.
+    pub catch_all: Option<Address>,
+    /// What parts the name of a mailbox from a tag that its owner chose: `+` in `bob+list`.
+    pub delimiter: Option<char>,
+    /// How mail for its mailboxes is delivered, by the transport's name in the configuration.
+    pub transport: Box<str>,
+}
+
+/// How far an address may lead.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Aliases of aliases: more rounds than this are [`Resolution::TooDeep`].
+    pub depth_max: usize,
+    /// Addresses that one address stands for: more are [`Resolution::TooMany`].
+    pub addresses_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { depth_max: 10, addresses_max: 1000 }
+    }
+}
+
+/// All domains of ours.
+pub struct Directory {
+    domains: HashMap<Box<str>, Domain>,
+    limits: Limits,
+}
+
+/// What an address is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Ours; these get the mail. Never empty, and nobody is in it twice.
+    Local(Vec<Final>),
+    /// Its domain is not ours.
+    Remote(Address),
+    /// Its domain is ours and nobody is behind it.
+    Unknown,
+    /// A table could not say; why, for the log.
+    Unavailable(String),
+    /// Aliases lead to aliases more often than the limit, as they do in a loop.
+    TooDeep,
+    /// It stands for more addresses than the limit.
+    TooMany,
+}
+
+/// Who gets the mail in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Final {
+    /// The address: of a mailbox of ours in lower case and without a tag that led to it, or any elsewhere.
+    pub address: Address,
+    /// The address that was asked for, where it is another one.
+    pub original: Option<Address>,
+    /// Whether it is a mailbox of ours.
+    pub local: bool,
+}
+
+/// A table could not say.
+struct Unavailable(String);
+
+impl Directory {
+    /// The directory of these domains; of two with the same name the later one counts.
+    pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
+        let domains = domains.into_iter().map(|domain| (fold(&domain.name).into(), domain)).collect();
+        Directory { domains, limits }
+    }
+
+    /// The domain of ours with this name (in lower case, as an [`Address`] has it).
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// Who gets the mail for `address`.
+    pub async fn resolve(&self, address: &Address) -> Resolution {
+        if self.domain(address.domain()).is_none() {
+            return Resolution::Remote(address.clone());
+        }
+        let mut finals = Finals::new(address);
+        let mut open = vec![folded(address)];
+        for _ in 0..=self.limits.depth_max {
+            let targets = match self.round(open, &mut finals).await {
+                Ok(targets) => targets,
+                Err(Unavailable(why)) => return Resolution::Unavailable(why),
+            };
+            open = self.sort_out(targets, &mut finals);
+            if finals.len() + open.len() > self.limits.addresses_max {
+                return Resolution::TooMany;
+            }
+            if open.is_empty() {
+                return finals.into_resolution();
+            }
+        }
+        Resolution::TooDeep
+    }
+
+    /// One step of all open addresses: mailboxes go to `finals`, what aliases name is returned.
+    async fn round(&self, open: Vec<Address>, finals: &mut Finals<'_>) -> Result<Vec<Address>, Unavailable> {
+        let mut cases: Vec<Case> =
+            open.into_iter().filter_map(|address| Some(Case::new(self.domain(address.domain())?, address))).collect();
+        ask_aliases(&mut cases).await?;
+        ask_mailboxes(&mut cases).await?;
+        ask_domain_aliases(&mut cases).await?;
+        let mut targets = Vec::new();
+        for case in cases {
+            let (mailbox, named) = case.close();
+            mailbox.into_iter().for_each(|address| finals.insert(address, true));
+            targets.extend(named);
+        }
+        Ok(targets)
+    }
+
+    /// Targets elsewhere are final; those of ours are returned, each once.
+    fn sort_out(&self, targets: Vec<Address>, finals: &mut Finals<'_>) -> Vec<Address> {
+        let mut seen = HashSet::new();
+        let (ours, elsewhere): (Vec<_>, Vec<_>) =
+            targets.into_iter().partition(|target| self.domain(target.domain()).is_some());
+        elsewhere.into_iter().for_each(|address| finals.insert(address, false));
+        ours.iter().map(folded).filter(|address| seen.insert(address.clone())).collect()
+    }
+}
+
+/// Those who get the mail, in the order in which they were found.
+struct Finals<'a> {
+    asked: &'a Address,
+    found: Vec<Final>,
+    seen: HashSet<Address>,
+}
+
+impl<'a> Finals<'a> {
+    fn new(asked: &'a Address) -> Self {
+        Finals { asked, found: Vec::new(), seen: HashSet::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    fn insert(&mut self, address: Address, local: bool) {
+        if self.seen.insert(address.clone()) {
+            // To write a name in capitals is not to name someone else.
+            let original = (address != folded(self.asked)).then(|| self.asked.clone());
+            self.found.push(Final { address, original, local });
+        }
+    }
+
+    fn into_resolution(mut self) -> Resolution {
+        if self.found.is_empty() && is_postmaster(&folded(self.asked)) {
+            self.insert(folded(self.asked), true);
+        }
+        if self.found.is_empty() { Resolution::Unknown } else { Resolution::Local(self.found) }
+    }
+}
+
+/// One address of ours on its way through the steps of a round.
+struct Case<'a> {
+    domain: &'a Domain,
+    address: Address,
+    /// The address without its tag, where it has one.
+    untagged: Option<Address>,
+    state: State,
+}
+
+enum State {
+    /// No alias and no mailbox so far.
+    Unknown,
+    /// An alias of these, and of its own mailbox where it names itself.
+    Alias { targets: Vec<Address>, names_itself: bool },
+    /// A mailbox, and what else its alias names.
+    Mailbox { mailbox: Address, targets: Vec<Address> },
+}
+
+impl<'a> Case<'a> {
+    fn new(domain: &'a Domain, address: Address) -> Self {
+        let untagged = domain.delimiter.and_then(|delimiter| without_tag(&address, delimiter));
+        Case { domain, address, untagged, state: State::Unknown }
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = &Address> {
+        std::iter::once(&self.address).chain(&self.untagged)
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.addresses().map(|address| address.as_str().to_owned()).collect()
+    }
+
+    fn needs_mailbox(&self) -> bool {
+        matches!(self.state, State::Unknown | State::Alias { names_itself: true, .. })
+    }
+
+    fn set_targets(&mut self, values: &[String], table: &str) -> Result<(), Unavailable> {
+        if values.is_empty() {
+            return Err(Unavailable(format!("table '{table}': the alias for {} names nobody", self.address)));
+        }
+        let mut targets = Vec::with_capacity(values.len());
+        for value in values {
+            let target = value.parse::<Address>().map_err(|error| {
+                Unavailable(format!("table '{table}': the alias for {} names '{value}': {error}", self.address))
+            })?;
+            targets.push(target);
+        }
+        self.set_addresses(targets);
+        Ok(())
+    }
+
+    fn set_addresses(&mut self, mut targets: Vec<Address>) {
+        let before = targets.len();
+        targets.retain(|target| folded(target) != self.address);
+        self.state = State::Alias { names_itself: targets.len() < before, targets };
+    }
+
+    fn set_mailbox(&mut self, mailbox: Address) {
+        let targets = match std::mem::replace(&mut self.state, State::Unknown) {
+            State::Alias { targets, .. } => targets,
+            State::Unknown | State::Mailbox { .. } => Vec::new(),
+        };
+        self.state = State::Mailbox { mailbox, targets };
+    }
+
+    /// Where no table knew the address, what is left. Returns the mailbox, if it is one, and where it leads.
+    fn close(mut self) -> (Option<Address>, Vec<Address>) {
+        if let (State::Unknown, Some(target)) = (&self.state, &self.domain.catch_all) {
+            self.set_addresses(vec![target.clone()]);
+        }
+        match self.state {
+            State::Mailbox { mailbox, targets } => (Some(mailbox), targets),
+            State::Alias { targets, .. } if !targets.is_empty() => (None, targets),
+            _ => (Some(self.address).filter(is_postmaster), Vec::new()),
+        }
+    }
+}
+
+/// Step 1.
+async fn ask_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
+    let questions = cases.iter().map(|case| Question::new(&case.domain.aliases, case.keys())).collect();
+    for (case, found) in cases.iter_mut().zip(ask(questions).await) {
+        if let Some(hit) = found? {
+            case.set_targets(&hit.values, hit.table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Step 2.
+async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
+    let mut wanting: Vec<_> = cases.iter_mut().filter(|case| case.needs_mailbox()).collect();
+    let questions = wanting.iter().map(|case| Question::new(&case.domain.mailboxes, case.keys())).collect();
+    for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
+        let mailbox = match (found?, &case.domain.mailboxes) {
+            (Some(hit), _) => case.addresses().nth(hit.key).cloned(),
+            (None, None) => case.addresses().last().cloned(),
+            (None, Some(_)) => None,
+        };
+        mailbox.into_iter().for_each(|address| case.set_mailbox(address));
+    }
+    Ok(())
+}
+
+/// Step 3.
+async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
+    let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, State::Unknown)).collect();
+    let key = |case: &Case<'_>| vec![format!("@{}", case.address.domain())];
+    let questions = wanting.iter().map(|case| Question::new(&case.domain.aliases, key(case))).collect();
+    for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
+        if let Some(hit) = found? {
+            case.set_targets(&hit.values, hit.table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Keys for one table, of which the first that is there counts.
+struct Question<'a> {
+    table: Option<&'a dyn Table>,
+    keys: Vec<String>,
+}
+
+/// The key that was there, by its place in the question, and what it has.
+struct Hit<'a> {
+    table: &'a str,
+    key: usize,
+    values: Vec<String>,
+}
+
+impl<'a> Question<'a> {
+    fn new(table: &'a Option<Arc<dyn Table>>, keys: Vec<String>) -> Self {
+        Question { table: table.as_deref(), keys }
+    }
+
+    /// The first key that was there. One that the table cannot speak for hides those behind it.
+    fn decide(&self, answers: Vec<Answer>) -> Result<Option<Hit<'a>>, Unavailable> {
+        let Some(table) = self.table.map(Table::name) else { return Ok(None) };
+        if answers.len() != self.keys.len() {
+            return Err(Unavailable(format!("table '{table}' left a question without an answer")));
+        }
+        for (key, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Answer::Found(values) => return Ok(Some(Hit { table, key, values })),
+                Answer::NotFound => {}
+                Answer::Unavailable(why) => return Err(Unavailable(why)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Puts the questions, those for one table in one lookup; the results are in their order.
+async fn ask(questions: Vec<Question<'_>>) -> Vec<Result<Option<Hit<'_>>, Unavailable>> {
+    let mut answers: Vec<Vec<Answer>> = questions.iter().map(|_| Vec::new()).collect();
+    let mut open: Vec<usize> = (0..questions.len()).filter(|&place| questions[place].table.is_some()).collect();
+    while let Some(table) = open.first().and_then(|&place| questions[place].table) {
+        let (together, others): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|&place| questions[place].table.is_some_and(|other| is_same(table, other)));
+        let keys: Vec<&str> = together.iter().flat_map(|&place| &questions[place].keys).map(String::as_str).collect();
+        let mut given = table.lookup(&keys).await.into_iter();
+        for place in together {
+            answers[place] = given.by_ref().take(questions[place].keys.len()).collect();
+        }
+        open = others;
+    }
+    questions.iter().zip(answers).map(|(question, answers)| question.decide(answers)).collect()
+}
+
+fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
+    std::ptr::addr_eq(one, other)
+}
+
+/// The address as tables have it.
+fn folded(address: &Address) -> Address {
+    // Folding may make a name too long or change nothing that matters; then it stays.
+    Address::new(&fold(&address.mailbox_name()), address.domain()).unwrap_or_else(|_| address.clone())
+}
+
+fn is_postmaster(address: &Address) -> bool {
+    address.local() == "postmaster"
+}
+
+fn without_tag(address: &Address, delimiter: char) -> Option<Address> {
+    let name = address.mailbox_name();
+    let (name, _) = name.split_once(delimiter)?;
+    Address::new(name, address.domain()).ok()
+}

@@ -1,0 +1,282 @@
+//! What an address is and who gets its mail: each rule of the directory.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use lookup::directory::{Directory, Domain, Final, Limits, Resolution};
+use lookup::{Answer, Answers, Table};
+use mail::Address;
+
+/// A table that remembers what it was asked, and is broken for the keys that have no values.
+struct Script {
+    entries: HashMap<String, String>,
+    asked: Mutex<Vec<Vec<String>>>,
+}
+
+impl Script {
+    fn new(entries: &[(&str, &str)]) -> Arc<Self> {
+        let entries = entries.iter().map(|&(key, values)| (key.to_owned(), values.to_owned())).collect();
+        Arc::new(Script { entries, asked: Mutex::new(Vec::new()) })
+    }
+
+    fn answer(&self, key: &str) -> Answer {
+        match self.entries.get(key).map(String::as_str) {
+            None => Answer::NotFound,
+            Some("DOWN") => Answer::Unavailable("it is down".into()),
+            Some("") => Answer::Found(Vec::new()),
+            Some(values) => Answer::Found(values.split(' ').map(str::to_owned).collect()),
+        }
+    }
+
+    fn asked(&self) -> Vec<Vec<String>> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Table for Script {
+    fn name(&self) -> &str {
+        "script"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        self.asked.lock().unwrap().push(keys.iter().map(|&key| key.to_owned()).collect());
+        Box::pin(std::future::ready(keys.iter().map(|key| self.answer(key)).collect()))
+    }
+}
+
+fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain {
+    Domain {
+        name: name.into(),
+        mailboxes: Some(mailboxes.clone()),
+        aliases: Some(aliases.clone()),
+        catch_all: None,
+        delimiter: Some('+'),
+        transport: "maildir".into(),
+    }
+}
+
+/// `x.org`, with these mailboxes and aliases.
+fn x_org(mailboxes: &[&str], aliases: &[(&str, &str)]) -> Domain {
+    let mailboxes: Vec<_> = mailboxes.iter().map(|&mailbox| (mailbox, "")).collect();
+    domain("x.org", &Script::new(&mailboxes), &Script::new(aliases))
+}
+
+fn address(text: &str) -> Address {
+    text.parse().unwrap()
+}
+
+fn resolve_in(directory: &Directory, text: &str) -> Resolution {
+    let address = address(text);
+    let resolving: std::pin::Pin<&mut (dyn Future<Output = Resolution> + Send)> = pin!(directory.resolve(&address));
+    match resolving.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(resolution) => resolution,
+        Poll::Pending => panic!("local tables must not wait"),
+    }
+}
+
+fn resolve(domain: Domain, text: &str) -> Resolution {
+    resolve_in(&Directory::new(vec![domain], Limits::default()), text)
+}
+
+/// Mailboxes of ours, and where one begins with `>` an address elsewhere; all of them reached from `original`.
+fn local(addresses: &[&str], original: Option<&str>) -> Resolution {
+    let finals = addresses.iter().map(|text| Final {
+        address: address(text.trim_start_matches('>')),
+        original: original.map(address),
+        local: !text.starts_with('>'),
+    });
+    Resolution::Local(finals.collect())
+}
+
+#[test]
+fn a_domain_that_is_not_ours_is_remote_and_no_table_is_asked() {
+    let (mailboxes, aliases) = (Script::new(&[]), Script::new(&[]));
+    let directory = Directory::new(vec![domain("X.org", &mailboxes, &aliases)], Limits::default());
+    assert_eq!(resolve_in(&directory, "Bob@y.org"), Resolution::Remote(address("Bob@y.org")));
+    assert!(mailboxes.asked().is_empty() && aliases.asked().is_empty());
+    assert_eq!(directory.domain("x.org").map(|domain| &*domain.transport), Some("maildir"));
+}
+
+#[test]
+fn a_mailbox_is_found_whatever_the_case() {
+    assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "Bob@X.ORG"), local(&["bob@x.org"], None));
+    assert_eq!(resolve(x_org(&["jürgen@x.org"], &[]), "JÜRGEN@x.org"), local(&["jürgen@x.org"], None));
+}
+
+#[test]
+fn who_is_nobody_is_unknown() {
+    assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "carol@x.org"), Resolution::Unknown);
+}
+
+#[test]
+fn without_a_table_of_mailboxes_everyone_exists_and_tags_make_no_mailboxes() {
+    let everyone = || Domain { mailboxes: None, aliases: None, ..x_org(&[], &[]) };
+    assert_eq!(resolve(everyone(), "anyone@x.org"), local(&["anyone@x.org"], None));
+    assert_eq!(resolve(everyone(), "anyone+tag@x.org"), local(&["anyone@x.org"], Some("anyone+tag@x.org")));
+    let no_tags = Domain { delimiter: None, ..everyone() };
+    assert_eq!(resolve(no_tags, "anyone+tag@x.org"), local(&["anyone+tag@x.org"], None));
+}
+
+#[test]
+fn a_tag_is_cut_off_only_where_the_whole_address_is_nobody() {
+    let domain = || x_org(&["bob@x.org", "bob+own@x.org"], &[("team@x.org", "bob@x.org"), ("team+y@x.org", "z@y.org")]);
+    assert_eq!(resolve(domain(), "bob+list@x.org"), local(&["bob@x.org"], Some("bob+list@x.org")));
+    assert_eq!(resolve(domain(), "bob+own@x.org"), local(&["bob+own@x.org"], None));
+    assert_eq!(resolve(domain(), "team+list@x.org"), local(&["bob@x.org"], Some("team+list@x.org")));
+    assert_eq!(resolve(domain(), "team+y@x.org"), local(&[">z@y.org"], Some("team+y@x.org")));
+    assert_eq!(resolve(domain(), "+bob@x.org"), Resolution::Unknown);
+}
+
+#[test]
+fn an_alias_comes_before_a_mailbox_and_both_addresses_are_kept() {
+    let domain = x_org(&["bob@x.org", "carol@x.org"], &[("bob@x.org", "Carol@x.org Dave@y.org")]);
+    assert_eq!(resolve(domain, "Bob@x.org"), local(&[">Dave@y.org", "carol@x.org"], Some("Bob@x.org")));
+}
+
+#[test]
+fn an_alias_that_names_itself_stands_for_its_mailbox() {
+    let aliases = [("bob@x.org", "BOB@x.org c@y.org"), ("eve@x.org", "eve+kept@x.org")];
+    let domain = || x_org(&["bob@x.org", "eve@x.org"], &aliases);
+    let Resolution::Local(mut finals) = resolve(domain(), "bob@x.org") else { panic!("bob is known") };
+    finals.sort_by_key(|last| last.local);
+    assert_eq!((finals[0].address.as_str(), &finals[0].original), ("c@y.org", &Some(address("bob@x.org"))));
+    assert_eq!((finals[1].address.as_str(), &finals[1].original), ("bob@x.org", &None));
+    assert_eq!(finals.len(), 2);
+    assert_eq!(resolve(domain(), "eve@x.org"), local(&["eve@x.org"], None));
+}
+
+#[test]
+fn who_is_named_twice_gets_it_once() {
+    let aliases =
+        [("all@x.org", "one@x.org two@x.org c@y.org"), ("one@x.org", "bob@x.org"), ("two@x.org", "bob@x.org c@y.org")];
+    let domain = x_org(&["bob@x.org"], &aliases);
+    assert_eq!(resolve(domain, "all@x.org"), local(&[">c@y.org", "bob@x.org"], Some("all@x.org")));
+}
+
+#[test]
+fn aliases_in_a_loop_are_too_deep() {
+    let domain = || x_org(&["d@x.org"], &[("a@x.org", "b@x.org d@x.org"), ("b@x.org", "a@x.org")]);
+    assert_eq!(resolve(domain(), "a@x.org"), Resolution::TooDeep);
+}
+
+#[test]
+fn the_last_alias_that_the_limit_allows_still_leads_on() {
+    let chain: Vec<_> = (0..20).map(|n| (format!("a{n}@x.org"), format!("a{}@x.org", n + 1))).collect();
+    let aliases: Vec<_> = chain.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let domain = || x_org(&["a20@x.org"], &aliases);
+    assert_eq!(resolve(domain(), "a10@x.org"), local(&["a20@x.org"], Some("a10@x.org")));
+    assert_eq!(resolve(domain(), "a9@x.org"), Resolution::TooDeep);
+}
+
+#[test]
+fn more_addresses_than_the_limit_are_too_many() {
+    let list = |count: usize| (0..count).map(|n| format!("a{n}@y.org")).collect::<Vec<_>>().join(" ");
+    let domain = || x_org(&[], &[("few@x.org", &list(1000)), ("many@x.org", &list(1001))]);
+    assert!(matches!(resolve(domain(), "few@x.org"), Resolution::Local(finals) if finals.len() == 1000));
+    assert_eq!(resolve(domain(), "many@x.org"), Resolution::TooMany);
+}
+
+#[test]
+fn an_alias_of_the_domain_comes_after_its_mailboxes_and_before_the_catch_all() {
+    let domain = || Domain {
+        catch_all: Some(address("never@y.org")),
+        ..x_org(&["bob@x.org"], &[("@x.org", "all@y.org"), ("carol@x.org", "c@y.org")])
+    };
+    assert_eq!(resolve(domain(), "bob@x.org"), local(&["bob@x.org"], None));
+    assert_eq!(resolve(domain(), "carol@x.org"), local(&[">c@y.org"], Some("carol@x.org")));
+    assert_eq!(resolve(domain(), "dave@x.org"), local(&[">all@y.org"], Some("dave@x.org")));
+}
+
+#[test]
+fn the_catch_all_gets_what_nobody_else_gets_and_may_be_an_alias() {
+    let domain =
+        || Domain { catch_all: Some(address("rest@x.org")), ..x_org(&["bob@x.org"], &[("rest@x.org", "bob@x.org")]) };
+    assert_eq!(resolve(domain(), "nobody@x.org"), local(&["bob@x.org"], Some("nobody@x.org")));
+    assert_eq!(resolve(domain(), "bob@x.org"), local(&["bob@x.org"], None));
+}
+
+#[test]
+fn a_catch_all_that_is_nobody_makes_no_mailbox() {
+    let domain = Domain { catch_all: Some(address("ghost@x.org")), ..x_org(&[], &[]) };
+    assert_eq!(resolve(domain, "nobody@x.org"), Resolution::Unknown);
+}
+
+#[test]
+fn targets_that_are_nobody_are_dropped_while_others_remain() {
+    let domain = || x_org(&["bob@x.org"], &[("team@x.org", "bob@x.org gone@x.org"), ("old@x.org", "gone@x.org")]);
+    assert_eq!(resolve(domain(), "team@x.org"), local(&["bob@x.org"], Some("team@x.org")));
+    assert_eq!(resolve(domain(), "old@x.org"), Resolution::Unknown);
+}
+
+#[test]
+fn the_postmaster_is_always_known() {
+    let mailbox = local(&["postmaster@x.org"], None);
+    assert_eq!(resolve(x_org(&[], &[]), "PostMaster@x.org"), mailbox);
+    assert_eq!(resolve(x_org(&[], &[("postmaster@x.org", "gone@x.org")]), "postmaster@x.org"), mailbox);
+    let aliased = x_org(&[], &[("postmaster@x.org", "root@y.org")]);
+    assert_eq!(resolve(aliased, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
+    let catch_all = Domain { catch_all: Some(address("root@y.org")), ..x_org(&[], &[]) };
+    assert_eq!(resolve(catch_all, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
+}
+
+#[test]
+fn unavailable_is_never_taken_for_not_found() {
+    let down = Resolution::Unavailable("it is down".into());
+    let mailboxes = Script::new(&[("bob@x.org", ""), ("carol@x.org", "DOWN"), ("erin@x.org", "")]);
+    let aliases = Script::new(&[
+        ("bob@x.org", "DOWN"),
+        ("team@x.org", "erin@x.org carol@x.org"),
+        ("erin@x.org", "erin@x.org"),
+        ("postmaster@x.org", "DOWN"),
+        ("tagged@x.org", "DOWN"),
+        ("tagged+a@x.org", "erin@x.org"),
+        ("@x.org", "DOWN"),
+    ]);
+    let domain = || Domain { catch_all: Some(address("erin@x.org")), ..domain("x.org", &mailboxes, &aliases) };
+    for text in ["bob@x.org", "carol@x.org", "team@x.org", "postmaster@x.org", "bob+tag@x.org", "nobody@x.org"] {
+        assert_eq!(resolve(domain(), text), down, "{text}");
+    }
+    // What comes behind the first answer does not matter.
+    assert_eq!(resolve(domain(), "tagged+a@x.org"), local(&["erin@x.org"], Some("tagged+a@x.org")));
+}
+
+#[test]
+fn an_alias_that_names_no_address_is_a_fault_of_the_table_and_not_of_the_sender() {
+    let domain = || x_org(&[], &[("bob@x.org", "carol"), ("none@x.org", "")]);
+    let Resolution::Unavailable(why) = resolve(domain(), "bob@x.org") else { panic!("the alias is wrong") };
+    assert_eq!(why, "table 'script': the alias for bob@x.org names 'carol': the domain is missing");
+    assert!(matches!(resolve(domain(), "none@x.org"), Resolution::Unavailable(_)));
+}
+
+struct Mute;
+
+impl Table for Mute {
+    fn name(&self) -> &str {
+        "mute"
+    }
+
+    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+}
+
+#[test]
+fn a_table_that_leaves_a_question_open_is_unavailable() {
+    let domain = Domain { mailboxes: Some(Arc::new(Mute)), ..x_org(&[], &[]) };
+    assert!(matches!(resolve(domain, "bob@x.org"), Resolution::Unavailable(_)));
+}
+
+#[test]
+fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
+    let mailboxes = Script::new(&[("a@x.org", ""), ("b@y.org", "")]);
+    let aliases = Script::new(&[("team@x.org", "a@x.org b+t@y.org A@x.org")]);
+    let domains = vec![domain("x.org", &mailboxes, &aliases), domain("y.org", &mailboxes, &aliases)];
+    let directory = Directory::new(domains, Limits::default());
+    assert_eq!(resolve_in(&directory, "team@x.org"), local(&["a@x.org", "b@y.org"], Some("team@x.org")));
+    assert_eq!(aliases.asked(), [vec!["team@x.org"], vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
+    assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
+}
