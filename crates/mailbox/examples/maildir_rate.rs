@@ -28,7 +28,8 @@ fn main() -> Result<(), String> {
     let load = parse().ok_or("usage: maildir_rate FOLDER LETTERS FOLDERS TURN [THREADS]")?;
     let start = Instant::now();
     let failed: u64 = std::thread::scope(|scope| {
-        let wheels: Vec<_> = (0..load.threads).map(|lane| scope.spawn(|| deliver(&load, lane))).collect();
+        let load = &load;
+        let wheels: Vec<_> = (0..load.threads).map(|lane| scope.spawn(move || deliver(load, lane))).collect();
         wheels.into_iter().map(|wheel| wheel.join().expect("a wheel does not panic")).sum()
     });
     let elapsed = start.elapsed();
