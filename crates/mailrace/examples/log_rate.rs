@@ -1,0 +1,55 @@
+//! How much a log line costs the thread that states the fact, at full speed and at 25,000 lines a second.
+//!
+//! `cargo run --release -p mailrace --example log_rate -- FILE`
+
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use mail::{Fact, Journal, QueueId, SpoolId, Timestamp};
+use mailrace::config::{self, LogTarget};
+use mailrace::log::Log;
+
+const LINES: u64 = 100_000;
+const LINES_PER_MS: u64 = 25;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let file = std::env::args().nth(1).ok_or("name a file to log to")?;
+    for paced in [false, true] {
+        let log = Log::open(&config::Log { to: LogTarget::File(file.clone().into()), ..config::Log::default() })?;
+        let begin = Instant::now();
+        let spent = run(&log, paced)?;
+        let elapsed = begin.elapsed();
+        log.close();
+        let (pace, each) = (if paced { "paced" } else { "full speed" }, spent.as_nanos() / u128::from(LINES));
+        println!("{pace}: {LINES} lines in {elapsed:.2?}, {each} ns a line in the caller, {} dropped", log.dropped());
+    }
+    Ok(())
+}
+
+/// Time spent in the log's own calls.
+fn run(log: &Log, paced: bool) -> Result<Duration, Box<dyn Error>> {
+    let mut spent = Duration::ZERO;
+    for burst in 0..LINES / LINES_PER_MS {
+        let facts = (0..LINES_PER_MS).map(|n| fact(burst * LINES_PER_MS + n)).collect::<Result<Vec<_>, _>>()?;
+        let begin = Instant::now();
+        facts.into_iter().for_each(|fact| log.write(fact));
+        spent += begin.elapsed();
+        if paced {
+            thread::sleep(Duration::from_millis(1).saturating_sub(begin.elapsed()));
+        }
+    }
+    Ok(spent)
+}
+
+fn fact(sequence: u64) -> Result<Fact, Box<dyn Error>> {
+    Ok(Fact::Received {
+        id: QueueId::new(SpoolId::new(Timestamp::from(SystemTime::now()).millis()), 0, sequence),
+        client: Some("192.0.2.1".parse()?),
+        helo: "mx.example.net".into(),
+        sender: Some("news-bounces@example.org".parse()?),
+        recipients: 1,
+        size: 6000,
+        protocol: "ESMTP",
+    })
+}
