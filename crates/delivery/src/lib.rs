@@ -1,1 +1,3 @@
-//! placeholder
+//! One attempt at one next hop, and the text of bounces.
+
+pub mod bounce;
