@@ -1,6 +1,6 @@
 //! Bounces as they are read: golden texts, and what must hold for any of them.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where its premises fail")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use delivery::bounce::{Bounce, Notice, ORIGINAL_OCTETS_MAX, Undelivered, compose};
 use mail::{BodyFlags, Client, Enhanced, Envelope, Notify, QueueId, Recipient, Reply, Return, SpoolId, Timestamp};

@@ -12,8 +12,9 @@
 //! An outcome is handled in two steps, because it must be durable before it has any effect: [`Queue::judge`] says what
 //! it means and changes nothing, the caller records that, then [`Queue::report`] acts on it.
 //!
-//! Memory: a recipient takes 20 bytes, 16 more while it waits, and a message 48. No operation costs more than
-//! O(log n), and no structure is ever copied as a whole to grow.
+//! Memory: a recipient takes 20 bytes, 16 more while it waits, and a message 48; a sender with something ready at a
+//! destination up to 90. Each recipient that is admitted, woken, taken or reported costs O(log n), and no store of
+//! recipients or messages is ever copied as a whole to grow.
 
 mod chain;
 mod destinations;
