@@ -44,6 +44,8 @@ mod limits;
 mod parameters;
 mod path;
 mod replies;
+#[cfg(test)]
+mod tests;
 mod verbs;
 
 use std::collections::VecDeque;

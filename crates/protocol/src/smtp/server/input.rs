@@ -21,12 +21,15 @@ impl Session {
     }
 
     pub(super) fn work_on_backlog(&mut self, body: &mut impl BodySink) {
-        let backlog = std::mem::take(&mut self.backlog);
-        self.backlog_used += self.work(&backlog[self.backlog_used..], body);
-        if self.backlog_used < backlog.len() {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let used = self.backlog_used + self.work(&backlog[self.backlog_used..], body);
+        self.backlog_used = 0;
+        if matches!(self.state, State::Asked(_)) && used < backlog.len() {
             self.backlog = backlog;
-        } else {
-            self.backlog_used = 0;
+            self.backlog_used = used;
+        } else if used < backlog.len() {
+            // Part of a line, for which the peer may let us wait: not worth a big buffer.
+            self.backlog = backlog.split_off(used);
         }
     }
 

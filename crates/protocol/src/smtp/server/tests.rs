@@ -1,0 +1,167 @@
+//! What holds for any bytes from outside, in any pieces; and what a session costs while nobody speaks.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What came of some input.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    output: Vec<u8>,
+    /// Each with the bytes of its message, if it has one.
+    actions: Vec<(Action, Vec<u8>)>,
+    closed: bool,
+}
+
+/// Limits that short inputs reach.
+fn small_limits() -> Limits {
+    Limits {
+        command_line_octets_max: 64,
+        commands_max: 6,
+        errors_max: 6,
+        recipients_max: 2,
+        message_octets_max: 60,
+        header_octets_max: 40,
+        received_max: 1,
+        ..Limits::default()
+    }
+}
+
+fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
+    let config = Config { hostname: "mx.example.org".into(), flavor, limits };
+    Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
+}
+
+/// Some questions are answered with no, always the same ones.
+fn answer(question: &Question) -> Answer {
+    let refused = match question {
+        Question::Recipient(request) => request.address.as_str().starts_with('n'),
+        Question::Message(end) => end.octets % 5 == 4,
+        Question::Mail(request) => request.size == Some(7),
+        Question::Data => false,
+    };
+    if refused { Answer::Refuse(Reply::plain(451, "not now")) } else { Answer::Accept }
+}
+
+/// Plays the pieces; with `late`, no question is answered before three pieces have come.
+fn play<'a>(mut session: Session, pieces: impl Iterator<Item = &'a [u8]>, late: bool) -> Outcome {
+    let (mut outcome, mut body) = (Outcome::default(), Vec::new());
+    for (index, piece) in pieces.enumerate() {
+        session.handle_input(Timestamp(0), piece, &mut body);
+        if !late || index % 3 == 2 {
+            settle(&mut session, &mut outcome, &mut body);
+        }
+    }
+    settle(&mut session, &mut outcome, &mut body);
+    session.handle_end();
+    settle(&mut session, &mut outcome, &mut body);
+    outcome.closed = session.wants_close();
+    outcome
+}
+
+fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
+    while let Some(action) = session.poll_action() {
+        let mut message = Vec::new();
+        match &action {
+            Action::Ask(question) => {
+                if let Question::Message(_) = question {
+                    message = std::mem::take(body);
+                }
+                let answer = answer(question);
+                session.handle_answer(Timestamp(0), answer, body);
+            }
+            Action::Abandon => body.clear(),
+            Action::Refused { .. } => {}
+        }
+        outcome.actions.push((action, message));
+    }
+    assert!(session.backlog.len() - session.backlog_used < session.config.limits.command_line_octets_max);
+    outcome.output.extend_from_slice(session.output());
+    session.handle_sent(session.output().len());
+    assert_eq!((session.output.capacity(), session.actions.capacity()), (0, 0));
+}
+
+/// Words of the protocol and bytes that hurt, so that chance gets beyond the greeting.
+fn input() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        4 => Just(&b"EHLO c\r\n"[..]),
+        8 => Just(&b"MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\n"[..]),
+        2 => Just(&b"MAIL FROM:<> SIZE=7\r\n"[..]),
+        2 => Just(&b"RCPT TO:<no@d.example> NOTIFY=NEVER\r\n"[..]),
+        8 => Just(&b"DATA\r\n"[..]),
+        4 => Just(&b"BDAT 9\r\n"[..]),
+        4 => Just(&b"BDAT 4 LAST\r\n"[..]),
+        2 => Just(&b"BDAT 0 LAST\r\n"[..]),
+        1 => Just(&b"BDAT 99\r\n"[..]),
+        1 => Just(&b"LHLO c\r\n"[..]),
+        1 => Just(&b"RSET\r\n"[..]),
+        1 => Just(&b"NOOP\r\n"[..]),
+        8 => Just(&b"\r\n.\r\n"[..]),
+        2 => Just(&b"\r\n"[..]),
+        2 => Just(&b"Received: x\r\n"[..]),
+        2 => Just(&b"a line of text\r\n"[..]),
+        1 => Just(&b"\n"[..]),
+        1 => Just(&b"\r"[..]),
+        1 => Just(&b"."[..]),
+        1 => Just(&b"\0"[..]),
+        1 => Just(&b" "[..]),
+        1 => Just(&[b'x'; 70][..]),
+    ];
+    let piece = prop_oneof![9 => word.prop_map(<[u8]>::to_vec), 1 => prop::collection::vec(any::<u8>(), 1..6)];
+    let greeting = prop::sample::select(vec![&b"EHLO c\r\n"[..], b"LHLO c\r\n", b""]);
+    (greeting, prop::collection::vec(piece, 0..24)).prop_map(|(greeting, pieces)| [greeting, &pieces.concat()].concat())
+}
+
+/// The input cut at these places, as far as it has them.
+fn cut<'a>(input: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = input;
+    sizes.iter().cycle().map_while(move |&size| {
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_in_any_pieces_give_the_same(
+        input in input(),
+        sizes in prop::collection::vec(1..40usize, 1..8),
+        lmtp: bool,
+        mend: bool,
+        late: bool,
+    ) {
+        let flavor = if lmtp { Flavor::Lmtp } else { Flavor::Smtp };
+        let whole = play(session(flavor, mend, small_limits()), std::iter::once(&input[..]), false);
+        let pieces = play(session(flavor, mend, small_limits()), cut(&input, &sizes), late);
+        prop_assert_eq!(&whole, &pieces);
+        for (action, message) in &whole.actions {
+            let Action::Ask(Question::Message(end)) = action else { continue };
+            let text = String::from_utf8_lossy(message).replace("\r\n", "");
+            prop_assert!(!text.contains(['\r', '\n']), "a bare newline was passed on");
+            prop_assert!(message.len() <= 60);
+            prop_assert_eq!(end.octets, message.len() as u64);
+            prop_assert_eq!(end.flags.ends_in_crlf, message.is_empty() || message.ends_with(b"\r\n"));
+            prop_assert_eq!(end.flags.eight_bit, !message.is_ascii());
+            let dots = message.starts_with(b".") || message.windows(3).any(|three| three == b"\r\n.");
+            prop_assert_eq!(end.flags.dot_lines, dots);
+        }
+    }
+}
+
+#[test]
+fn an_idle_session_is_small_and_keeps_no_buffers() {
+    let mut session = session(Flavor::Smtp, false, Limits::default());
+    let (mut outcome, mut body) = (Outcome::default(), Vec::new());
+    let dialogue = b"EHLO client.example\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\n";
+    for piece in dialogue.chunks(30) {
+        session.handle_input(Timestamp(0), piece, &mut body);
+        settle(&mut session, &mut outcome, &mut body);
+    }
+    assert_eq!(outcome.actions.len(), 4);
+    let heap = session.backlog.capacity() + session.output.capacity() + session.actions.capacity() + session.helo.len();
+    assert_eq!(heap, "client.example".len());
+    assert!(size_of::<Session>() <= 400, "{} bytes", size_of::<Session>());
+}

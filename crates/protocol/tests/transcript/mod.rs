@@ -1,0 +1,177 @@
+//! Reads transcripts of SMTP sessions; the format is told in `tests/transcripts/README.md`. This knows nothing of the
+//! machine, so that a runner over TCP can play the same files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One file.
+pub(crate) struct Transcript {
+    /// The file's name without its ending.
+    pub(crate) name: String,
+    /// Settings of the server: a name and a value.
+    pub(crate) settings: Vec<(String, String)>,
+    /// What happens, in order.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One thing that happens or is expected.
+pub(crate) struct Step {
+    /// The line of the file where it begins.
+    pub(crate) line: usize,
+    /// What it is.
+    pub(crate) event: Event,
+}
+
+/// The kinds of steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The client sends these bytes: all its lines up to the next other step.
+    Send(Vec<u8>),
+    /// The server sends exactly this line.
+    Line(String),
+    /// The server sends a line that begins so.
+    Prefix(String),
+    /// The server closes.
+    Closed,
+    /// Time passes.
+    Wait(Duration),
+    /// The client closes its side.
+    End,
+    /// The server is told to stop.
+    Shutdown,
+    /// From here on the question is answered so: a code, an enhanced code as three numbers, a text.
+    Script { question: String, code: u16, enhanced: (u8, u16, u16), text: String },
+    /// What became of the mail, and for messages their bytes.
+    Outcome { text: String, body: Vec<u8> },
+}
+
+impl Transcript {
+    /// All transcripts of the folder, by name.
+    pub(crate) fn all() -> Vec<Transcript> {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/transcripts");
+        let entries = std::fs::read_dir(folder).expect("the folder of the transcripts is there");
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("its entries can be read").path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|ending| ending == "smtp"));
+        paths.sort();
+        let read = |path: &PathBuf| std::fs::read_to_string(path).expect("a transcript is a text file");
+        paths
+            .iter()
+            .map(|path| Transcript::parse(&path.file_stem().unwrap_or_default().to_string_lossy(), &read(path)))
+            .collect()
+    }
+
+    /// Reads the text of one. A line that is not understood is a panic that names it.
+    pub(crate) fn parse(name: &str, text: &str) -> Transcript {
+        let mut transcript = Transcript { name: name.to_owned(), settings: Vec::new(), steps: Vec::new() };
+        for (index, line) in text.lines().enumerate() {
+            let understood = transcript.take(index + 1, line);
+            assert!(understood.is_some(), "{name}.smtp:{}: not understood: {line}", index + 1);
+        }
+        transcript
+    }
+
+    fn take(&mut self, number: usize, line: &str) -> Option<()> {
+        let (mark, rest) = line.split_at_checked(2).unwrap_or((line, ""));
+        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        match mark {
+            "" | "# " | "#" => {}
+            "% " => {
+                let (name, value) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.settings.push((name.to_owned(), value.to_owned()));
+            }
+            "C:" => self.send(number, [rest.as_bytes(), b"\r\n"].concat()),
+            "C|" => self.send(number, unescape(rest)?),
+            "B:" => self.body([rest.as_bytes(), b"\r\n"].concat())?,
+            "B|" => self.body(unescape(rest)?)?,
+            "S:" => self.push(number, Event::Line(rest.to_owned())),
+            "S~" => self.push(number, Event::Prefix(rest.to_owned())),
+            "= " => self.push(number, (rest == "closed").then_some(Event::Closed)?),
+            "@ " => self.push(number, moment(rest)?),
+            "? " => self.push(number, script(rest)?),
+            "> " => self.push(number, Event::Outcome { text: rest.to_owned(), body: Vec::new() }),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn push(&mut self, line: usize, event: Event) {
+        self.steps.push(Step { line, event });
+    }
+
+    fn send(&mut self, line: usize, bytes: Vec<u8>) {
+        match self.steps.last_mut() {
+            Some(Step { event: Event::Send(before), .. }) => before.extend(bytes),
+            _ => self.push(line, Event::Send(bytes)),
+        }
+    }
+
+    fn body(&mut self, bytes: Vec<u8>) -> Option<()> {
+        match self.steps.last_mut() {
+            Some(Step { event: Event::Outcome { body, .. }, .. }) => {
+                body.extend(bytes);
+                Some(())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn moment(text: &str) -> Option<Event> {
+    match text {
+        "end" => Some(Event::End),
+        "shutdown" => Some(Event::Shutdown),
+        _ => text.strip_prefix('+').and_then(duration).map(Event::Wait),
+    }
+}
+
+/// `500ms`, `30s`, `5m`, `2h`.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let unit_ms = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(text[..digits].parse::<u64>().ok()? * unit_ms))
+}
+
+/// `rcpt bob@x.example -> 550 5.1.1 text`.
+fn script(text: &str) -> Option<Event> {
+    let (question, reply) = text.split_once(" -> ")?;
+    let mut words = reply.splitn(3, ' ');
+    let code = words.next()?.parse().ok()?;
+    let mut numbers = words.next()?.split('.');
+    let enhanced = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    let text = words.next()?.to_owned();
+    Some(Event::Script { question: question.trim().to_owned(), code, enhanced, text })
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'\\' {
+            bytes.push(first);
+            continue;
+        }
+        let (&kind, after) = rest.split_first()?;
+        rest = after;
+        bytes.push(match kind {
+            b'r' => b'\r',
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'0' => 0,
+            b'\\' => b'\\',
+            b'x' => {
+                let (digits, after) = rest.split_at_checked(2)?;
+                rest = after;
+                u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            _ => return None,
+        });
+    }
+    Some(bytes)
+}

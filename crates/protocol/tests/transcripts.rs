@@ -1,0 +1,296 @@
+//! Plays the transcripts of `tests/transcripts` against the machine, in memory, each in several paces. Whatever the
+//! pace, the output, the messages and the log must be the same.
+
+mod transcript;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
+use protocol::smtp::server::{
+    Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+};
+use transcript::{Event, Step, Transcript, duration};
+
+/// How the input comes.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    /// What the client sends together comes together.
+    Whole,
+    /// In pieces of this many bytes.
+    Pieces(usize),
+    /// Whole, but cut after this many bytes of the session.
+    CutAt(usize),
+    /// A byte at a time, and no question is answered before all that the client sends together has come.
+    Late,
+}
+
+#[test]
+fn every_transcript_holds_however_the_input_is_cut() {
+    let transcripts = Transcript::all();
+    assert!(transcripts.len() > 15, "the transcripts are there");
+    for transcript in &transcripts {
+        let octets: usize = transcript.steps.iter().map(|step| sent_octets(&step.event)).sum();
+        let whole = Run::play(transcript, Pace::Whole);
+        let cuts = (1..octets).map(Pace::CutAt);
+        for pace in [1, 2, 3, 7].map(Pace::Pieces).into_iter().chain([Pace::Late]).chain(cuts) {
+            assert_eq!(Run::play(transcript, pace), whole, "{}.smtp at {pace:?}", transcript.name);
+        }
+    }
+}
+
+fn sent_octets(event: &Event) -> usize {
+    if let Event::Send(bytes) = event { bytes.len() } else { 0 }
+}
+
+/// All that a session gave out.
+#[derive(Debug, PartialEq, Eq)]
+struct Record {
+    output: String,
+    outcomes: Vec<(String, Vec<u8>)>,
+}
+
+/// A session with its driver.
+struct Run<'a> {
+    transcript: &'a Transcript,
+    pace: Pace,
+    session: Session,
+    now: Timestamp,
+    script: HashMap<&'a str, Reply>,
+    body: Vec<u8>,
+    kept: usize,
+    octets_in: usize,
+    /// Output that was not expected yet.
+    pending: Vec<u8>,
+    /// Outcomes that were not named yet.
+    unnamed: Vec<(String, Vec<u8>)>,
+    record: Record,
+}
+
+impl<'a> Run<'a> {
+    fn play(transcript: &'a Transcript, pace: Pace) -> Record {
+        let (config, peer) = settings(transcript);
+        let now = Timestamp(1_000_000);
+        let mut run = Run {
+            transcript,
+            pace,
+            session: Session::new(Arc::new(config), peer, now),
+            now,
+            script: HashMap::new(),
+            body: Vec::new(),
+            kept: 0,
+            octets_in: 0,
+            pending: Vec::new(),
+            unnamed: Vec::new(),
+            record: Record { output: String::new(), outcomes: Vec::new() },
+        };
+        run.settle();
+        for step in &transcript.steps {
+            run.step(step);
+        }
+        run.check_all_expected("the end");
+        let left = run.unnamed.iter().find(|(text, _)| is_strict(text));
+        assert_eq!(left, None, "{}.smtp at {pace:?}: an outcome that is not named", transcript.name);
+        run.record
+    }
+
+    fn step(&mut self, step: &'a Step) {
+        let place = format!("{}.smtp:{} at {:?}", self.transcript.name, step.line, self.pace);
+        match &step.event {
+            Event::Line(line) => assert_eq!(self.next_line().as_deref(), Some(line.as_str()), "{place}"),
+            Event::Prefix(prefix) => {
+                let line = self.next_line().unwrap_or_default();
+                assert!(line.starts_with(prefix), "{place}: expected {prefix}..., found {line:?}");
+            }
+            Event::Closed => assert!(self.session.wants_close(), "{place}: still open"),
+            Event::Outcome { text, body } => self.check_outcome(text, body, &place),
+            Event::Script { question, code, enhanced: (class, subject, detail), text } => {
+                let reply = Reply::new(*code, Enhanced(*class, *subject, *detail), text.clone());
+                self.script.insert(question, reply);
+            }
+            event => {
+                self.check_all_expected(&place);
+                self.happen(event);
+                self.settle();
+            }
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        match event {
+            Event::Send(bytes) => self.send(bytes),
+            Event::End => self.session.handle_end(),
+            Event::Shutdown => self.session.handle_shutdown(self.now),
+            Event::Wait(span) => {
+                self.now = self.now + *span;
+                if self.session.poll_deadline().is_some_and(|deadline| deadline <= self.now) {
+                    self.session.handle_timeout(self.now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let (before, late) = (self.octets_in, matches!(self.pace, Pace::Late));
+        self.octets_in += bytes.len();
+        let size = match self.pace {
+            Pace::Whole => bytes.len(),
+            Pace::Pieces(size) => size,
+            Pace::Late => 1,
+            Pace::CutAt(place) if (before + 1..self.octets_in).contains(&place) => {
+                let (head, tail) = bytes.split_at(place - before);
+                self.session.handle_input(self.now, head, &mut self.body);
+                self.settle();
+                return self.session.handle_input(self.now, tail, &mut self.body);
+            }
+            Pace::CutAt(_) => bytes.len(),
+        };
+        for piece in bytes.chunks(size) {
+            self.session.handle_input(self.now, piece, &mut self.body);
+            if !late {
+                self.settle();
+            }
+        }
+    }
+
+    /// Does what a driver does after each event.
+    fn settle(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                Action::Ask(question) => {
+                    let answer = self.answer(question);
+                    self.session.handle_answer(self.now, answer, &mut self.body);
+                }
+                Action::Abandon => {
+                    self.body.clear();
+                    self.note("abandoned".to_owned(), Vec::new());
+                }
+                Action::Refused { stage, address, reply } => {
+                    let address = address.map(|address| format!("<{address}> ")).unwrap_or_default();
+                    self.note(format!("refused {stage} {address}{}", reply.code), Vec::new());
+                }
+            }
+        }
+        let output = self.session.output().to_vec();
+        self.session.handle_sent(output.len());
+        self.record.output += &String::from_utf8_lossy(&output);
+        self.pending.extend(output);
+    }
+
+    fn answer(&mut self, question: Question) -> Answer {
+        let (kind, address) = match &question {
+            Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
+            Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            Question::Data => ("data", None),
+            Question::Message(_) => ("message", None),
+        };
+        let exact = format!("{kind} {}", address.unwrap_or_default());
+        let reply = self.script.get(exact.trim_end()).or_else(|| self.script.get(kind)).cloned();
+        if let Question::Message(end) = &question {
+            return self.take_message(end, reply);
+        }
+        if let Some(reply) = reply {
+            return Answer::Refuse(reply);
+        }
+        match &question {
+            Question::Mail(request) => self.note(told_mail(request), Vec::new()),
+            Question::Recipient(request) => self.note(told_rcpt(request), Vec::new()),
+            Question::Data | Question::Message(_) => {}
+        }
+        Answer::Accept
+    }
+
+    fn take_message(&mut self, end: &MessageEnd, reply: Option<Reply>) -> Answer {
+        let body = std::mem::take(&mut self.body);
+        assert_eq!(end.octets, body.len() as u64, "{}.smtp: octets", self.transcript.name);
+        let notes =
+            [(end.flags.eight_bit, " 8bit"), (end.flags.dot_lines, " dots"), (!end.flags.ends_in_crlf, " unfinished")];
+        let notes: String = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
+        self.note(format!("message {}{notes}", self.session.protocol_name()), body);
+        self.kept += 1;
+        let kept = || Reply::new(250, Enhanced(2, 0, 0), format!("kept as {}", self.kept));
+        Answer::Done(reply.unwrap_or_else(kept))
+    }
+
+    fn note(&mut self, text: String, body: Vec<u8>) {
+        self.record.outcomes.push((text.clone(), body.clone()));
+        self.unnamed.push((text, body));
+    }
+
+    /// Messages and abandoned transactions are named in order; the others may be left out.
+    fn check_outcome(&mut self, text: &str, body: &[u8], place: &str) {
+        let found = self.unnamed.iter().position(|(found, _)| found == text || is_strict(found) && is_strict(text));
+        let Some(found) = found else { panic!("{place}: no such outcome, but {:?}", self.unnamed) };
+        let (found_text, found_body) = self.unnamed.remove(found);
+        assert_eq!(found_text, text, "{place}");
+        assert_eq!(found_body.escape_ascii().to_string(), body.escape_ascii().to_string(), "{place}");
+    }
+
+    fn check_all_expected(&self, place: &str) {
+        assert_eq!(self.pending.escape_ascii().to_string(), "", "{place}: output that was not expected");
+    }
+
+    fn next_line(&mut self) -> Option<String> {
+        let end = self.pending.windows(2).position(|pair| pair == b"\r\n")?;
+        let line = self.pending.drain(..end + 2).collect::<Vec<u8>>();
+        Some(String::from_utf8_lossy(&line[..end]).into_owned())
+    }
+}
+
+fn is_strict(outcome: &str) -> bool {
+    outcome.starts_with("message") || outcome == "abandoned"
+}
+
+fn told_mail(request: &MailRequest) -> String {
+    let sender = request.sender.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut text = format!("mail <{sender}>");
+    text += &request.size.map(|size| format!(" SIZE={size}")).unwrap_or_default();
+    text += if request.body_type == BodyType::EightBitMime { " BODY=8BITMIME" } else { "" };
+    text += if request.smtputf8 { " SMTPUTF8" } else { "" };
+    text += match request.ret {
+        Some(Return::Full) => " RET=FULL",
+        Some(Return::Headers) => " RET=HDRS",
+        None => "",
+    };
+    text + &request.envid.as_ref().map(|envid| format!(" ENVID={envid}")).unwrap_or_default()
+}
+
+fn told_rcpt(request: &RcptRequest) -> String {
+    let names = [
+        (Notify::NEVER, "NEVER"),
+        (Notify::SUCCESS, "SUCCESS"),
+        (Notify::FAILURE, "FAILURE"),
+        (Notify::DELAY, "DELAY"),
+    ];
+    let wishes: Vec<&str> =
+        names.iter().filter(|(wish, _)| request.notify.contains(*wish)).map(|(_, name)| *name).collect();
+    let notify = if wishes.is_empty() { String::new() } else { format!(" NOTIFY={}", wishes.join(",")) };
+    let orcpt = request.orcpt.as_ref().map(|orcpt| format!(" ORCPT={orcpt}")).unwrap_or_default();
+    format!("rcpt <{}>{notify}{orcpt}", request.address)
+}
+
+fn settings(transcript: &Transcript) -> (Config, Peer) {
+    let mut config = Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+    let mut peer = Peer { address: None, normalise_bare_newlines: false };
+    let limits = &mut config.limits;
+    for (name, value) in &transcript.settings {
+        let number = || value.parse::<u32>().expect("a limit is a number");
+        let span = || duration(value).expect("a time has a unit");
+        match name.as_str() {
+            "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
+            "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
+            "commands_max" => limits.commands_max = number(),
+            "errors_max" => limits.errors_max = number(),
+            "recipients_max" => limits.recipients_max = number() as usize,
+            "message_octets_max" => limits.message_octets_max = number().into(),
+            "header_octets_max" => limits.header_octets_max = number().into(),
+            "received_max" => limits.received_max = number(),
+            "session_time_max" => limits.session_time_max = span(),
+            "idle_time_max" => limits.idle_time_max = span(),
+            _ => panic!("{}.smtp: no setting is called {name}", transcript.name),
+        }
+    }
+    (config, peer)
+}
