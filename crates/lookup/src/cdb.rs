@@ -298,6 +298,34 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        assert_eq!(hash(b"aaa2"), hash(b"aacp"));
+        let one = [(&b"aaa2"[..], "1".to_owned())];
+        let cdb = Cdb::from_bytes("t", encode(one.clone().into_iter()).unwrap()).unwrap();
+        assert_eq!(cdb.find("aacp"), Ok(None));
+        let both = one.into_iter().chain([(&b"aacp"[..], "2".to_owned())]);
+        let cdb = Cdb::from_bytes("t", encode(both).unwrap()).unwrap();
+        assert_eq!(cdb.find("aaa2"), Ok(Some(vec!["1".into()])));
+        assert_eq!(cdb.find("aacp"), Ok(Some(vec!["2".into()])));
+    }
+
+    #[test]
+    fn a_search_ends_at_a_free_slot() {
+        let mut bytes = encode([(&b"k"[..], "1".to_owned())].into_iter()).unwrap();
+        let slots = bytes.len() - 16;
+        bytes[slots..].rotate_left(8);
+        assert_eq!(Cdb::from_bytes("t", bytes).unwrap().find("k"), Ok(None));
+    }
+
+    #[test]
+    fn a_table_is_half_empty() {
+        let records: Vec<_> = (1..100).map(|place| (place * 77, place)).collect();
+        let slots = spread(&records);
+        assert_eq!(slots.len(), 198);
+        assert_eq!(slots.iter().filter(|slot| slot.1 == 0).count(), 99);
+    }
+
+    #[test]
     fn a_file_that_was_cut_short_is_refused_at_any_length() {
         let bytes = two_keys();
         for octets in 0..bytes.len() {

@@ -217,6 +217,8 @@ fn the_postmaster_is_always_known() {
     let mailbox = local(&["postmaster@x.org"], None);
     assert_eq!(resolve(x_org(&[], &[]), "PostMaster@x.org"), mailbox);
     assert_eq!(resolve(x_org(&[], &[("postmaster@x.org", "gone@x.org")]), "postmaster@x.org"), mailbox);
+    let led_to = x_org(&[], &[("help@x.org", "postmaster@x.org")]);
+    assert_eq!(resolve(led_to, "help@x.org"), local(&["postmaster@x.org"], Some("help@x.org")));
     let aliased = x_org(&[], &[("postmaster@x.org", "root@y.org")]);
     assert_eq!(resolve(aliased, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
     let catch_all = Domain { catch_all: Some(address("root@y.org")), ..x_org(&[], &[]) };

@@ -1,8 +1,8 @@
 //! Folders and file systems: makes Maildirs that are not there yet, and keeps one handle per file system to sync it.
 //!
 //! `syncfs` reports the write errors since its handle was opened. So a handle is a file that was opened *before* the
-//! letters were written; it is given up after a sync that failed, and whenever nothing waits for its file system,
-//! which can then be unmounted.
+//! letters were written. It is given up when nothing waits for its file system, which can then be unmounted; so it is
+//! after a sync that failed, since all that waited for it is given back.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -34,17 +34,10 @@ impl FileSystems {
         Ok(device)
     }
 
-    /// Makes durable all that was written so far. The handles that failed are given up.
-    pub(crate) fn sync(&mut self) -> Failures {
-        let mut failures = Vec::new();
-        self.handles.retain(|(device, handle)| match rustix::fs::syncfs(handle) {
-            Ok(()) => true,
-            Err(errno) => {
-                failures.push((*device, errno.into()));
-                false
-            }
-        });
-        Failures(failures)
+    /// Makes durable all that was written so far.
+    pub(crate) fn sync(&self) -> Failures {
+        let sync = |(device, handle): &(Device, File)| Some((*device, rustix::fs::syncfs(handle).err()?.into()));
+        Failures(self.handles.iter().filter_map(sync).collect())
     }
 
     /// Gives up the handles of all other file systems.
