@@ -12,7 +12,7 @@ all:
 	$(CARGO) build --release
 
 run:
-	$(CARGO) run --release -- serve
+	$(CARGO) run --release --package mailrace -- serve
 
 test: peers lint unit integration
 

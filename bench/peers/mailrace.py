@@ -90,10 +90,10 @@ class Mailrace:
         return time.monotonic() - begin
 
     def stop(self):
-        """Asks it to stop (SIGTERM) and returns its exit status; the control group goes too."""
-        code = self.terminate()
+        """Ends it, politely first, whatever state it is in; it is not started again."""
         self.group.end()
-        return code
+        if self.process is not None:
+            self.process.wait(_STOP_SECONDS_MAX)
 
     def terminate(self):
         """Asks it to stop and returns its exit status; it can be started again."""

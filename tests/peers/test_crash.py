@@ -89,7 +89,7 @@ class Crash(unittest.TestCase):
         random_numbers, ledger = random.Random(SEED), Ledger()
         with folder() as name:
             server = Mailrace(pathlib.Path(name), users=USERS, retry_first="1s")
-            self.addCleanup(server.group.end)
+            self.addCleanup(server.stop)
             for round_ in range(ROUNDS):
                 server.start()
                 self.load_until_killed(server, ledger, random_numbers, round_)

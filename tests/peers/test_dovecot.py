@@ -1,6 +1,9 @@
-"""Dovecot reads what the server delivered, and finds nothing to mend in it."""
+"""Dovecot reads what the server delivered, and finds the sizes in the file names right."""
 
+import grp
 import os
+import pwd
+import shutil
 import subprocess
 import unittest
 
@@ -10,7 +13,7 @@ _CONFIG = """\
 base_dir = {home}/run
 state_dir = {home}/state
 mail_home = {home}
-mail_location = maildir:{maildir}
+mail_location = maildir:{maildir}:INDEX={home}/index
 mail_uid = {uid}
 mail_gid = {gid}
 first_valid_uid = 0
@@ -32,46 +35,51 @@ MESSAGES = [
 
 
 class Dovecot(ServerCase):
-    def setUp(self):
-        with Client(self.server.port) as client:
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with Client(cls.server.port) as client:
             client.greet()
             for message in MESSAGES:
-                self.assertEqual(client.deliver(message, "alice@bench.test").code, 250)
-        self.letters = {path.name: path.read_bytes() for path in self.await_letters("alice", len(MESSAGES))}
-
-    def doveadm(self, *arguments):
-        maildir, home = self.server.maildir("alice"), self.server.folder / "dovecot"
-        home.mkdir(exist_ok=True)
+                reply = client.deliver(message, "alice@bench.test")
+                assert reply.code == 250, reply
+        cls.server.wait_until_empty(30)
+        cls.home = cls.server.folder / "dovecot"
+        cls.home.mkdir()
+        maildir = cls.server.maildir("alice")
         owner = maildir.stat()
-        os.chown(home, owner.st_uid, owner.st_gid)
-        config = self.server.folder / "dovecot.conf"
-        import grp
-        import pwd
-
-        config.write_text(
+        os.chown(cls.home, owner.st_uid, owner.st_gid)
+        user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
+        cls.config = cls.server.folder / "dovecot.conf"
+        cls.config.write_text(
             _CONFIG.format(
-                home=home, maildir=maildir, uid=owner.st_uid, gid=owner.st_gid,
-                user=pwd.getpwuid(owner.st_uid).pw_name, group=grp.getgrgid(owner.st_gid).gr_name,
+                home=cls.home, maildir=maildir, uid=owner.st_uid, gid=owner.st_gid, user=user, group=group
             )  # fmt: skip
         )
-        command = ["doveadm", "-c", str(config), *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=60,
-            env=os.environ | {"USER": "alice", "HOME": str(home)},
-        )  # fmt: skip
+
+    def doveadm(self, *arguments):
+        environment = os.environ | {"USER": "alice", "HOME": str(self.home)}
+        command = ["doveadm", "-c", str(self.config), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, env=environment)
         self.assertEqual(done.returncode, 0, done.stderr)
-        log = home / "dovecot.log"
+        log = self.home / "dovecot.log"
         self.assertNotIn("Error", done.stderr + (log.read_text() if log.exists() else ""))
         return done.stdout
 
-    def test_dovecot_finds_every_letter_with_the_sizes_its_name_tells(self):
-        table = self.doveadm("-f", "tab", "fetch", "size.physical size.virtual", "mailbox", "INBOX", "all")
-        found = sorted(tuple(map(int, line.split("\t"))) for line in table.splitlines()[1:])
-        crlf = [content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for content in self.letters.values()]
-        self.assertEqual(found, sorted((len(a), len(b)) for a, b in zip(self.letters.values(), crlf)))
-        # The sizes came from the names; with the names hidden from it, Dovecot must read the same from the bytes.
-        names = [dict(part.split("=") for part in name.split(",")[1:]) for name in self.letters]
-        self.assertEqual(found, sorted((int(name["S"]), int(name["W"])) for name in names))
+    def sizes(self, *settings):
+        """(size, size with CRLF) of every letter, by Dovecot's word."""
+        query = ["-f", "tab", "fetch", "size.physical size.virtual", "mailbox", "INBOX", "all"]
+        return sorted(tuple(map(int, line.split("\t"))) for line in self.doveadm(*settings, *query).splitlines()[1:])
+
+    def test_dovecot_counts_in_every_letter_the_sizes_that_its_name_tells(self):
+        by_name = self.sizes()
+        # Without its index, and told to mistrust the names, Dovecot counts the bytes.
+        shutil.rmtree(self.home / "index")
+        by_bytes = self.sizes("-o", "maildir_broken_filename_sizes=yes")
+        self.assertEqual(len(by_name), len(MESSAGES))
+        self.assertEqual(by_name, by_bytes)
+        paths = [path for part in ("new", "cur") for path in (self.server.maildir("alice") / part).iterdir()]
+        self.assertEqual([size for size, _ in by_name], sorted(path.stat().st_size for path in paths))
 
     def test_dovecot_reads_the_body_that_was_sent(self):
         text = self.doveadm("fetch", "text", "mailbox", "INBOX", "header", "subject", "dots")

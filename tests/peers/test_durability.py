@@ -1,9 +1,7 @@
 """No 250 before the disk has the message: seen from outside, in the system calls of the running server."""
 
-import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import threading
 import unittest
@@ -19,15 +17,12 @@ class Durability(unittest.TestCase):
         with folder() as name:
             self.skip_without_strace(name)
             server = Mailrace(pathlib.Path(name), concurrency=0)
-            self.addCleanup(server.group.end)
+            self.addCleanup(server.stop)
             log = pathlib.Path(name) / "strace"
             wrapper = ["strace", "-f", "-ttt", "-s", "4000000", "-e", f"trace={syscalls.CALLS}", "-o", str(log)]
             server.start(wrapper)
             tokens = self.send(server)
-            for pid in server.group.pids():
-                if pid != server.process.pid:
-                    signal_process(pid)
-            server.process.wait(30)
+            server.stop()
             lines = log.read_text(errors="replace").splitlines()
             self.assertEqual(syscalls.violations(lines, tokens), [])
 
@@ -62,14 +57,6 @@ class Durability(unittest.TestCase):
             thread.join()
         self.assertEqual(len(tokens), CONNECTIONS * MESSAGES)
         return tokens
-
-
-def signal_process(pid):
-    """Asks a process to stop, unless it has already."""
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
 
 
 GOOD = """\

@@ -12,7 +12,7 @@ class Stop(unittest.TestCase):
         made = folder()
         self.addCleanup(made.cleanup)
         self.server = Mailrace(pathlib.Path(made.name), concurrency=0)
-        self.addCleanup(self.server.group.end)
+        self.addCleanup(self.server.stop)
         self.server.start()
 
     def test_a_session_between_messages_is_told_421_and_closed(self):
