@@ -1,17 +1,17 @@
 //! What the binary does for each command. Results go to the standard output, everything else to standard error.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::check::Summary;
-use crate::cli::{Cli, Command, TableCommand};
+use crate::cli::{Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Faults, Loaded};
 use crate::exit::{self, Exit};
-use crate::tables;
+use crate::{admin, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
@@ -42,12 +42,19 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Check => check(config),
         Command::Table(TableCommand::Build { text, cdb }) => tables::build(text, cdb),
         Command::Table(TableCommand::Get { name, key }) => tables::get(&configured(config)?.config, name, key),
-        Command::Serve | Command::Queue(_) | Command::Spool(_) | Command::Status => Err(not_built_yet().into()),
+        Command::Serve => serve::run(&configured(config)?),
+        Command::Queue(QueueCommand::List(how)) => admin::list(&config::load(config)?.config, how),
+        Command::Status => admin::status(&config::load(config)?.config),
+        Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
+        Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
     }
 }
 
-fn not_built_yet() -> Exit {
-    Exit { code: exit::UNAVAILABLE, text: "this command is not built yet".into() }
+fn lanes(config: Option<&Path>, lane: &Lane) -> anyhow::Result<Vec<PathBuf>> {
+    match &lane.lane {
+        Some(folder) => Ok(vec![folder.clone()]),
+        None => Ok(config::load(config)?.config.spool.lanes),
+    }
 }
 
 /// Help and version are what was asked for; the rest is a wrong command line.

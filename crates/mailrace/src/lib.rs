@@ -1,14 +1,21 @@
 //! The binary's own rooms, as a library so that tests and fuzz targets can reach them.
 //!
-//! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `log` makes
-//! lines of facts; `privileges` are the process's rights; `tables` opens what the directory is asked of.
+//! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
+//! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `log`
+//! makes lines of facts; `privileges` are the process's rights; `tables` opens what the directory is asked of;
+//! `spool_tools` look into a spool at rest.
 
+pub mod admin;
 pub mod check;
 pub mod cli;
 pub mod command;
 pub mod config;
 pub mod exit;
+pub mod flow;
 mod line;
 pub mod log;
+pub mod metrics;
 pub mod privileges;
+pub mod serve;
+pub mod spool_tools;
 pub mod tables;

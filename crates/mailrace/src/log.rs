@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// A target that keeps what it gets, and waits with each write for a permit where it was given some.
+    /// A target that keeps what it gets.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -252,6 +252,7 @@ mod tests {
         }
     }
 
+    /// A target that tells of each write and waits for a permit, which may be an error; without a giver all may pass.
     struct Gate {
         entered: mpsc::Sender<()>,
         permits: mpsc::Receiver<io::Result<()>>,
@@ -295,10 +296,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_the_count_is_a_line() {
+        // Declared first and so dropped last: where the test fails, the thread finds its permit gone and ends.
+        let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
         let kept = Kept::default();
-        let log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
+        log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
         log.write(fact());
         // The thread is inside its first write: nothing is taken out until it gets its permit.
         writes.recv().unwrap();
@@ -315,10 +318,12 @@ mod tests {
 
     #[test]
     fn a_target_that_fails_for_a_while_loses_only_the_lines_of_that_while() {
+        // Declared first and so dropped last: where the test fails, the thread finds its permit gone and ends.
+        let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
         let kept = Kept::default();
-        let log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
+        log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
         permit.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
         log.write(fact());
         writes.recv().unwrap();

@@ -1,1 +1,15 @@
-//! placeholder
+//! Sockets for protocol machines: listening, limits on sessions, timeouts, stopping. What is said over a
+//! connection is the business of a [`Conversation`]; this room only carries its bytes.
+//!
+//! An idle connection costs a task and a socket, and no buffer: each thread has one that all of its
+//! connections read into.
+
+mod drive;
+mod gate;
+mod listen;
+mod stop;
+
+pub use drive::{Conversation, drive};
+pub use gate::{Gate, GateLimits, Pass, Turned};
+pub use listen::{accept, bind};
+pub use stop::{Stop, Stopper};

@@ -80,7 +80,7 @@ impl Lane {
             Task::Ready => self.make_ready().map_err(|error| {
                 let mut yard = self.yard();
                 if std::mem::take(&mut yard.wanted) {
-                    yard.shortage = Some(CommitError::of(&error));
+                    yard.shortage = Some(CommitError::from(&error));
                     drop(yard);
                     self.supply.notify_all();
                 }
@@ -258,13 +258,13 @@ impl Lane {
         let name = format!("aside-{number:06}-{:09}", place.offset);
         let spilled = spill::file_name(sequence);
         if let Err(error) = self.keep_bytes(&name, &bytes) {
-            return done(Err(CommitError::of(&error)));
+            return done(Err(CommitError::from(&error)));
         }
         // Only a large message has such a file.
         if self.disk.rename(&spilled, &format!("aside-{spilled}")).is_ok()
             && let Err(error) = self.disk.sync_folder()
         {
-            return done(Err(CommitError::of(&error)));
+            return done(Err(CommitError::from(&error)));
         }
         self.counters.set_aside.fetch_add(1, Relaxed);
         self.tell(Event::SetAside { id: Some(self.id(sequence)), what: format!("{what}; kept as {name}") });

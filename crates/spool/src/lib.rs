@@ -145,8 +145,8 @@ pub enum CommitError {
     Closed,
 }
 
-impl CommitError {
-    fn of(error: &io::Error) -> Self {
+impl From<&io::Error> for CommitError {
+    fn from(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => CommitError::Full,
             _ => CommitError::Failed(error.to_string()),

@@ -186,7 +186,7 @@ impl<'a> Writer<'a> {
         self.lane.yard().ledger.segment(open.slot).stage = Stage::Broken;
         self.lane.counters.batches_failed.fetch_add(1, Relaxed);
         self.lane.tell(Event::BatchFailed { lane: self.lane.number, segment: open.number, error: error.to_string() });
-        let answer = CommitError::of(error);
+        let answer = CommitError::from(error);
         submissions.into_iter().for_each(|submission| (submission.done)(Err(answer.clone())));
     }
 

@@ -1,0 +1,128 @@
+//! A message's bytes while they come in: in memory, up to a share of a common budget, then in a file of the
+//! spool.
+//!
+//! Each transaction has the *floor* from the start, so that whoever may begin can always finish. Above it a
+//! body grows in memory while the budget has room; when it has none, or the body is large, all of it moves
+//! to a file and the floor is enough for the rest.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mail::QueueId;
+use protocol::smtp::server::BodySink;
+use spool::{Content, Spill, Spool};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What every transaction may hold.
+const FLOOR_BYTES: usize = 64 * 1024;
+/// The budget is counted in units of this.
+const UNIT_BYTES: usize = 1024;
+/// Room for the first bytes of a body of unknown size: most mail fits.
+const FIRST_BYTES: usize = 8 * 1024;
+
+/// Memory for all bodies under way.
+#[derive(Clone, Debug)]
+pub struct BodyMemory {
+    units: Arc<Semaphore>,
+    spill_above: usize,
+}
+
+impl BodyMemory {
+    /// A budget of `bytes`; a body larger than `spill_above` bytes goes to a file in any case.
+    pub fn new(bytes: u64, spill_above: u64) -> Self {
+        let units = usize::try_from(bytes).unwrap_or(usize::MAX) / UNIT_BYTES;
+        let units = units.clamp(FLOOR_BYTES / UNIT_BYTES, Semaphore::MAX_PERMITS);
+        let spill_above = usize::try_from(spill_above).unwrap_or(usize::MAX).max(FLOOR_BYTES);
+        BodyMemory { units: Arc::new(Semaphore::new(units)), spill_above }
+    }
+
+    /// The floor, as soon as it is free; None if that takes longer than `wait`.
+    pub(crate) async fn reserve(&self, wait: Duration) -> Option<Incoming> {
+        let floor = (FLOOR_BYTES / UNIT_BYTES) as u32;
+        let permit = match self.units.clone().try_acquire_many_owned(floor) {
+            Ok(permit) => permit,
+            Err(_) => tokio::time::timeout(wait, self.units.clone().acquire_many_owned(floor)).await.ok()?.ok()?,
+        };
+        Some(Incoming { memory: self.clone(), permit, bytes: Vec::new(), spill: None })
+    }
+}
+
+/// A body that comes in.
+pub(crate) struct Incoming {
+    memory: BodyMemory,
+    permit: OwnedSemaphorePermit,
+    bytes: Vec<u8>,
+    spill: Option<Box<Spill>>,
+}
+
+impl BodySink for Incoming {
+    fn append(&mut self, bytes: &[u8]) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(bytes.len().max(FIRST_BYTES));
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+impl Incoming {
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64 + self.spill.as_ref().map_or(0, |spill| spill.len())
+    }
+
+    /// Whether [`Incoming::relieve`] has something to do. Looked at after every read.
+    pub(crate) fn is_heavy(&mut self) -> bool {
+        let held = self.permit.num_permits() * UNIT_BYTES;
+        if self.bytes.capacity() <= held {
+            return false;
+        }
+        let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.memory.spill_above };
+        if self.bytes.len() > limit {
+            return true;
+        }
+        let missing = (self.bytes.capacity() - held).div_ceil(UNIT_BYTES) as u32;
+        match self.memory.units.clone().try_acquire_many_owned(missing) {
+            Ok(more) => {
+                self.permit.merge(more);
+                false
+            }
+            Err(_) => self.bytes.len() > FLOOR_BYTES / 2,
+        }
+    }
+
+    /// Moves what is in memory to the file, and gives back all but the floor.
+    pub(crate) async fn relieve(&mut self, spool: &Arc<Spool>, id: QueueId) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.bytes);
+        let (spill, spool) = (self.spill.take(), spool.clone());
+        let written = blocking(move || {
+            let mut spill = match spill {
+                Some(spill) => spill,
+                None => Box::new(spool.spill(id)?),
+            };
+            spill.append(&bytes)?;
+            Ok(spill)
+        });
+        self.spill = Some(written.await?);
+        let extra = self.permit.num_permits().saturating_sub(FLOOR_BYTES / UNIT_BYTES);
+        drop(self.permit.split(extra));
+        Ok(())
+    }
+
+    /// The whole body, durable if it went to a file.
+    pub(crate) async fn finish(mut self) -> io::Result<Content> {
+        let Some(mut spill) = self.spill.take() else { return Ok(Content::Memory(self.bytes)) };
+        let bytes = std::mem::take(&mut self.bytes);
+        let finished = blocking(move || {
+            spill.append(&bytes)?;
+            spill.finish()
+        });
+        Ok(Content::Spilled(finished.await?))
+    }
+}
+
+/// On the runtime's pool of blocking threads, whose number is bounded: a slow disk stops no session that
+/// does not need it.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

@@ -1,0 +1,244 @@
+//! One client's conversation: the protocol machine asks, the desk answers, the transaction gathers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use lookup::directory::Resolution;
+use mail::{Client, Envelope, Fact, QueueId, Recipient, Reply, Timestamp};
+use net::Conversation;
+use protocol::smtp::server::{
+    Action, Answer, BodySink, Config as Machine, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+};
+use spool::{CommitError, Entry};
+use tokio::sync::oneshot;
+
+use crate::body::Incoming;
+use crate::trace::Trace;
+use crate::{Desk, replies};
+
+/// A session and its transaction.
+pub(crate) struct Intake {
+    desk: Arc<Desk>,
+    session: Session,
+    trusted: bool,
+    /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
+    transaction: Option<Box<Transaction>>,
+}
+
+struct Transaction {
+    id: QueueId,
+    mail: MailRequest,
+    recipients: Vec<Recipient>,
+    body: Incoming,
+    /// The body could not be written; said at the end of the data, and no more of it is taken.
+    failed: Option<Reply>,
+}
+
+/// Where decoded bytes go: into the transaction, without which the machine decodes none.
+struct Sink<'a>(Option<&'a mut Transaction>);
+
+impl BodySink for Sink<'_> {
+    fn append(&mut self, bytes: &[u8]) {
+        if let Some(transaction) = &mut self.0
+            && transaction.failed.is_none()
+        {
+            transaction.body.append(bytes);
+        }
+    }
+}
+
+impl Intake {
+    pub(crate) fn new(desk: Arc<Desk>, machine: Arc<Machine>, peer: Peer, trusted: bool) -> Self {
+        Intake { desk, session: Session::new(machine, peer, now()), trusted, transaction: None }
+    }
+
+    async fn answer(&mut self, question: Question) -> Answer {
+        let refused = match question {
+            Question::Mail(request) => self.begin(request).await,
+            Question::Recipient(request) => self.add(request).await,
+            Question::Data => {
+                self.put_trace();
+                Ok(())
+            }
+            Question::Message(end) => return Answer::Done(self.keep(end).await),
+        };
+        refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
+    }
+
+    /// MAIL: room on the disk and memory for a body.
+    async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
+        if !self.desk.has_room() {
+            return Err(replies::DISK_SHORT);
+        }
+        let body = self.desk.memory.reserve(self.desk.message_wait_max).await.ok_or(replies::MEMORY_SHORT)?;
+        let id = self.desk.spool.begin();
+        self.transaction = Some(Box::new(Transaction { id, mail, recipients: Vec::new(), body, failed: None }));
+        Ok(())
+    }
+
+    /// RCPT: whose mail it is, and whom the recipient stands for.
+    async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
+        let asked = self.desk.addressed(&request.address);
+        let finals = match self.desk.directory.resolve(asked).await {
+            Resolution::Local(finals) => finals,
+            Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
+            Resolution::Remote(_) if self.trusted => return Err(replies::NO_ROUTE),
+            Resolution::Remote(_) => return Err(replies::RELAY_DENIED),
+            Resolution::Unavailable(_) => return Err(replies::DIRECTORY_DOWN),
+            Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
+            Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
+        };
+        if finals.iter().any(|found| !found.local) {
+            return Err(replies::NO_ROUTE);
+        }
+        let Some(transaction) = &mut self.transaction else { return Ok(()) };
+        transaction.recipients.extend(finals.into_iter().map(|found| Recipient {
+            address: found.address,
+            original: found.original,
+            notify: request.notify,
+            orcpt: request.orcpt.clone(),
+        }));
+        Ok(())
+    }
+
+    /// The Received line comes first, so that what is stored is one range.
+    fn put_trace(&mut self) {
+        let Some(transaction) = &mut self.transaction else { return };
+        let recipient = match transaction.recipients.as_slice() {
+            [only] => Some(only.original.as_ref().unwrap_or(&only.address)),
+            _ => None,
+        };
+        let trace = Trace {
+            helo: self.session.helo(),
+            client: self.session.peer().address,
+            hostname: &self.desk.hostname,
+            protocol: self.session.protocol_name(),
+            id: transaction.id,
+            recipient,
+            now: now(),
+        };
+        transaction.body.append(trace.line().as_bytes());
+    }
+
+    /// End of data: the message goes to the spool, and the answer waits for it.
+    async fn keep(&mut self, end: MessageEnd) -> Reply {
+        let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
+        let Transaction { id, mail, mut recipients, body, failed } = *transaction;
+        if let Some(reply) = failed {
+            return reply;
+        }
+        remove_doubles(&mut recipients);
+        let size = body.len();
+        let content = match body.finish().await {
+            Ok(content) => content,
+            Err(error) => return replies::unwritable(&error),
+        };
+        let client = Client { address: self.session.peer().address, helo: self.session.helo().into() };
+        let fact = Fact::Received {
+            id,
+            client: client.address,
+            helo: client.helo.clone(),
+            sender: mail.sender.clone(),
+            recipients: recipients.len(),
+            size,
+            protocol: self.session.protocol_name(),
+        };
+        let envelope = Envelope {
+            sender: mail.sender,
+            recipients,
+            accepted_at: now(),
+            client,
+            body_type: mail.body_type,
+            smtputf8: mail.smtputf8,
+            ret: mail.ret,
+            envid: mail.envid,
+        };
+        match self.commit(Entry::Message { id, envelope, content, flags: end.flags }).await {
+            Ok(()) => {
+                self.desk.journal.write(fact);
+                replies::kept(id)
+            }
+            Err(error) => replies::not_kept(&error),
+        }
+    }
+
+    async fn commit(&self, message: Entry) -> Result<(), CommitError> {
+        let (tell, told) = oneshot::channel();
+        // The receiver is gone only if the whole session is.
+        self.desk.spool.submit(vec![message], Box::new(move |result| drop(tell.send(result))));
+        told.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    fn log_refusal(&self, stage: &'static str, address: Option<mail::Address>, reply: Reply) {
+        let (client, helo) = (self.session.peer().address, self.session.helo().into());
+        self.desk.journal.write(Fact::Refused { client, helo, stage, address, reply });
+    }
+}
+
+impl Conversation for Intake {
+    fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
+        self.session.handle_input(now, input, &mut Sink(self.transaction.as_deref_mut()));
+    }
+
+    fn handle_end(&mut self, _now: Timestamp) {
+        self.session.handle_end();
+    }
+
+    fn handle_timeout(&mut self, now: Timestamp) {
+        self.session.handle_timeout(now);
+    }
+
+    fn handle_stop(&mut self, now: Timestamp) {
+        self.session.handle_shutdown(now);
+    }
+
+    async fn work(&mut self) {
+        loop {
+            match self.session.poll_action() {
+                Some(Action::Ask(question)) => {
+                    let answer = self.answer(question).await;
+                    self.session.handle_answer(now(), answer, &mut Sink(self.transaction.as_deref_mut()));
+                }
+                Some(Action::Abandon) => self.transaction = None,
+                Some(Action::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),
+                None => break,
+            }
+        }
+        if let Some(transaction) = &mut self.transaction
+            && transaction.body.is_heavy()
+            && transaction.failed.is_none()
+        {
+            let relieved = transaction.body.relieve(&self.desk.spool, transaction.id).await;
+            transaction.failed = relieved.err().map(|error| replies::unwritable(&error));
+        }
+    }
+
+    fn output(&self) -> &[u8] {
+        self.session.output()
+    }
+
+    fn handle_sent(&mut self, count: usize) {
+        self.session.handle_sent(count);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.session.poll_deadline()
+    }
+
+    fn wants_close(&self) -> bool {
+        self.session.wants_close()
+    }
+}
+
+/// Two names may stand for one mailbox: it gets the message once.
+fn remove_doubles(recipients: &mut Vec<Recipient>) {
+    if recipients.len() > 1 {
+        let mut seen = HashSet::with_capacity(recipients.len());
+        recipients.retain(|recipient| seen.insert(recipient.address.clone()));
+    }
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}

@@ -1,0 +1,45 @@
+//! What intake answers by itself.
+
+use std::borrow::Cow;
+
+use mail::{Address, Enhanced, QueueId, Reply};
+use spool::CommitError;
+
+const fn fixed(code: u16, enhanced: Enhanced, text: &'static str) -> Reply {
+    Reply { code, enhanced: Some(enhanced), text: Cow::Borrowed(text) }
+}
+
+pub(crate) const SESSIONS_FULL: Reply = fixed(421, Enhanced(4, 3, 2), "Too many sessions, try again later");
+pub(crate) const CLIENT_SESSIONS_FULL: Reply =
+    fixed(421, Enhanced(4, 7, 0), "Too many sessions from your address, try again later");
+pub(crate) const DISK_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough room on the disk, try again later");
+pub(crate) const MEMORY_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough memory, try again later");
+pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying denied");
+pub(crate) const NO_ROUTE: Reply = fixed(550, Enhanced(5, 4, 4), "No transport leads to this domain");
+pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
+pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(550, Enhanced(5, 4, 6), "Aliases lead in a circle");
+pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");
+pub(crate) const BODY_UNWRITABLE: Reply = fixed(451, Enhanced(4, 3, 0), "The message could not be stored");
+
+pub(crate) fn unknown_user(address: &Address) -> Reply {
+    Reply::new(550, Enhanced(5, 1, 1), format!("<{address}>: no such user here"))
+}
+
+pub(crate) fn kept(id: QueueId) -> Reply {
+    Reply::new(250, Enhanced(2, 0, 0), format!("Ok: queued as {id}"))
+}
+
+/// A body that went to a file of its own, and did not get there.
+pub(crate) fn unwritable(error: &std::io::Error) -> Reply {
+    not_kept(&CommitError::from(error))
+}
+
+/// After these a client may try again; what became of the message is not known for certain (RFC 1047).
+pub(crate) fn not_kept(error: &CommitError) -> Reply {
+    match error {
+        CommitError::Full => DISK_SHORT,
+        CommitError::Failed(_) => BODY_UNWRITABLE,
+        CommitError::TooLarge => fixed(552, Enhanced(5, 3, 4), "The envelope is too large"),
+        CommitError::Closed => fixed(421, Enhanced(4, 3, 2), "Stopping, try again later"),
+    }
+}

@@ -1,0 +1,58 @@
+//! The Received line that goes in front of every message (RFC 5321 section 4.4).
+
+use std::net::IpAddr;
+
+use mail::{Address, QueueId, Timestamp};
+
+/// What a Received line tells.
+pub(crate) struct Trace<'a> {
+    pub(crate) helo: &'a str,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) hostname: &'a str,
+    pub(crate) protocol: &'static str,
+    pub(crate) id: QueueId,
+    /// Named only if it is the only one, so that nobody learns who else was addressed (section 7.2).
+    pub(crate) recipient: Option<&'a Address>,
+    pub(crate) now: Timestamp,
+}
+
+impl Trace<'_> {
+    /// The line with its CRLF, folded.
+    pub(crate) fn line(&self) -> String {
+        let client = match self.client {
+            Some(IpAddr::V4(address)) => format!(" ([{address}])"),
+            Some(IpAddr::V6(address)) => format!(" ([IPv6:{address}])"),
+            None => String::new(),
+        };
+        let recipient = self.recipient.map(|address| format!("\r\n\tfor <{address}>")).unwrap_or_default();
+        let (helo, hostname, protocol, id) = (self.helo, self.hostname, self.protocol, self.id);
+        let date = self.now.rfc5322_date();
+        format!(
+            "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol} id {id}{recipient};\r\n\t{date}\r\n"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::SpoolId;
+
+    use super::*;
+
+    #[test]
+    fn the_line_names_the_client_and_a_lone_recipient() {
+        let recipient = "bob@example.org".parse().unwrap();
+        let trace = Trace {
+            helo: "client.example",
+            client: Some("2001:db8::1".parse().unwrap()),
+            hostname: "mx.example.org",
+            protocol: "ESMTP",
+            id: QueueId::new(SpoolId::new(1), 0, 33),
+            recipient: Some(&recipient),
+            now: Timestamp(0),
+        };
+        let expected = "Received: from client.example ([IPv6:2001:db8::1])\r\n\tby mx.example.org (Mailrace) with ESMTP \
+                        id 1-0-11\r\n\tfor <bob@example.org>;\r\n\tThu, 1 Jan 1970 00:00:00 +0000\r\n";
+        assert_eq!(trace.line(), expected);
+    }
+}

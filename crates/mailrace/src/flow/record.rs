@@ -1,0 +1,187 @@
+//! What attempts come to, on its way into the spool: outcomes, and the bounces that they cause, in one
+//! submission, so that there is never the one without the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use delivery::bounce::{self, Notice, Undelivered};
+use mail::{BodyType, Client, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
+use queue::{Attempt, Verdict};
+use spool::{CommitError, Content, Entry, Spool, State};
+
+use super::{Judged, Mailbag, Note};
+use crate::log::{Level, Log};
+
+/// A message larger than this comes back as its header only, of which no more than this is read.
+const ORIGINAL_OCTETS_MAX: u64 = bounce::ORIGINAL_OCTETS_MAX;
+
+/// Brings verdicts to the spool, and to the log when they are there.
+pub(super) struct Recorder {
+    pub(super) spool: Arc<Spool>,
+    pub(super) hostname: Box<str>,
+    pub(super) log: Arc<Log>,
+    pub(super) mailbag: Mailbag,
+}
+
+/// The bounce that was made of an attempt, and of whom it tells.
+pub(crate) struct Told {
+    id: QueueId,
+    ordinals: Vec<u32>,
+    size: u64,
+}
+
+impl Recorder {
+    /// Submits all verdicts, those of each lane together. The answer comes as [`Note::Recorded`].
+    pub(super) fn record(&self, judged: Vec<Judged>, now: Timestamp) {
+        let mut lanes: BTreeMap<u16, (Vec<Entry>, Vec<Judged>)> = BTreeMap::new();
+        for mut judged in judged {
+            let (entries, together) = lanes.entry(judged.attempt.id.lane()).or_default();
+            judged.bounce = self.bounce(&judged, now).map(|(told, entry)| {
+                entries.push(entry);
+                told
+            });
+            entries.push(outcome(&judged));
+            together.push(judged);
+        }
+        for (entries, together) in lanes.into_values() {
+            let mailbag = self.mailbag.clone();
+            let done = move |result| mailbag.tell(Note::Recorded(together, result));
+            self.spool.submit(entries, Box::new(done));
+        }
+    }
+
+    /// The bounce for those recipients that failed, if somebody wants to know.
+    fn bounce(&self, judged: &Judged, now: Timestamp) -> Option<(Told, Entry)> {
+        let failed = failures(judged).collect::<Vec<_>>();
+        let undelivered = Undelivered::new(&judged.envelope, failed.iter().copied())?;
+        let id = self.spool.begin_beside(judged.attempt.id);
+        let (portion, original) = self.original(judged.attempt.id, &undelivered);
+        let bounce = bounce::compose(&Notice {
+            hostname: &self.hostname,
+            id,
+            date: &now.rfc5322_date(),
+            original_id: judged.attempt.id,
+            arrival_date: &judged.envelope.accepted_at.rfc5322_date(),
+            undelivered: &undelivered,
+            portion,
+            original: &original,
+        });
+        let ordinals = failed.iter().map(|(ordinal, _)| *ordinal).filter(|ordinal| undelivered.tells_of(*ordinal));
+        let told = Told { id, ordinals: ordinals.collect(), size: bounce.content.len() as u64 };
+        let envelope = Envelope {
+            sender: None,
+            recipients: vec![Recipient {
+                address: undelivered.sender().clone(),
+                original: None,
+                notify: Notify::UNSET,
+                orcpt: None,
+            }],
+            accepted_at: now,
+            client: Client { address: None, helo: self.hostname.clone() },
+            body_type: if bounce.flags.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
+            smtputf8: bounce.smtputf8,
+            ret: None,
+            envid: None,
+        };
+        let content = Content::Memory(bounce.content);
+        Some((told, Entry::Message { id, envelope, content, flags: bounce.flags }))
+    }
+
+    /// The message that failed, or as much of it as comes back. What cannot be read is left out: the sender is
+    /// told all the same.
+    fn original(&self, id: QueueId, undelivered: &Undelivered<'_>) -> (mail::Return, Vec<u8>) {
+        let Ok(stored) = self.spool.message(id) else { return (mail::Return::Headers, Vec::new()) };
+        let portion = undelivered.portion(stored.body.len());
+        let mut bytes = vec![0; stored.body.len().min(ORIGINAL_OCTETS_MAX) as usize];
+        let read = stored.body.read_at(&mut bytes, 0).unwrap_or(0);
+        bytes.truncate(read);
+        (portion, bytes)
+    }
+
+    /// Takes a damaged message out of the spool; its attempt is void when that is durable, and else stays in
+    /// flight until the next start looks at it again.
+    pub(super) fn set_aside(&self, attempt: Attempt, what: &str) {
+        let (mailbag, log) = (self.mailbag.clone(), self.log.clone());
+        let id = attempt.id;
+        let done = move |result: Result<(), CommitError>| {
+            if let Err(error) = result {
+                log.event(Level::Error, "a damaged message could not be set aside", &[("id", &id), ("error", &error)]);
+            }
+            mailbag.tell(Note::Void(attempt));
+        };
+        self.spool.set_aside(id, what, Box::new(done));
+    }
+
+    /// The envelope of a message that no courier has fetched.
+    pub(super) fn envelope(&self, id: QueueId) -> Option<Envelope> {
+        self.spool.message(id).ok().map(|stored| stored.envelope)
+    }
+
+    /// Writes what is durable now into the log.
+    pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
+        let Judged { attempt, envelope, verdicts, bounce } = judged;
+        let id = attempt.id;
+        if let Some(told) = bounce {
+            self.log.write(Fact::Received {
+                id: told.id,
+                client: None,
+                helo: self.hostname.clone(),
+                sender: None,
+                recipients: 1,
+                size: told.size,
+                protocol: "bounce",
+            });
+        }
+        for (ordinal, verdict) in attempt.recipients.iter().zip(verdicts) {
+            let recipient = envelope.recipients[*ordinal as usize].address.clone();
+            self.log.write(match verdict.clone() {
+                Verdict::Delivered => {
+                    let delay = now.since(envelope.accepted_at);
+                    Fact::Delivered { id, recipient, transport: "maildir".into(), delay }
+                }
+                Verdict::Deferred { reason, until } => Fact::Deferred { id, recipient, reason, until },
+                Verdict::Failed { reason } => {
+                    let told = bounce.as_ref().filter(|told| told.ordinals.contains(ordinal));
+                    Fact::Bounced { id, recipient, reason, bounce: told.map(|told| told.id) }
+                }
+            });
+        }
+    }
+
+    pub(super) fn complain(&self, attempts: usize, error: &CommitError) {
+        let text = "outcomes could not be recorded; they are kept in memory and tried again";
+        self.log.event(Level::Error, text, &[("attempts", &attempts), ("error", error)]);
+    }
+}
+
+fn failures(judged: &Judged) -> impl Iterator<Item = (u32, &Reply)> {
+    judged.attempt.recipients.iter().zip(&judged.verdicts).filter_map(|(ordinal, verdict)| match verdict {
+        Verdict::Failed { reason } => Some((*ordinal, reason)),
+        _ => None,
+    })
+}
+
+fn outcome(judged: &Judged) -> Entry {
+    let Judged { attempt, verdicts, bounce, .. } = judged;
+    let state = |verdict: &Verdict| match verdict {
+        Verdict::Delivered => State::Delivered,
+        Verdict::Deferred { until, .. } => State::Waiting { attempts: attempt.number, until: *until },
+        Verdict::Failed { .. } => State::Failed,
+    };
+    let recipients = attempt.recipients.iter().copied().zip(verdicts.iter().map(state)).collect();
+    Entry::Outcome { id: attempt.id, recipients, bounce: bounce.as_ref().map(|told| told.id) }
+}
+
+/// Stands for the envelope of a message whose own cannot be read; nobody is told anything by it.
+pub(super) fn unreadable_envelope(accepted_at: Timestamp) -> Envelope {
+    Envelope {
+        sender: None,
+        recipients: Vec::new(),
+        accepted_at,
+        client: Client { address: None, helo: "".into() },
+        body_type: BodyType::SevenBit,
+        smtputf8: false,
+        ret: None,
+        envid: None,
+    }
+}

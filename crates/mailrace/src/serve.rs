@@ -1,0 +1,350 @@
+//! `mailrace serve`: opens everything in the order in which it can fail without loss, becomes the configured
+//! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order. SIGKILL at any
+//! moment is as correct, only less polite.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Context;
+use intake::{BodyMemory, Desk, Networks};
+use lookup::directory::{self, Directory};
+use mail::{Address, Journal};
+use net::{Gate, GateLimits, Stop, Stopper};
+use protocol::smtp::server::{self as smtp, Flavor};
+use queue::Queue;
+use spool::{Disk, Folder, Spool};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{self, Config, Durability, LineEnds, Loaded, Network, Protocol, Source};
+use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
+use crate::log::{Level, Log};
+use crate::privileges::{self, Identity};
+use crate::{admin, tables};
+
+/// Sessions that are in the middle of a message when the server stops have so long to end it.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+/// How often the room on the spool's disks is looked at.
+const SPACE_EVERY: Duration = Duration::from_secs(1);
+/// Threads of each worker that may wait for a disk.
+const BLOCKING_THREADS_MAX: usize = 16;
+
+/// Serves until it is told to stop.
+pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
+    let config = &loaded.config;
+    let runtime = runtime().context("starting")?;
+    privileges::prepare_process()?;
+    let identity = Identity::of(loaded)?;
+    let doors = config.listeners.iter().map(|listener| Door::open(config, listener)).collect::<Result<Vec<_>, _>>()?;
+    for folder in std::iter::once(&config.data_dir).chain(&config.spool.lanes) {
+        identity.make_folder(folder)?;
+    }
+    identity.assume()?;
+    let log = Arc::new(Log::open(&config.log)?);
+    if identity == Identity::UnaskedRoot {
+        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
+    }
+    let house = House::open(config, log.clone())?;
+    let desk = Arc::new(house.desk(config)?);
+    let admin = admin::Server::start(&config.admin.socket, house.mailbag.clone(), desk.clone(), log.clone())?;
+    let (flow, spool) = (house.flow, house.spool);
+
+    let (stopper, stop) = Stopper::new();
+    let (ender, end) = Stopper::new();
+    let workers = start_workers(config, &doors, &desk, &stop, &end)?;
+    drop(stop);
+    announce(loaded, &doors, &log);
+    runtime.block_on(until_told_to_stop(config, &desk, &log))?;
+
+    log.event(Level::Info, "stopping", &[]);
+    stopper.stop();
+    let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, stopper.all_gone()).await.is_ok() });
+    if !all_gone {
+        log.event(Level::Warning, "sessions were cut off: they took too long", &[]);
+    }
+    ender.stop();
+    drop(end);
+    workers.into_iter().for_each(|worker| drop(worker.join()));
+    flow.stop();
+    admin.stop();
+    drop((desk, spool));
+    log.event(Level::Info, "stopped", &[]);
+    log.close();
+    Ok(())
+}
+
+/// A listening socket and what is spoken there.
+struct Door {
+    listener: TcpListener,
+    address: SocketAddr,
+    protocol: &'static str,
+    machine: Arc<smtp::Config>,
+}
+
+impl Door {
+    fn open(config: &Config, listener: &config::Listener) -> anyhow::Result<Door> {
+        let bound = net::bind(listener.address, config.limits.backlog)
+            .with_context(|| format!("listening on {}", listener.address))?;
+        let (flavor, protocol) = match listener.protocol {
+            Protocol::Smtp => (Flavor::Smtp, "smtp"),
+            Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),
+        };
+        let machine = smtp::Config { hostname: config.hostname.clone(), flavor, limits: session_limits(config) };
+        Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
+    }
+}
+
+fn session_limits(config: &Config) -> smtp::Limits {
+    let limits = &config.limits;
+    smtp::Limits {
+        command_line_octets_max: limits.command_line_octets_max,
+        commands_max: limits.commands_max,
+        errors_max: limits.errors_max,
+        recipients_max: limits.recipients_max,
+        message_octets_max: limits.message_octets_max,
+        header_octets_max: limits.header_octets_max,
+        received_max: limits.received_max,
+        session_time_max: limits.session_time_max,
+        idle_time_max: limits.idle_time_max,
+    }
+}
+
+/// The spool with the queue that was in it, and the threads of the flow.
+struct House {
+    spool: Arc<Spool>,
+    flow: Flow,
+    mailbag: Mailbag,
+    log: Arc<Log>,
+}
+
+impl House {
+    fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
+        let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
+        let mut queue = Queue::new(queue_config(config), random());
+        let spool = open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut queue)?;
+        let spool = Arc::new(spool);
+        log.event(Level::Info, "the spool is open", &[("messages", &queue.messages()), ("recipients", &queue.len())]);
+        let parts = Parts {
+            spool: spool.clone(),
+            queue,
+            routes: config.domains.iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
+            transports: config.transports.iter().map(transport).collect(),
+            hostname: config.hostname.clone(),
+            log: log.clone(),
+        };
+        let flow = Flow::start(parts, mailbag.clone(), notes)?;
+        Ok(House { spool, flow, mailbag, log })
+    }
+
+    fn desk(&self, config: &Config) -> anyhow::Result<Desk> {
+        let limits = &config.limits;
+        let gate = Gate::new(GateLimits {
+            sessions_max: limits.sessions_max,
+            sessions_per_client_max: limits.sessions_per_client_max,
+        });
+        Ok(Desk {
+            spool: self.spool.clone(),
+            directory: directory(config)?,
+            journal: self.log.clone() as Arc<dyn Journal>,
+            gate,
+            relays: networks(&config.relay.networks),
+            normalised: networks(&config.smtp.normalise_bare_newlines_from),
+            memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
+            message_wait_max: limits.message_wait_max,
+            disk_is_short: AtomicBool::new(false),
+            postmaster: postmaster(config)?,
+            hostname: config.hostname.clone(),
+        })
+    }
+}
+
+fn open_spool(
+    config: &Config,
+    events: impl Fn(spool::Event) + Send + Sync + 'static,
+    queue: &mut Queue,
+) -> anyhow::Result<Spool> {
+    let open = |path| Ok(Arc::new(Folder::open(path)?) as Arc<dyn Disk>);
+    let lanes = config.spool.lanes.iter().map(|path| {
+        let lane: io::Result<Arc<dyn Disk>> = open(path);
+        lane.with_context(|| format!("opening the lane {}", path.display()))
+    });
+    let settings = spool::Config {
+        segment_bytes: config.spool.segment_octets,
+        spare_segments: config.spool.spare_segments,
+        durability: match config.spool.durability {
+            Durability::Commit => spool::Durability::Commit,
+            Durability::Relaxed { sync_every } => spool::Durability::Relaxed { sync_every },
+        },
+        events: Arc::new(events),
+        ..spool::Config::default()
+    };
+    let lanes = lanes.collect::<anyhow::Result<Vec<_>>>()?;
+    spool::open(lanes, settings, random(), &mut |message| flow::admit(queue, &message)).context("opening the spool")
+}
+
+fn queue_config(config: &Config) -> queue::Config {
+    let retry = &config.queue.retry;
+    queue::Config {
+        name: config.queue.name.clone(),
+        concurrency: config.queue.concurrency,
+        retry: queue::Retry {
+            first: retry.first,
+            factor: retry.factor,
+            longest: retry.longest,
+            jitter: retry.jitter,
+            lifetime: retry.lifetime,
+        },
+        recipients_per_attempt_max: 100,
+    }
+}
+
+fn transport(transport: &config::Transport) -> Transport {
+    let path = transport.path.clone();
+    Transport {
+        name: transport.name.clone(),
+        folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        line_ends: match transport.line_ends {
+            LineEnds::Crlf => mailbox::LineEnds::Crlf,
+            LineEnds::Lf => mailbox::LineEnds::Lf,
+        },
+    }
+}
+
+fn directory(config: &Config) -> anyhow::Result<Directory> {
+    let opened = config.tables.iter().map(|table| Ok((table.name.clone(), tables::open(table)?)));
+    let opened: HashMap<_, _> = opened.collect::<anyhow::Result<_>>()?;
+    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| opened.get(name)).cloned();
+    let domain = |domain: &config::Domain| directory::Domain {
+        name: domain.name.clone(),
+        mailboxes: table(&domain.mailboxes),
+        aliases: table(&domain.aliases),
+        catch_all: domain.catch_all.clone(),
+        delimiter: domain.delimiter,
+        transport: domain.transport.clone(),
+    };
+    Ok(Directory::new(config.domains.iter().map(domain).collect(), directory::Limits::default()))
+}
+
+/// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
+fn postmaster(config: &Config) -> anyhow::Result<Address> {
+    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
+    let domain = own.map_or(&*config.hostname, |domain| &*domain.name);
+    Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
+}
+
+fn networks(networks: &[Network]) -> Networks {
+    let networks = networks.to_vec();
+    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
+}
+
+/// One thread and one runtime a worker: a session never leaves its thread, and its wake-ups are cheap.
+fn start_workers(
+    config: &Config,
+    doors: &[Door],
+    desk: &Arc<Desk>,
+    stop: &Stop,
+    end: &Stop,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let count = match config.threads {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        count => count,
+    };
+    (0..count).map(|number| start_worker(number, doors, desk, stop, end)).collect()
+}
+
+fn start_worker(
+    number: usize,
+    doors: &[Door],
+    desk: &Arc<Desk>,
+    stop: &Stop,
+    end: &Stop,
+) -> anyhow::Result<JoinHandle<()>> {
+    let runtime = runtime()?;
+    let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone())));
+    let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
+    let (desk, stop, mut end) = (desk.clone(), stop.clone(), end.clone());
+    let work = async move {
+        for (listener, machine) in accepting {
+            let (desk, session_stop) = (desk.clone(), stop.clone());
+            let session = move |stream, peer: SocketAddr| {
+                intake::serve(desk.clone(), machine.clone(), stream, peer.ip(), session_stop.clone())
+            };
+            tokio::spawn(net::accept(listener, stop.clone(), session));
+        }
+        drop((desk, stop));
+        end.requested().await;
+    };
+    let named = thread::Builder::new().name(format!("worker-{number}"));
+    Ok(named.spawn(move || runtime.block_on(work))?)
+}
+
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()
+}
+
+/// Waits for the signal, and meanwhile watches the room on the disks.
+async fn until_told_to_stop(config: &Config, desk: &Arc<Desk>, log: &Log) -> io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut look = tokio::time::interval(SPACE_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = look.tick() => watch_space(config, desk, log).await,
+        }
+    }
+}
+
+async fn watch_space(config: &Config, desk: &Arc<Desk>, log: &Log) {
+    let spool = desk.spool.clone();
+    let Ok(Ok(space)) = tokio::task::spawn_blocking(move || spool.space()).await else { return };
+    let short = space.bytes_free < config.spool.space_min || space.inodes_free < config.spool.inodes_min;
+    if desk.disk_is_short.swap(short, Relaxed) != short {
+        let (level, text) = match short {
+            true => (Level::Warning, "a disk of the spool is short of room; new mail gets 452"),
+            false => (Level::Info, "the spool's disks have room again"),
+        };
+        log.event(level, text, &[("bytes_free", &space.bytes_free), ("inodes_free", &space.inodes_free)]);
+    }
+}
+
+/// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.
+fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
+    log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
+    for door in doors {
+        eprintln!("mailrace: listening protocol={} address={}", door.protocol, door.address);
+    }
+    if loaded.config.spool.durability != Durability::Commit {
+        let text = "durability is relaxed: a power loss takes what was accepted since the last sync";
+        log.event(Level::Warning, text, &[]);
+    }
+    if let (Source::BuiltIn, Some(door)) = (&loaded.source, doors.first()) {
+        let folder = loaded.config.transports.first().map(|transport| transport.path.folder("localhost", "you"));
+        let folder = folder.unwrap_or_default();
+        eprint!("{}", first_message(door.address, &folder.display().to_string()));
+    }
+}
+
+/// What a newcomer types next.
+fn first_message(address: SocketAddr, folder: &str) -> String {
+    format!(
+        "\nSend a first message from another terminal, with curl or with swaks:\n\
+         \n  printf 'Subject: hello\\r\\n\\r\\nIt works.\\r\\n' | curl -s smtp://{address} --mail-from me@localhost \
+         --mail-rcpt you@localhost -T -\
+         \n  swaks --server {address} --from me@localhost --to you@localhost\n\
+         \nand find it:\n\
+         \n  cat {folder}/new/*\n\
+         \nControl-C stops the server.\n\n"
+    )
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}

@@ -1,0 +1,73 @@
+//! `mailrace spool`: looks into the lanes of a server that does not run. Nothing is changed.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use spool::{Disk, Folder, Inspection};
+
+use crate::exit::{self, Exit};
+
+/// Shows what each segment holds.
+pub fn inspect(lanes: &[PathBuf]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    for lane in lanes {
+        let inspection = look(lane, false)?;
+        writeln!(out, "{}", lane.display())?;
+        for segment in &inspection.segments {
+            let state = match segment.number {
+                None => "free".to_owned(),
+                Some(number) => format!(
+                    "use {number}, {}: {} messages, {} bytes of bodies, {} outcomes",
+                    if segment.sealed { "sealed" } else { "not sealed" },
+                    segment.messages,
+                    segment.body_bytes,
+                    segment.outcomes,
+                ),
+            };
+            writeln!(out, "  {}  {state}", segment.name)?;
+        }
+        tell_damage(&mut out, &inspection)?;
+    }
+    Ok(())
+}
+
+/// Reads everything and checks every checksum.
+pub fn verify(lanes: &[PathBuf]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut damaged = 0;
+    for lane in lanes {
+        let inspection = look(lane, true)?;
+        let messages: u64 = inspection.segments.iter().map(|segment| segment.messages).sum();
+        damaged += inspection.segments.iter().map(|segment| segment.damage.len()).sum::<usize>();
+        writeln!(out, "{}: {} segments, {messages} messages", lane.display(), inspection.segments.len())?;
+        tell_damage(&mut out, &inspection)?;
+    }
+    match damaged {
+        0 => Ok(()),
+        count => Err(Exit { code: exit::NO, text: format!("{count} damaged places") }.into()),
+    }
+}
+
+fn look(lane: &Path, bodies: bool) -> anyhow::Result<Inspection> {
+    let named = || format!("the lane {}", lane.display());
+    if !lane.is_dir() {
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        return Err(missing).with_context(named);
+    }
+    let folder = Folder::open(lane).with_context(named)?;
+    if let Err(error) = folder.lock() {
+        let text = format!("the lane {} is in use by a server: {error}", lane.display());
+        return Err(Exit { code: exit::UNAVAILABLE, text }.into());
+    }
+    spool::inspect(&folder, bodies).with_context(named)
+}
+
+fn tell_damage(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
+    for segment in &inspection.segments {
+        for damage in &segment.damage {
+            writeln!(out, "  {}  damaged: {damage}", segment.name)?;
+        }
+    }
+    inspection.aside.iter().try_for_each(|name| writeln!(out, "  {name}  set aside earlier"))
+}

@@ -1,0 +1,57 @@
+//! Listening sockets. Several threads may accept from one: each has a handle of its own on it.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+
+use crate::Stop;
+
+/// Binds, without accepting yet. Replies go out at once (TCP_NODELAY), which accepted sockets inherit.
+pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_tcp_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// Accepts until the stop, and starts `session` for each connection. Must run in a runtime of one thread.
+pub async fn accept<F>(
+    listener: TcpListener,
+    mut stop: Stop,
+    mut session: impl FnMut(TcpStream, SocketAddr) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.requested() => return Ok(()),
+        };
+        match accepted {
+            Ok((stream, peer)) => drop(tokio::spawn(session(stream, peer))),
+            // The connection died before it was accepted (accept(2)): the next one may be fine.
+            Err(error) if is_of_the_connection(&error) => {}
+            // Out of handles or memory: sessions that end give some back. Spinning would only take more.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+fn is_of_the_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}

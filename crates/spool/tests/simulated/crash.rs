@@ -1,0 +1,317 @@
+//! Power loss at every step. A scenario runs against a disk that dies at its first step, then at its second, and
+//! so on until it lives; after each death several crashes are made up, and what is found is held against the
+//! book. Then the same for the recovery itself, which must find the same again however often it is cut short.
+//!
+//! `SPOOL_SEED=n` runs the large scenario with one seed instead of the fixed ones.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mail::{QueueId, Timestamp};
+use sim::{Kind, Random};
+use spool::{CommitError, Config, Durability, State};
+
+use crate::book::{Book, Found};
+use crate::rig::{Rig, SEED, close, config, open};
+
+const LATER: State = State::Waiting { attempts: 1, until: Timestamp(1_763_000_060_000) };
+
+/// Crashes that are made up for each death, gentle and harsh ones in turn.
+const CRASHES: u64 = 10;
+/// Every so many deaths the recovery after it is cut short at each of its steps, too.
+const RECOVERY_EVERY: u64 = 5;
+
+type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
+
+/// Runs `scenario` with the power failing at each of its steps in turn.
+fn crash_everywhere(config: &Config, scenario: Scenario) {
+    for step in 1.. {
+        eprintln!("{:?} step {step}", std::time::SystemTime::now());
+        let disk = sim::Disk::new(SEED);
+        disk.crash_at(step);
+        let (book, given) = live_until_death(&disk, config, scenario);
+        for seed in 0..CRASHES {
+            let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
+            let story = || format!("power lost at step {step}, crash with seed {seed}; before it:\n{}", disk.log());
+            let found = verify(&after, config, &book, &given, &story);
+            if seed == 0 && step % RECOVERY_EVERY == 0 {
+                cut_recovery_short(&disk, seed, config, &found, &story);
+            }
+        }
+        if !disk.is_off() {
+            return;
+        }
+    }
+}
+
+fn live_until_death(disk: &sim::Disk, config: &Config, scenario: Scenario) -> (Book, BTreeSet<QueueId>) {
+    match Rig::open(disk, config.clone()) {
+        Ok(mut rig) => {
+            let result = scenario(&mut rig);
+            assert!(result.is_ok() || disk.is_off(), "the scenario fails by itself: {result:?}\n{}", disk.log());
+            rig.close()
+        }
+        Err(error) => {
+            assert!(disk.is_off(), "an empty disk is not opened: {error}");
+            Default::default()
+        }
+    }
+}
+
+/// Opens what a crash left, twice; both must be as promised, and no id may come again.
+fn verify(
+    after: &sim::Disk,
+    config: &Config,
+    book: &Book,
+    given: &BTreeSet<QueueId>,
+    story: &dyn Fn() -> String,
+) -> Found {
+    let fail = |what: &str| -> ! { panic!("{what}\n{}after it:\n{}", story(), after.log()) };
+    let (spool, found) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("not opened: {error}")));
+    book.check(&found).unwrap_or_else(|what| fail(&what));
+    let id = spool.begin();
+    if given.contains(&id) {
+        fail(&format!("{id} is given again"));
+    }
+    close(spool, after);
+    let (spool, again) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("not opened: {error}")));
+    if again != found {
+        fail("a second recovery finds something else");
+    }
+    if spool.begin() == id {
+        fail(&format!("{id} is given again after an orderly end"));
+    }
+    close(spool, after);
+    found
+}
+
+/// Recovers from the same crash with the power failing at each step of recovering, and then once more.
+fn cut_recovery_short(disk: &sim::Disk, seed: u64, config: &Config, found: &Found, story: &dyn Fn() -> String) {
+    for step in 1.. {
+        let after = disk.crash(seed);
+        after.crash_at(step);
+        if let Ok((spool, _)) = open(&after, config.clone()) {
+            close(spool, &after);
+        }
+        for seed in 0..3 {
+            let again = after.crash_harshly(seed);
+            let fail = |what: String| -> ! { panic!("{what}\nrecovery cut at step {step}, seed {seed}; {}", story()) };
+            let (spool, refound) = open(&again, config.clone()).unwrap_or_else(|error| fail(error.to_string()));
+            if refound != *found {
+                fail("recovery is not idempotent".to_owned());
+            }
+            close(spool, &again);
+        }
+        if !after.is_off() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_few_messages_and_their_outcomes_survive_a_crash_at_every_step() {
+    crash_everywhere(&config(64 << 10), |rig| {
+        let one = rig.accept(1000, 1)?;
+        let two = rig.accept(5000, 3)?;
+        rig.settle(two, &[(1, LATER)])?;
+        rig.settle(one, &[(0, State::Delivered)])?;
+        let empty = rig.accept(0, 1)?;
+        rig.settle(two, &[(0, State::Delivered), (1, State::Failed)])?;
+        rig.settle(empty, &[(0, LATER)])?;
+        rig.settle(two, &[(2, State::Delivered)])
+    });
+}
+
+#[test]
+fn segments_that_rotate_and_are_used_again_give_back_no_old_mail() {
+    crash_everywhere(&config(32 << 10), |rig| {
+        let mut waiting = Vec::new();
+        for round in 0..14 {
+            waiting.push(rig.accept(3000 + 100 * round, 1)?);
+            if waiting.len() > 2 {
+                let id = waiting.remove(0);
+                rig.settle(id, &[(0, State::Delivered)])?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_bounce_and_its_outcome_are_found_together() {
+    crash_everywhere(&config(64 << 10), |rig| {
+        let id = rig.accept(600, 2)?;
+        rig.bounce(id, 1, 9000)?;
+        let other = rig.accept(600, 1)?;
+        let bounce = rig.bounce(other, 0, 700)?;
+        rig.settle(bounce, &[(0, State::Delivered)])
+    });
+}
+
+#[test]
+fn bodies_in_files_of_their_own_survive_and_are_swept() {
+    crash_everywhere(&config(32 << 10), |rig| {
+        let one = rig.accept_spilled(3000, 1)?;
+        let two = rig.accept_spilled(1500, 2)?;
+        rig.settle(one, &[(0, State::Delivered)])?;
+        rig.accept(100, 1)?;
+        rig.settle(two, &[(0, State::Failed)])?;
+        rig.settle(two, &[(1, State::Delivered)])
+    });
+}
+
+#[test]
+fn survivors_that_are_copied_forward_keep_their_ids_and_outcomes() {
+    crash_everywhere(&config(256 << 10), copy_forward);
+}
+
+/// Fills segments with messages that die around two that live, until those were copied.
+fn copy_forward(rig: &mut Rig) -> Result<(), CommitError> {
+    let survivor = rig.accept(700, 3)?;
+    rig.settle(survivor, &[(0, State::Delivered), (1, LATER)])?;
+    let other = rig.accept_spilled(900, 1)?;
+    for _ in 0..16 {
+        let id = rig.accept(50_000, 1)?;
+        rig.settle(id, &[(0, State::Delivered)])?;
+    }
+    rig.settle(survivor, &[(1, State::Failed)])?;
+    for _ in 0..6 {
+        let id = rig.accept(50_000, 1)?;
+        rig.settle(id, &[(0, State::Delivered)])?;
+    }
+    let disk = rig.disk.clone();
+    rig.wait_until("nothing is copied forward", |rig| disk.is_off() || rig.spool.stats().messages_copied >= 2);
+    rig.settle(survivor, &[(2, State::Delivered)])?;
+    rig.settle(other, &[(0, LATER)])
+}
+
+/// One batch of several submissions, written but held at its sync: whatever a crash leaves of it is whole.
+#[test]
+fn a_torn_batch_gives_whole_messages_or_none() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(256 << 10)).unwrap();
+    let old = rig.accept(300, 2).unwrap();
+    let hold = disk.hold(Kind::Sync);
+    let mut tickets = vec![rig.offer(100, 1).1];
+    hold.wait_for(1);
+    tickets.extend([5000, 0, 12_000, 300].map(|size| rig.offer(size, 2).1));
+    tickets.push(rig.offer_outcome(old, &[(1, State::Delivered)]));
+    let crash = |rig: &Rig, seeds| {
+        for seed in seeds {
+            let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
+            let story = || format!("seed {seed}; before:\n{}", disk.log());
+            verify(&after, &config(256 << 10), &rig.book, &rig.given, &story);
+        }
+    };
+    crash(&rig, 0..100);
+    assert!(tickets.iter().all(|ticket| ticket.answer_now().is_none()), "acknowledged before its sync");
+    drop(hold);
+    let first = tickets.remove(0);
+    rig.wait(first).unwrap();
+    tickets.into_iter().for_each(|ticket| rig.wait(ticket).unwrap());
+    crash(&rig, 0..20);
+    rig.close();
+}
+
+#[test]
+fn a_second_life_goes_on_where_the_first_one_ended() {
+    for step in (10..120).step_by(7) {
+        let mut disk = sim::Disk::new(SEED);
+        disk.crash_at(step);
+        let config = config(32 << 10);
+        let (mut book, mut given) = live_until_death(&disk, &config, churn);
+        for life in 1..6 {
+            disk = disk.crash_harshly(step * 10 + life);
+            disk.crash_at(step + life);
+            let Ok(mut rig) = Rig::reopen(&disk, config.clone(), book.clone(), given.clone()) else {
+                assert!(disk.is_off(), "life {life} after {step} steps is not opened\n{}", disk.log());
+                continue;
+            };
+            let result = churn(&mut rig);
+            assert!(result.is_ok() || disk.is_off(), "life {life}: {result:?}\n{}", disk.log());
+            (book, given) = rig.close();
+        }
+    }
+}
+
+/// Takes mail in, and resolves what it took and what it found.
+fn churn(rig: &mut Rig) -> Result<(), CommitError> {
+    for id in rig.spool.ids() {
+        let recipients = rig.book.letter(id).states.len() as u32;
+        rig.settle(id, &(0..recipients).map(|ordinal| (ordinal, State::Delivered)).collect::<Vec<_>>())?;
+    }
+    for size in [500, 4000, 900] {
+        let id = rig.accept(size, 2)?;
+        rig.settle(id, &[(1, State::Delivered)])?;
+        rig.bounce(id, 0, 300)?;
+        rig.accept_spilled(size, 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_long_random_life_with_many_in_flight_keeps_its_promises() {
+    let seeds = match std::env::var("SPOOL_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=12).collect::<Vec<u64>>(),
+    };
+    for seed in seeds {
+        println!("SPOOL_SEED={seed}");
+        random_life(seed);
+    }
+}
+
+fn random_life(seed: u64) {
+    let mut random = Random::new(seed);
+    let config = config(random.pick(&[64 << 10, 256 << 10]));
+    let disk = sim::Disk::new(seed);
+    disk.crash_at(50 + random.below(400));
+    if random.chance(50) {
+        disk.set_short_writes();
+    }
+    let Ok(mut rig) = Rig::open(&disk, config.clone()) else { return };
+    let (mut alive, mut tickets): (Vec<QueueId>, Vec<_>) = (Vec::new(), Vec::new());
+    while !disk.is_off() {
+        for _ in 0..1 + random.below(8) {
+            let size = random.pick(&[0, 40, 700, 6000, 14_000]);
+            let (id, ticket) = rig.offer(size, 1 + random.below(3) as usize);
+            alive.push(id);
+            tickets.push(ticket);
+        }
+        let accepted = tickets.drain(..).fold(true, |all, ticket| rig.wait(ticket).is_ok() && all);
+        if !accepted {
+            break;
+        }
+        while alive.len() > 6 {
+            let id = alive.swap_remove(random.below(alive.len() as u64) as usize);
+            let states: Vec<_> = (0..rig.book.letter(id).states.len() as u32).map(|o| (o, State::Delivered)).collect();
+            tickets.push(rig.offer_outcome(id, &states));
+        }
+    }
+    tickets.into_iter().for_each(|ticket| drop(rig.wait(ticket)));
+    let (book, given) = rig.close();
+    for crash in 0..20 {
+        let story = || format!("SPOOL_SEED={seed}, crash {crash}; before:\n{}", disk.log());
+        verify(&disk.crash_harshly(seed ^ (crash << 32)), &config, &book, &given, &story);
+    }
+}
+
+#[test]
+fn relaxed_durability_may_lose_mail_but_never_gives_part_of_it() {
+    let mut config = config(256 << 10);
+    config.durability = Durability::Relaxed { sync_every: Duration::from_secs(3600) };
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config.clone()).unwrap();
+    let ids: Vec<_> = (0..8).map(|n| rig.accept(3000 + n, 1).unwrap()).collect();
+    let given: Vec<_> = ids.iter().map(|id| rig.book.letter(*id).clone()).collect();
+    for seed in 0..200 {
+        let after = disk.crash(seed);
+        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        for (id, letter) in &found {
+            let place = ids.iter().position(|known| known == id).expect("it was submitted");
+            assert_eq!(*letter, given[place], "seed {seed}");
+        }
+        close(spool, &after);
+    }
+    rig.close();
+}

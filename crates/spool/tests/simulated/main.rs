@@ -1,0 +1,8 @@
+//! The spool on a simulated disk: the promises of section 3 of the design, under everything that a disk does.
+
+mod book;
+mod crash;
+mod faults;
+mod hostile;
+mod recovery;
+mod rig;
