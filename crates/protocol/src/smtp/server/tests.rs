@@ -165,3 +165,48 @@ fn an_idle_session_is_small_and_keeps_no_buffers() {
     assert_eq!(heap, "client.example".len());
     assert!(size_of::<Session>() <= 400, "{} bytes", size_of::<Session>());
 }
+
+/// A session that has asked whether its message is kept, and has one more command waiting.
+fn session_with_message() -> Session {
+    let mut session = session(Flavor::Smtp, false, Limits::default());
+    let mut body = Vec::new();
+    let dialogue = b"HELO c\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\nNOOP\r\n";
+    session.handle_input(Timestamp(0), dialogue, &mut body);
+    while let Some(Action::Ask(question)) = session.poll_action() {
+        if let Question::Message(_) = question {
+            break;
+        }
+        session.handle_answer(Timestamp(0), Answer::Accept, &mut body);
+    }
+    session.handle_sent(session.output().len());
+    session
+}
+
+#[test]
+fn a_message_that_was_handed_over_is_answered_whatever_happens_meanwhile() {
+    let late = Timestamp(u64::MAX);
+    let mut session = session_with_message();
+    assert_eq!((session.poll_deadline(), session.wants_input()), (None, false));
+    session.handle_timeout(late);
+    session.handle_end();
+    assert_eq!((session.output(), session.wants_close()), (&b""[..], false));
+    session.handle_answer(late, Answer::Accept, &mut Vec::new());
+    assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n250 2.0.0 ok\r\n");
+    assert!(session.wants_close());
+    assert_eq!(session.poll_action(), None);
+
+    let mut session = session_with_message();
+    session.handle_shutdown(late);
+    session.handle_answer(Timestamp(1), Answer::Accept, &mut Vec::new());
+    assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n421 4.3.2 server stops; closing\r\n");
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_is_ignored() {
+    let mut session = session(Flavor::Smtp, false, Limits::default());
+    session.handle_sent(session.output().len());
+    session.handle_answer(Timestamp(0), Answer::Accept, &mut Vec::new());
+    session.handle_timeout(Timestamp(300_000));
+    session.handle_answer(Timestamp(0), Answer::Accept, &mut Vec::new());
+    assert_eq!(session.output(), b"421 4.4.2 idle for too long; closing\r\n");
+}
