@@ -15,7 +15,7 @@ Exit codes:
    1  done, and the answer is no: the key is not in the table, the spool has damage
   64  the command line is wrong
   65  the data is wrong: a table's text has a fault
-  69  the server does not answer, or the command is not built yet
+  69  the server does not answer
   70  something else failed
   74  reading or writing failed
   77  a right is missing, or there are too many: refused to serve as root
