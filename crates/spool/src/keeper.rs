@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::disk::read_exact_at;
-use crate::entry::{MessageHead, OutcomeHead, State};
+use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
 use crate::record::FRAME_BYTES;
@@ -209,10 +209,11 @@ impl Lane {
 
     /// A live message's record once more; None if it died meanwhile.
     fn copy_of(&self, sequence: u64) -> Result<Option<Item>, String> {
-        let Some(Located { place, lease, size, .. }) = self.locate(sequence) else { return Ok(None) };
+        let Some(Located { place, lease, size, states, .. }) = self.locate(sequence) else { return Ok(None) };
         let record = read_record(&*lease, place.offset, size).map_err(|error| error.to_string())?;
         let (frame, record) = record.ok_or("the record's checksum is wrong")?;
-        let head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
+        let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
+        merge_states(&mut head.states, &states);
         let mut body = vec![0; frame.body_len as usize];
         read_exact_at(&*lease, &mut body, place.offset + frame.body_offset()).map_err(|error| error.to_string())?;
         if crc32c::crc32c(&body) != frame.body_crc {

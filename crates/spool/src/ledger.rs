@@ -6,7 +6,9 @@
 //! | ready | open | the writer needs room |
 //! | open | sealed | the next batch does not fit |
 //! | open | broken | a write or a sync of it failed; it is never written again |
-//! | sealed, broken | free | nothing in it is alive or leased, all segments that its outcomes speak of are free or used anew, and a header that says so is synced |
+//! | sealed | free | nothing in it is alive or leased, no use that it refers to is still there, and a header that says so is synced |
+//!
+//! A broken segment is read until the next start, which takes it for a sealed one.
 //!
 //! A segment *refers* to each earlier one that holds a message whose outcome, or whose later copy, is here.
 //! Numbers only grow and references only go back, so the oldest dead segment is always free to go.
@@ -233,7 +235,7 @@ impl Ledger {
     pub(crate) fn retirable(&self) -> Option<Slot> {
         let used: BTreeSet<u64> = self.segments.values().map(|segment| segment.number).collect();
         let may_go = |(_, segment): &(&Slot, &Segment)| {
-            matches!(segment.stage, Stage::Sealed | Stage::Broken)
+            segment.stage == Stage::Sealed
                 && segment.live == 0
                 && !segment.pinned
                 && Arc::strong_count(&segment.lease) == 1

@@ -252,17 +252,21 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Gives every copy the states of this moment. A copy of a message that died meanwhile must not bring it back:
-/// it is written as an outcome that says nothing.
+/// Gives every copy the states of this moment. A copy of a message that died meanwhile must not bring it back,
+/// and one that outgrew its room has to wait: instead of them an outcome is written that says nothing.
 fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
     for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
+        let room = item.demand().0;
         let Effect::Relocate(head) = &mut item.effect else { continue };
         let yard = lane.yard();
-        if yard.ledger.place(head.sequence).is_some() {
+        let mut is_current = yard.ledger.place(head.sequence).is_some();
+        if is_current {
             merge_states(&mut head.states, yard.ledger.states(head.sequence));
             let body = std::mem::take(&mut item.draft.body);
             item.draft = head.draft().with_body(body);
-        } else {
+            is_current = item.draft.span().is_some_and(|span| span <= room);
+        }
+        if !is_current {
             let nothing = OutcomeHead { sequence: head.sequence, bounce: 0, states: Vec::new() };
             *item = Item { draft: nothing.draft(), effect: Effect::Settle(nothing) };
         }

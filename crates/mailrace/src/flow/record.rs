@@ -98,8 +98,8 @@ impl Recorder {
         (portion, bytes)
     }
 
-    /// Takes a damaged message out of the spool; its attempt is void when that is durable, and else stays in
-    /// flight until the next start looks at it again.
+    /// Takes a damaged message out of the spool. If that fails, the queue lets go of it all the same, and the
+    /// next start finds it again.
     pub(super) fn set_aside(&self, attempt: Attempt, what: &str) {
         let (mailbag, log) = (self.mailbag.clone(), self.log.clone());
         let id = attempt.id;
@@ -118,7 +118,7 @@ impl Recorder {
     }
 
     /// Writes what is durable now into the log.
-    pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
+    pub(super) fn tell(&self, judged: &Judged, transport: &str, now: Timestamp) {
         let Judged { attempt, envelope, verdicts, bounce } = judged;
         let id = attempt.id;
         if let Some(told) = bounce {
@@ -137,7 +137,7 @@ impl Recorder {
             self.log.write(match verdict.clone() {
                 Verdict::Delivered => {
                     let delay = now.since(envelope.accepted_at);
-                    Fact::Delivered { id, recipient, transport: "maildir".into(), delay }
+                    Fact::Delivered { id, recipient, transport: transport.into(), delay }
                 }
                 Verdict::Deferred { reason, until } => Fact::Deferred { id, recipient, reason, until },
                 Verdict::Failed { reason } => {

@@ -126,7 +126,9 @@ impl Scheduler {
     fn learn(&mut self, judged: Vec<Judged>) {
         let now = now();
         for judged in judged {
-            self.recorder.tell(&judged, now);
+            let domain = self.queue.domain(judged.attempt.destination);
+            let transport = self.routes.get(domain).map_or("none", |transport| transport);
+            self.recorder.tell(&judged, transport, now);
             self.queue.report(now, judged.attempt, &judged.verdicts);
         }
     }

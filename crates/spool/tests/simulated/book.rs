@@ -93,11 +93,6 @@ impl Book {
         &self.pages[&id].letter
     }
 
-    /// Whether the message must be found.
-    pub(crate) fn must_be_found(&self, id: QueueId) -> bool {
-        self.pages.get(&id).is_some_and(|page| page.promised && !page.may_be_dead())
-    }
-
     /// Compares what was found with what was promised; Err says what is wrong.
     pub(crate) fn check(&self, found: &Found) -> Result<(), String> {
         if let Some(id) = found.keys().find(|id| !self.pages.contains_key(id)) {

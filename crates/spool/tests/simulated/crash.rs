@@ -26,7 +26,6 @@ type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
 /// Runs `scenario` with the power failing at each of its steps in turn.
 fn crash_everywhere(config: &Config, scenario: Scenario) {
     for step in 1.. {
-        eprintln!("{:?} step {step}", std::time::SystemTime::now());
         let disk = sim::Disk::new(SEED);
         disk.crash_at(step);
         let (book, given) = live_until_death(&disk, config, scenario);

@@ -1,1 +1,223 @@
-//! placeholder
+//! Errors of the device, one at a time at every place where one can happen, and a device that is full. What was
+//! acknowledged stays so, what was not may be tried again, and the trouble ends with its cause.
+
+use sim::{EIO, ENOSPC, Kind};
+use spool::{CommitError, Config, State};
+
+use crate::rig::{Rig, SEED, close, config, open};
+
+/// How often a client comes back after 451 before the test calls it an outage.
+const TRIES: usize = 4;
+
+/// A short life in which everything is tried again until it is accepted, as clients and the queue do.
+fn stubborn_life(rig: &mut Rig) -> Result<(), String> {
+    for round in 0..5 {
+        let id = stubborn(rig, |rig| rig.accept(2000 + round, 2))?;
+        stubborn(rig, |rig| rig.settle(id, &[(0, State::Delivered)]))?;
+        let large = stubborn(rig, |rig| rig.accept_spilled(1500, 1))?;
+        stubborn(rig, |rig| rig.bounce(id, 1, 400))?;
+        stubborn(rig, |rig| rig.settle(large, &[(0, State::Delivered)]))?;
+    }
+    Ok(())
+}
+
+fn stubborn<T>(rig: &mut Rig, mut attempt: impl FnMut(&mut Rig) -> Result<T, CommitError>) -> Result<T, String> {
+    let mut last = None;
+    for _ in 0..TRIES {
+        match attempt(rig) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(format!("{TRIES} times: {last:?}"))
+}
+
+/// The `n`-th operation of `kind` fails, for every n there is; then the same for three in a row.
+fn fail_everywhere(kind: Kind, errno: i32) {
+    let config = config(32 << 10);
+    for span in [1, 3] {
+        for n in 0.. {
+            let disk = sim::Disk::new(SEED + n);
+            let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails yet");
+            let before = disk.count(kind);
+            disk.fail(kind, n..n + span, errno);
+            if let Err(what) = stubborn_life(&mut rig) {
+                panic!("after {span} failed {kind:?} from the {n}. on: {what}\n{}", disk.log());
+            }
+            let checked = rig.book.check(&rig.found());
+            let reached = disk.count(kind) - before > n;
+            let (book, _) = rig.close();
+            let story = |when: &str| format!("{when}; {span} failed {kind:?} from the {n}. on\n{}", disk.log());
+            checked.unwrap_or_else(|what| panic!("{what}, {}", story("while it runs")));
+            for seed in 0..6 {
+                let after = disk.crash_harshly(seed);
+                let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("{error}"));
+                book.check(&found).unwrap_or_else(|what| panic!("{what}, {}", story(&format!("after crash {seed}"))));
+                close(spool, &after);
+            }
+            if !reached {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_acknowledges_nothing_and_loses_nothing() {
+    fail_everywhere(Kind::Sync, EIO);
+}
+
+#[test]
+fn a_failed_write_acknowledges_nothing_and_loses_nothing() {
+    fail_everywhere(Kind::Write, EIO);
+    fail_everywhere(Kind::Write, ENOSPC);
+}
+
+#[test]
+fn failed_changes_of_names_lose_nothing() {
+    for kind in [Kind::Create, Kind::Remove, Kind::SyncFolder] {
+        fail_everywhere(kind, EIO);
+    }
+}
+
+#[test]
+fn after_a_failed_sync_the_segment_is_never_written_again_in_that_use() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
+    let kept = rig.accept(100, 1).unwrap();
+    let broken = last_written(&disk);
+    disk.fail(Kind::Sync, 0..1, EIO);
+    assert!(matches!(rig.accept(100, 1), Err(CommitError::Failed(_))));
+    for _ in 0..3 {
+        rig.accept(100, 1).unwrap();
+        assert_ne!(last_written(&disk), broken, "\n{}", disk.log());
+    }
+    rig.settle(kept, &[(0, State::Delivered)]).unwrap();
+    rig.close();
+}
+
+/// The file of the last batch.
+fn last_written(disk: &sim::Disk) -> String {
+    let log = disk.log();
+    // Headers are written at 0 and 4096 while the next segment is made ready; batches lie behind them.
+    let batch = |line: &&str| line.contains("Write") && !line.contains(" at 0,") && !line.contains(" at 4096,");
+    log.lines().rfind(batch).and_then(|line| line.split_whitespace().nth(2)).expect("something was written").to_owned()
+}
+
+#[test]
+fn nothing_is_acknowledged_while_a_sync_is_out_or_after_it_failed() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
+    rig.accept(100, 1).unwrap();
+    let hold = disk.hold(Kind::Sync);
+    disk.fail(Kind::Sync, 0..1, EIO);
+    let (_, first) = rig.offer(100, 1);
+    hold.wait_for(1);
+    let (_, second) = rig.offer(100, 1);
+    assert!(first.answer_now().is_none() && second.answer_now().is_none());
+    drop(hold);
+    assert!(rig.wait(first).is_err(), "its sync failed");
+    rig.wait(second).expect("the next batch goes to a fresh segment");
+    rig.close();
+}
+
+#[test]
+fn a_full_disk_refuses_and_accepts_again_when_there_is_room() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let first = rig.accept(1000, 1).unwrap();
+    // The keeper makes the next segment by itself; only then is the room gone.
+    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    disk.set_bytes_free(0);
+    let refused = (0..20).find_map(|_| rig.accept(3000, 1).err());
+    assert_eq!(refused, Some(CommitError::Full));
+    assert!(rig.accept_spilled(3000, 1).is_err());
+    assert_eq!(rig.accept(3000, 1).err(), Some(CommitError::Full));
+    disk.set_bytes_free(1 << 20);
+    rig.accept(3000, 1).expect("there is room again");
+    rig.settle(first, &[(0, State::Delivered)]).unwrap();
+    rig.book.check(&rig.found()).unwrap();
+    rig.close();
+}
+
+/// A client that is told 452 comes back and back; every try that left its body would take the room for good.
+#[test]
+fn a_refused_message_leaves_no_body_behind() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let keep = |name: &String| name.starts_with("body-");
+    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    while rig.accept(3000, 1).is_ok() {
+        if rig.spool.stats().segments > 2 {
+            break;
+        }
+        disk.set_bytes_free(2000);
+    }
+    assert!(rig.accept_spilled(1000, 1).is_err());
+    rig.wait_until("the body stays", |rig| rig.disk.names().iter().filter(|name| keep(name)).count() == 0);
+    rig.close();
+}
+
+#[test]
+fn short_writes_are_nothing_special() {
+    let disk = sim::Disk::new(SEED);
+    disk.set_short_writes();
+    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    stubborn_life(&mut rig).unwrap();
+    rig.accept(9000, 1).unwrap();
+    rig.book.check(&rig.found()).unwrap();
+    let (book, _) = rig.close();
+    for seed in 0..20 {
+        let after = disk.crash(seed);
+        let (spool, found) = open(&after, config(32 << 10)).unwrap();
+        book.check(&found).unwrap();
+        close(spool, &after);
+    }
+}
+
+/// A read that fails once while the spool is opened may keep it from opening; it must not make mail disappear.
+#[test]
+fn a_failed_read_at_start_loses_nothing() {
+    let (config, disk, book) = some_mail();
+    for n in 0.. {
+        let after = disk.crash(0);
+        after.fail(Kind::Read, n..n + 1, EIO);
+        if let Ok((spool, found, unreadable)) = crate::rig::open_damaged(&after, config.clone()) {
+            let reported = unreadable.len();
+            close(spool, &after);
+            if reported == 0 {
+                book.check(&found).unwrap_or_else(|what| panic!("the {n}. read fails: {what}\n{}", after.log()));
+            }
+        }
+        let reached = after.count(Kind::Read) > n;
+        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("the {n}. read: {error}"));
+        book.check(&found).unwrap_or_else(|what| panic!("after the {n}. read failed: {what}\n{}", after.log()));
+        close(spool, &after);
+        if !reached {
+            return;
+        }
+    }
+}
+
+/// Two sealed segments and an open one, all with living mail.
+fn some_mail() -> (Config, sim::Disk, crate::book::Book) {
+    let config = config(32 << 10);
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails");
+    for size in [3000, 5000, 100, 7000, 2000, 300] {
+        let id = rig.accept(size, 2).expect("nothing fails");
+        rig.settle(id, &[(0, State::Delivered)]).expect("nothing fails");
+    }
+    let image = disk.crash(0);
+    let (book, _) = rig.close();
+    (config, image, book)
+}
+
+#[test]
+fn the_lock_keeps_a_second_process_out() {
+    let disk = sim::Disk::new(SEED);
+    let rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    assert!(matches!(Rig::open(&disk, config(32 << 10)), Err(spool::OpenError::Locked)));
+    rig.close();
+    assert!(Rig::open(&disk, config(32 << 10)).is_ok());
+}

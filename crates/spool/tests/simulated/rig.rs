@@ -23,7 +23,6 @@ pub(crate) struct Rig {
     pub(crate) disk: sim::Disk,
     pub(crate) spool: Spool,
     pub(crate) book: Book,
-    pub(crate) events: Arc<Mutex<Vec<Event>>>,
     /// Every id that any life of this spool gave.
     pub(crate) given: BTreeSet<QueueId>,
     random: Random,
@@ -48,18 +47,15 @@ impl Rig {
     /// Opens what a crash left. What it finds must be as the book has it, and is certain from now on.
     pub(crate) fn reopen(
         disk: &sim::Disk,
-        mut config: Config,
+        config: Config,
         mut book: Book,
         given: BTreeSet<QueueId>,
     ) -> Result<Rig, OpenError> {
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let sink = events.clone();
-        config.events = Arc::new(move |event| sink.lock().expect("nobody panics with it").push(event));
         let (spool, found) = open(disk, config)?;
         book.check(&found).unwrap_or_else(|what| panic!("{what}\n{}", disk.log()));
         book.settle_on(&found);
         let random = Random::new(SEED);
-        Ok(Rig { disk: disk.clone(), spool, book, events, given, random })
+        Ok(Rig { disk: disk.clone(), spool, book, given, random })
     }
 
     /// A name that was never given before.
@@ -178,11 +174,6 @@ impl Rig {
         (book, given)
     }
 
-    pub(crate) fn set_aside(&self) -> usize {
-        let events = self.events.lock().expect("nobody panics with it");
-        events.iter().filter(|event| matches!(event, Event::SetAside { .. })).count()
-    }
-
     pub(crate) fn bytes(&mut self, size: usize) -> Vec<u8> {
         let mut bytes = vec![0; size];
         self.random.fill(&mut bytes);
@@ -195,6 +186,27 @@ impl Rig {
     }
 }
 
+/// What a spool tells of itself, for looking at.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Arc<Mutex<Vec<Event>>>);
+
+impl Events {
+    /// The configuration with these ears.
+    pub(crate) fn heard_by(&self, config: Config) -> Config {
+        let heard = self.0.clone();
+        Config { events: Arc::new(move |event| heard.lock().expect("nobody panics with it").push(event)), ..config }
+    }
+
+    /// What was reported as damaged.
+    pub(crate) fn set_aside(&self) -> Vec<String> {
+        let what = |event: &Event| match event {
+            Event::SetAside { what, .. } => Some(what.clone()),
+            _ => None,
+        };
+        self.0.lock().expect("nobody panics with it").iter().filter_map(what).collect()
+    }
+}
+
 impl Ticket {
     /// The answer, if there is one yet.
     pub(crate) fn answer_now(&self) -> Option<Result<(), CommitError>> {
@@ -202,22 +214,36 @@ impl Ticket {
     }
 }
 
-/// Opens a disk and reads all that is alive on it. Damaged bodies come out as they are.
+/// Opens a disk and reads all that is alive on it.
 pub(crate) fn open(disk: &sim::Disk, config: Config) -> Result<(Spool, Found), OpenError> {
+    let (spool, found, damaged) = open_damaged(disk, config)?;
+    match damaged.first() {
+        Some(_) if disk.is_off() => Err(OpenError::Io(std::io::ErrorKind::BrokenPipe.into())),
+        Some((id, error)) => panic!("{id}: {error}\n{}", disk.log()),
+        None => Ok((spool, found)),
+    }
+}
+
+/// Messages that are in the queue and cannot be read.
+pub(crate) type Unreadable = Vec<(QueueId, ReadError)>;
+
+/// Opens a disk on which something may be damaged.
+pub(crate) fn open_damaged(disk: &sim::Disk, config: Config) -> Result<(Spool, Found, Unreadable), OpenError> {
     let mut lives: Vec<Live> = Vec::new();
     let spool = spool::open(vec![Arc::new(disk.clone())], config, SEED, &mut |live| lives.push(live))?;
-    let mut found = Found::new();
+    let (mut found, mut damaged) = (Found::new(), Vec::new());
+    assert_eq!(spool.ids(), lives.iter().map(|live| live.id).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
     for live in lives {
-        let letter = match letter(&spool, live.id) {
-            Err(_) if disk.is_off() => return Err(OpenError::Io(std::io::ErrorKind::BrokenPipe.into())),
-            read => read.unwrap_or_else(|error| panic!("{}: {error}\n{}", live.id, disk.log())),
-        };
-        assert_eq!((&letter.envelope, &letter.states), (&live.envelope, &live.states), "{}", live.id);
         assert!(live.recovered, "{} is known from before", live.id);
-        assert!(found.insert(live.id, letter).is_none(), "{} was given twice", live.id);
+        match letter(&spool, live.id) {
+            Err(error) => damaged.push((live.id, error)),
+            Ok(letter) => {
+                assert_eq!((&letter.envelope, &letter.states), (&live.envelope, &live.states), "{}", live.id);
+                assert!(found.insert(live.id, letter).is_none(), "{} was given twice", live.id);
+            }
+        }
     }
-    assert_eq!(spool.ids(), found.keys().copied().collect::<Vec<_>>());
-    Ok((spool, found))
+    Ok((spool, found, damaged))
 }
 
 /// A live message, read whole.
@@ -238,7 +264,7 @@ pub(crate) fn close(spool: Spool, disk: &sim::Disk) {
     let closing = std::thread::spawn(move || {
         spool.close();
         // The receiver may have given up.
-        drop(tell.send(()));
+        let _ = tell.send(());
     });
     told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("closing never ends\n{}", disk.log()));
     closing.join().expect("closing does not panic");
