@@ -42,6 +42,7 @@ struct State {
     random: Random,
     capacity: u64,
     short_writes: bool,
+    spoiled: Vec<(FileNumber, Range<u64>)>,
     locked: bool,
     held: Vec<Kind>,
     waiting: Vec<Kind>,
@@ -134,6 +135,14 @@ impl Disk {
         }
     }
 
+    /// From now on no read that touches these bytes of a file succeeds.
+    pub fn spoil(&self, name: &str, bytes: Range<u64>) {
+        let mut state = self.state();
+        if let Some(&file) = state.folder.live().get(name) {
+            state.spoiled.push((file, bytes));
+        }
+    }
+
     /// Holds back every operation of `kind` that begins from now on.
     pub fn hold(&self, kind: Kind) -> Hold {
         self.state().held.push(kind);
@@ -171,6 +180,7 @@ impl Disk {
             random: Random::new(seed),
             capacity: 1 << 40,
             short_writes: false,
+            spoiled: Vec::new(),
             locked: false,
             held: Vec::new(),
             waiting: Vec::new(),
@@ -318,6 +328,9 @@ impl ByteSource for OpenFile {
         let live = state.files[self.file].live();
         let start = usize::try_from(offset).map_or(live.len(), |offset| offset.min(live.len()));
         let count = buffer.len().min(live.len() - start);
+        if state.is_spoiled(self.file, offset, count) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         buffer[..count].copy_from_slice(&live[start..start + count]);
         Ok(count)
     }
@@ -329,7 +342,10 @@ impl ByteSource for OpenFile {
 
 impl DiskFile for OpenFile {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = parts.iter().fold(Vec::new(), |mut bytes, part| {
+            bytes.extend_from_slice(part);
+            bytes
+        });
         let mut state = self.machine.lock();
         match state.plan.begin(Kind::Write, format_args!("{} at {offset}, {} bytes", self.name, bytes.len()))? {
             Fate::Die => {
@@ -419,6 +435,11 @@ impl State {
         let count = bytes.len();
         self.files[file].write(offset, bytes);
         Ok(count)
+    }
+
+    fn is_spoiled(&self, file: FileNumber, offset: u64, count: usize) -> bool {
+        let touches = |bytes: &Range<u64>| bytes.start < offset + count as u64 && offset < bytes.end;
+        self.spoiled.iter().any(|(spoiled, bytes)| *spoiled == file && touches(bytes))
     }
 
     fn forget_waiting(&mut self, kind: Kind) {
