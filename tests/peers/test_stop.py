@@ -25,18 +25,32 @@ class Stop(unittest.TestCase):
         self.assertEqual(self.server.process.wait(30), 0)
 
     def test_a_message_whose_data_has_begun_is_still_accepted_and_kept(self):
-        with Client(self.server.port) as client:
-            client.greet()
-            client.envelope("alice@bench.test")
-            self.assertEqual(client.say("DATA").code, 354)
-            client.write(letter("half")[:40])
+        with Client(self.server.port) as client, Client(self.server.port) as idle:
+            idle.greet()
+            self.begin_data(client)
             self.server.process.send_signal(signal.SIGTERM)
-            self.await_refused_connections()
+            self.assertEqual(idle.read().code, 421)
             client.write(letter("half")[40:] + b".\r\n")
             self.assertEqual(client.read().code, 250)
         self.assertEqual(self.server.process.wait(30), 0)
         self.server.start()
         self.assertEqual(self.server.queued(), 1)
+
+    def test_a_client_that_comes_too_late_is_not_left_waiting(self):
+        with Client(self.server.port) as client, Client(self.server.port) as idle:
+            idle.greet()
+            self.begin_data(client)
+            self.server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(idle.read().code, 421)
+            # One message is still under way, so the server is there: it may refuse or hang up, but not keep silent.
+            for number in range(3):
+                try:
+                    with Client(self.server.port, timeout=5) as late:
+                        self.assertTrue(late.is_closed())
+                except (ConnectionRefusedError, ConnectionResetError):
+                    pass
+                except TimeoutError:
+                    self.fail(f"late client {number} was neither answered nor refused within 5 s")
 
     def test_what_is_queued_is_there_again_after_a_stop(self):
         with Client(self.server.port) as client:
@@ -47,15 +61,12 @@ class Stop(unittest.TestCase):
         self.server.start()
         self.assertEqual(self.server.queued(), 20)
 
-    def await_refused_connections(self):
-        """The signal has arrived when nobody is greeted any more."""
-        while True:
-            try:
-                with Client(self.server.port) as client:
-                    if client.read().code == 421:
-                        return
-            except (OSError, EOFError):
-                return
+    def begin_data(self, client):
+        """A transaction of which the first 40 bytes of data are sent."""
+        client.greet()
+        client.envelope("alice@bench.test")
+        self.assertEqual(client.say("DATA").code, 354)
+        client.write(letter("half")[:40])
 
 
 if __name__ == "__main__":
