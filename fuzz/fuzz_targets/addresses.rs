@@ -1,0 +1,13 @@
+//! Any text as an address: no panic, and what is one has a canonical form that reads back as itself.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mail::Address;
+
+fuzz_target!(|text: &str| {
+    let Ok(address) = text.parse::<Address>() else { return };
+    assert_eq!(address.as_str().parse().as_ref(), Ok(&address));
+    assert!(!address.as_str().contains(['\r', '\n', '\0']));
+    assert_eq!(Address::new(&address.mailbox_name(), address.domain()).as_ref(), Ok(&address));
+});

@@ -1,0 +1,78 @@
+//! A session with a driver that accepts everything but recipients that begin with `n`; what it gave out can be
+//! compared. Limits are low, so that short inputs reach them.
+
+use std::sync::Arc;
+
+use mail::{Reply, Timestamp};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session};
+
+const NOW: Timestamp = Timestamp(0);
+
+/// All that came of an input.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    output: Vec<u8>,
+    actions: Vec<Action>,
+    messages: Vec<Vec<u8>>,
+    closed: bool,
+}
+
+/// Plays the pieces.
+pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
+    let limits = Limits {
+        command_line_octets_max: 200,
+        commands_max: 20,
+        recipients_max: 3,
+        message_octets_max: 300,
+        header_octets_max: 150,
+        received_max: 2,
+        ..Limits::default()
+    };
+    let config = Config { hostname: "mx.example.org".into(), flavor, limits };
+    let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
+    let (mut outcome, mut body) = (Outcome::default(), Vec::new());
+    for piece in pieces {
+        session.handle_input(NOW, piece, &mut body);
+        settle(&mut session, &mut outcome, &mut body);
+    }
+    session.handle_end();
+    settle(&mut session, &mut outcome, &mut body);
+    outcome.closed = session.wants_close();
+    outcome
+}
+
+/// Plays the bytes whole and in pieces of `size`, which must come to the same; no message has a bare CR or LF.
+pub fn check(flavor: Flavor, mend: bool, bytes: &[u8], size: usize) {
+    let whole = play(flavor, mend, std::iter::once(bytes));
+    assert_eq!(whole, play(flavor, mend, bytes.chunks(size.max(1))));
+    for message in &whole.messages {
+        let bare = |pair: &[u8]| (pair[0] == b'\r') != (pair[1] == b'\n');
+        let fenced = [b"x", &message[..], b"x"].concat();
+        assert!(!fenced.windows(2).any(bare), "a bare newline was passed on");
+    }
+}
+
+fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
+    while let Some(action) = session.poll_action() {
+        match &action {
+            Action::Ask(question) => {
+                let answer = match question {
+                    Question::Recipient(request) if request.address.as_str().starts_with('n') => {
+                        Answer::Refuse(Reply::plain(550, "no such mailbox"))
+                    }
+                    Question::Message(_) => {
+                        outcome.messages.push(std::mem::take(body));
+                        Answer::Accept
+                    }
+                    _ => Answer::Accept,
+                };
+                session.handle_answer(NOW, answer, body);
+            }
+            Action::Abandon => body.clear(),
+            Action::Refused { .. } => {}
+        }
+        outcome.actions.push(action);
+    }
+    outcome.output.extend_from_slice(session.output());
+    session.handle_sent(session.output().len());
+}

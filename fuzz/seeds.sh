@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Makes the seeds of the SMTP targets from the transcripts: what the client sends, as bytes, and a byte of choices.
+set -euo pipefail
+cd "$(dirname "$0")"
+mkdir -p corpus/smtp_server corpus/bdat corpus/addresses
+for transcript in ../crates/protocol/tests/transcripts/*.smtp; do
+    seed=corpus/smtp_server/$(basename "$transcript" .smtp)
+    while IFS= read -r line; do
+        case $line in
+            "C: "*) printf '%s\r\n' "${line#C: }" ;;
+            "C:") printf '\r\n' ;;
+            "C| "*) printf '%b' "${line#C| }" ;;
+        esac
+    done <"$transcript" >"$seed"
+    if grep -q '^% flavor lmtp' "$transcript"; then printf '\x1d'; else printf '\x1c'; fi >>"$seed"
+done
+printf '4\r\nab\r\nBDAT 0 LAST\r\nQUIT\r\n\x1c' >corpus/bdat/two_chunks
+printf '6 LAST\r\nQUIT\n\nRSET\r\nBDAT 3\r\nabc\x1d' >corpus/bdat/refused
+grep -oh '<[^<>]*@[^<>]*>' ../crates/protocol/tests/transcripts/*.smtp | sort -u | tr -d '<>' | while IFS= read -r address; do
+    printf '%s' "$address" >"corpus/addresses/$(printf '%s' "$address" | cksum | cut -d' ' -f1)"
+done
