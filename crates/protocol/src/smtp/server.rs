@@ -31,6 +31,9 @@
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
 //!
+//! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
+//! fault in the content, which the driver learns at once and the peer after the end of its data.
+//!
 //! A message becomes the driver's with [`Question::Message`]. From that moment no deadline, no end of input and no
 //! shutdown cuts the session short before the answer came: the peer must learn what became of its mail.
 
