@@ -7,19 +7,17 @@ use std::time::SystemTime;
 use lookup::directory::Resolution;
 use mail::{Client, Envelope, Fact, QueueId, Recipient, Reply, Timestamp};
 use net::Conversation;
-use protocol::smtp::server::{
-    Action, Answer, BodySink, Config as Machine, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
-};
+use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
-use tokio::sync::oneshot;
 
 use crate::body::Incoming;
 use crate::trace::Trace;
-use crate::{Desk, replies};
+use crate::{Answers, Counter, Desk, replies};
 
 /// A session and its transaction.
 pub(crate) struct Intake {
     desk: Arc<Desk>,
+    answers: Answers,
     session: Session,
     trusted: bool,
     /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
@@ -49,8 +47,9 @@ impl BodySink for Sink<'_> {
 }
 
 impl Intake {
-    pub(crate) fn new(desk: Arc<Desk>, machine: Arc<Machine>, peer: Peer, trusted: bool) -> Self {
-        Intake { desk, session: Session::new(machine, peer, now()), trusted, transaction: None }
+    pub(crate) fn new(counter: Counter, peer: Peer, trusted: bool) -> Self {
+        let Counter { desk, machine, answers } = counter;
+        Intake { desk, answers, session: Session::new(machine, peer, now()), trusted, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -164,10 +163,10 @@ impl Intake {
     }
 
     async fn commit(&self, message: Entry) -> Result<(), CommitError> {
-        let (tell, told) = oneshot::channel();
-        // The receiver is gone only if the whole session is.
-        self.desk.spool.submit(vec![message], Box::new(move |result| drop(tell.send(result))));
-        told.await.unwrap_or(Err(CommitError::Closed))
+        let (done, answer) = self.answers.expect();
+        self.desk.spool.submit(vec![message], done);
+        // No answer comes only where the spool is gone.
+        answer.await.unwrap_or(Err(CommitError::Closed))
     }
 
     fn log_refusal(&self, stage: &'static str, address: Option<mail::Address>, reply: Reply) {

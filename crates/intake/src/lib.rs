@@ -9,6 +9,7 @@
 //!
 //! Nothing here knows what becomes of a message afterwards.
 
+mod answers;
 mod body;
 mod conversation;
 mod replies;
@@ -26,6 +27,7 @@ use protocol::smtp::server::{Config as Machine, Peer};
 use spool::Spool;
 use tokio::net::TcpStream;
 
+pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 
@@ -58,16 +60,28 @@ pub struct Desk {
     pub hostname: Box<str>,
 }
 
-/// One session of one client, from the banner to the end. `machine` is what the listener speaks.
-pub async fn serve(desk: Arc<Desk>, machine: Arc<Machine>, stream: TcpStream, client: IpAddr, stop: Stop) {
+/// What the sessions of one listener have in common on one thread.
+#[derive(Clone)]
+pub struct Counter {
+    /// Whom they ask.
+    pub desk: Arc<Desk>,
+    /// What they speak.
+    pub machine: Arc<Machine>,
+    /// By which way the spool answers them.
+    pub answers: Answers,
+}
+
+/// One session of one client, from the banner to the end.
+pub async fn serve(counter: Counter, stream: TcpStream, client: IpAddr, stop: Stop) {
+    let desk = &counter.desk;
     let client = client.to_canonical();
     let trusted = (desk.relays)(client);
     let _pass = match desk.gate.enter(client, trusted) {
         Ok(pass) => pass,
-        Err(turned) => return turn_away(&desk, &stream, client, turned),
+        Err(turned) => return turn_away(desk, &stream, client, turned),
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
-    let mut intake = Intake::new(desk.clone(), machine, peer, trusted);
+    let mut intake = Intake::new(counter, peer, trusted);
     net::drive(stream, stop, &mut intake).await;
 }
 

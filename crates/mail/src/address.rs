@@ -44,10 +44,11 @@ impl Address {
         if local.is_empty() || local.chars().any(char::is_control) {
             return Err(AddressError::Local);
         }
+        let domain = lower_case(domain);
         if local.len() > LOCAL_PART_OCTETS_MAX || domain.len() > DOMAIN_OCTETS_MAX {
             return Err(AddressError::TooLong);
         }
-        check_domain(domain)?;
+        check_domain(&domain)?;
         let mut text = String::with_capacity(local.len() + domain.len() + 1);
         if is_dot_atom(local) {
             text.push_str(local);
@@ -56,7 +57,7 @@ impl Address {
         }
         let at = u16::try_from(text.len()).map_err(|_| AddressError::TooLong)?;
         text.push('@');
-        push_lower(&mut text, domain);
+        text.push_str(&domain);
         if text.len() > PATH_OCTETS_MAX {
             return Err(AddressError::TooLong);
         }
@@ -158,13 +159,14 @@ fn is_label(label: &str) -> bool {
         && label.chars().all(allowed)
 }
 
-/// Lower-cases where it changes nothing but the case of letters; the few whose lower case grows stay as they are.
-fn push_lower(text: &mut String, domain: &str) {
-    if domain.is_ascii() {
-        text.extend(domain.chars().map(|c| c.to_ascii_lowercase()));
-    } else {
-        text.push_str(&domain.to_lowercase());
-    }
+/// Letter by letter, so that doing it twice changes nothing; the few letters whose lower case is more than one
+/// letter stay as they are.
+fn lower_case(domain: &str) -> String {
+    let lower = |c: char| {
+        let mut letters = c.to_lowercase();
+        letters.next().filter(|_| letters.next().is_none()).unwrap_or(c)
+    };
+    domain.chars().map(lower).collect()
 }
 
 fn push_quoted(text: &mut String, local: &str) {
@@ -219,7 +221,8 @@ mod tests {
             ("Bob+tag@example.org", "Bob+tag@example.org"),
             ("x@[127.0.0.1]", "x@[127.0.0.1]"),
             ("x@[IPv6:::1]", "x@[ipv6:::1]"),
-            ("jürgen@müller.example", "jürgen@müller.example"),
+            ("jürgen@Müller.example", "jürgen@müller.example"),
+            ("x@İ.example", "x@İ.example"),
         ] {
             let address = parse(text).unwrap();
             assert_eq!(address.as_str(), canonical);

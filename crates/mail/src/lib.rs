@@ -12,7 +12,7 @@ mod outcome;
 mod reply;
 mod time;
 
-pub use address::{Address, AddressError, LOCAL_PART_OCTETS_MAX, DOMAIN_OCTETS_MAX, PATH_OCTETS_MAX};
+pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
 pub use body::{Body, BodyFlags, ByteSource, Damaged};
 pub use envelope::{BodyType, Client, Envelope, Notify, Recipient, Return};
 pub use fact::{Fact, Journal};

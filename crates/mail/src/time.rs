@@ -27,8 +27,7 @@ impl Timestamp {
     /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date as messages have it (RFC 5322 section 3.3), in UTC.
     pub fn rfc5322_date(self) -> String {
         const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-        const MONTHS: [&str; 12] =
-            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let c = Civil::of(self);
         let (weekday, month) = (DAYS[c.weekday], MONTHS[c.month - 1]);
         format!("{weekday}, {} {month} {:04} {:02}:{:02}:{:02} +0000", c.day, c.year, c.hour, c.minute, c.second)

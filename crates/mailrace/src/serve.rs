@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{BodyMemory, Desk, Networks};
+use intake::{Answers, BodyMemory, Counter, Desk, Networks};
 use lookup::directory::{self, Directory};
 use mail::{Address, Journal};
 use net::{Gate, GateLimits, Stop, Stopper};
@@ -60,6 +60,8 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let workers = start_workers(config, &doors, &desk, &stop, &end)?;
     drop(stop);
     announce(loaded, &doors, &log);
+    // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
+    drop(doors);
     runtime.block_on(until_told_to_stop(config, &desk, &log))?;
 
     log.event(Level::Info, "stopping", &[]);
@@ -270,11 +272,13 @@ fn start_worker(
     let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
     let (desk, stop, mut end) = (desk.clone(), stop.clone(), end.clone());
     let work = async move {
+        let answers = Answers::default();
+        tokio::spawn(answers.clone().hand_on());
         for (listener, machine) in accepting {
-            let (desk, session_stop) = (desk.clone(), stop.clone());
-            let session = move |stream, peer: SocketAddr| {
-                intake::serve(desk.clone(), machine.clone(), stream, peer.ip(), session_stop.clone())
-            };
+            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone() };
+            let session_stop = stop.clone();
+            let session =
+                move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
             tokio::spawn(net::accept(listener, stop.clone(), session));
         }
         drop((desk, stop));

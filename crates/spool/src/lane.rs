@@ -49,6 +49,8 @@ pub(crate) struct Yard {
 #[derive(Default)]
 struct Inbox {
     waiting: Vec<Submission>,
+    /// The writer sleeps: whoever brings something wakes it, once.
+    asleep: bool,
     closed: bool,
 }
 
@@ -132,8 +134,11 @@ impl Lane {
             return (submission.done)(Err(CommitError::Closed));
         }
         inbox.waiting.push(submission);
+        let wake = std::mem::take(&mut inbox.asleep);
         drop(inbox);
-        self.inbox_filled.notify_one();
+        if wake {
+            self.inbox_filled.notify_one();
+        }
     }
 
     /// All that waits, at least one; None when the lane is closed and nothing waits. `idle` is called before
@@ -144,6 +149,7 @@ impl Lane {
             if inbox.closed {
                 return None;
             }
+            inbox.asleep = true;
             match idle() {
                 None => inbox = self.inbox_filled.wait(inbox).unwrap_or_else(PoisonError::into_inner),
                 Some(span) => {
@@ -155,6 +161,7 @@ impl Lane {
                 }
             }
         }
+        inbox.asleep = false;
         Some(std::mem::take(&mut inbox.waiting))
     }
 

@@ -1,6 +1,8 @@
 //! Errors of the device, one at a time at every place where one can happen, and a device that is full. What was
 //! acknowledged stays so, what was not may be tried again, and the trouble ends with its cause.
 
+use std::ops::Range;
+
 use sim::{EIO, ENOSPC, Kind};
 use spool::{CommitError, Config, State};
 
@@ -32,34 +34,40 @@ fn stubborn<T>(rig: &mut Rig, mut attempt: impl FnMut(&mut Rig) -> Result<T, Com
     Err(format!("{TRIES} times: {last:?}"))
 }
 
-/// The `n`-th operation of `kind` fails, for every n there is; then the same for three in a row.
+/// The `n`-th operation of `kind` fails, for every n there is; then the same for three in a row. Several lives run
+/// beside each other, for a keeper that failed rests a while.
 fn fail_everywhere(kind: Kind, errno: i32) {
-    let config = config(32 << 10);
+    const LIVES: u64 = 16;
     for span in [1, 3] {
-        for n in 0.. {
-            let disk = sim::Disk::new(SEED + n);
-            let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails yet");
-            let before = disk.count(kind);
-            disk.fail(kind, n..n + span, errno);
-            if let Err(what) = stubborn_life(&mut rig) {
-                panic!("after {span} failed {kind:?} from the {n}. on: {what}\n{}", disk.log());
-            }
-            let checked = rig.book.check(&rig.found());
-            let reached = disk.count(kind) - before > n;
-            let (book, _) = rig.close();
-            let story = |when: &str| format!("{when}; {span} failed {kind:?} from the {n}. on\n{}", disk.log());
-            checked.unwrap_or_else(|what| panic!("{what}, {}", story("while it runs")));
-            for seed in 0..6 {
-                let after = disk.crash_harshly(seed);
-                let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("{error}"));
-                book.check(&found).unwrap_or_else(|what| panic!("{what}, {}", story(&format!("after crash {seed}"))));
-                close(spool, &after);
-            }
-            if !reached {
-                break;
-            }
+        let fails_from = |n| fail_at(kind, n..n + span, errno);
+        let mut first = 0;
+        while std::thread::scope(|scope| {
+            let lives: Vec<_> = (first..first + LIVES).map(|n| scope.spawn(move || fails_from(n))).collect();
+            lives.into_iter().all(|life| life.join().expect("the life above kept its promises"))
+        }) {
+            first += LIVES;
         }
     }
+}
+
+/// Lives with planned failures. False if it was over before the first of them.
+fn fail_at(kind: Kind, ordinals: Range<u64>, errno: i32) -> bool {
+    let config = config(32 << 10);
+    let disk = sim::Disk::new(SEED + ordinals.start);
+    let story = |when: &str| format!("{when}, {kind:?} {ordinals:?} failed with {errno}:\n{}", disk.log());
+    let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails yet");
+    let last = disk.count(kind) + ordinals.start;
+    disk.fail(kind, ordinals.clone(), errno);
+    stubborn_life(&mut rig).unwrap_or_else(|what| panic!("{what}: {}", story("an outage")));
+    rig.book.check(&rig.found()).unwrap_or_else(|what| panic!("{what}: {}", story("while it runs")));
+    let (book, _) = rig.close();
+    for seed in 0..6 {
+        let after = disk.crash_harshly(seed);
+        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("{error}: {}", story("opening")));
+        book.check(&found).unwrap_or_else(|what| panic!("{what}: {}", story(&format!("crash {seed}"))));
+        close(spool, &after);
+    }
+    disk.count(kind) > last
 }
 
 #[test]
@@ -85,6 +93,7 @@ fn after_a_failed_sync_the_segment_is_never_written_again_in_that_use() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
     let kept = rig.accept(100, 1).unwrap();
+    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
     let broken = last_written(&disk);
     disk.fail(Kind::Sync, 0..1, EIO);
     assert!(matches!(rig.accept(100, 1), Err(CommitError::Failed(_))));
@@ -109,6 +118,8 @@ fn nothing_is_acknowledged_while_a_sync_is_out_or_after_it_failed() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
     rig.accept(100, 1).unwrap();
+    // The keeper has syncs of its own until the next segment is there.
+    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
     let hold = disk.hold(Kind::Sync);
     disk.fail(Kind::Sync, 0..1, EIO);
     let (_, first) = rig.offer(100, 1);
@@ -145,16 +156,13 @@ fn a_full_disk_refuses_and_accepts_again_when_there_is_room() {
 fn a_refused_message_leaves_no_body_behind() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let keep = |name: &String| name.starts_with("body-");
+    rig.accept(3000, 1).unwrap();
     rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
-    while rig.accept(3000, 1).is_ok() {
-        if rig.spool.stats().segments > 2 {
-            break;
-        }
-        disk.set_bytes_free(2000);
-    }
-    assert!(rig.accept_spilled(1000, 1).is_err());
-    rig.wait_until("the body stays", |rig| rig.disk.names().iter().filter(|name| keep(name)).count() == 0);
+    disk.set_bytes_free(2000);
+    while rig.accept(3000, 1).is_ok() {}
+    assert_eq!(rig.accept_spilled(1000, 1).err(), Some(CommitError::Full));
+    let bodies = disk.names().iter().filter(|name| name.starts_with("body-")).count();
+    assert_eq!(bodies, 0, "{:?}", disk.names());
     rig.close();
 }
 
