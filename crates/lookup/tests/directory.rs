@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use lookup::directory::{Directory, Domain, Final, Limits, Resolution};
 use lookup::{Answer, Answers, Table};
 use mail::Address;
+use proptest::prelude::*;
 
 /// A table that remembers what it was asked, and is broken for the keys that have no values.
 struct Script {
@@ -281,4 +282,26 @@ fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
     assert_eq!(resolve_in(&directory, "team@x.org"), local(&["a@x.org", "b@y.org"], Some("team@x.org")));
     assert_eq!(aliases.asked(), [vec!["team@x.org"], vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
     assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
+}
+
+proptest! {
+    #[test]
+    fn whatever_aliases_name_it_ends_with_mailboxes_that_exist(
+        aliases in proptest::collection::hash_map("[a-e](\\+t)?@x.org", "[a-e](\\+t)?@[xy].org( [a-e]@x.org){0,2}", 0..8),
+        asked in "[a-e](\\+t)?@x.org",
+    ) {
+        let aliases: Vec<_> = aliases.iter().map(|(key, values)| (&**key, &**values)).collect();
+        match resolve(x_org(&["a@x.org", "b@x.org"], &aliases), &asked) {
+            Resolution::Local(finals) => {
+                prop_assert!(!finals.is_empty());
+                for last in finals {
+                    let is_mailbox = ["a@x.org", "b@x.org"].contains(&last.address.as_str());
+                    prop_assert_eq!(is_mailbox, last.local);
+                    prop_assert_eq!(last.local, last.address.domain() == "x.org");
+                }
+            }
+            Resolution::Unknown | Resolution::TooDeep => {}
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
 }
