@@ -47,8 +47,8 @@ struct Page {
 struct Recipient {
     certain: State,
     possible: Vec<State>,
-    /// What is to be found where this recipient is.
-    bounce: Option<QueueId>,
+    /// Bounces that tell of its failure, one for each try to record it; one of them must be found where it failed.
+    bounces: Vec<QueueId>,
 }
 
 /// What one submission asks for.
@@ -61,7 +61,7 @@ pub(crate) struct Proposal {
 impl Book {
     /// A message is about to be submitted.
     pub(crate) fn propose(&mut self, id: QueueId, letter: Letter) {
-        let recipient = Recipient { certain: State::NEW, possible: Vec::new(), bounce: None };
+        let recipient = Recipient { certain: State::NEW, possible: Vec::new(), bounces: Vec::new() };
         let recipients = vec![recipient; letter.envelope.recipients.len()];
         self.pages.insert(id, Page { letter, promised: false, recipients });
     }
@@ -70,7 +70,7 @@ impl Book {
     pub(crate) fn propose_outcome(&mut self, id: QueueId, ordinal: u32, state: State, bounce: Option<QueueId>) {
         let recipient = self.recipient(id, ordinal);
         recipient.possible.push(state);
-        recipient.bounce = recipient.bounce.or(bounce);
+        recipient.bounces.extend(bounce);
     }
 
     /// A submission was acknowledged.
@@ -115,7 +115,7 @@ impl Book {
         for (id, page) in &mut self.pages {
             page.promised = true;
             for (recipient, state) in page.recipients.iter_mut().zip(&found[id].states) {
-                *recipient = Recipient { certain: *state, possible: Vec::new(), bounce: None };
+                *recipient = Recipient { certain: *state, possible: Vec::new(), bounces: Vec::new() };
             }
         }
     }
@@ -123,11 +123,11 @@ impl Book {
     fn check_bounces(&self, id: QueueId, page: &Page, found: &Found) -> Result<(), String> {
         let known_dead = page.promised && !found.contains_key(&id);
         for (ordinal, recipient) in page.recipients.iter().enumerate() {
-            let Some(bounce) = recipient.bounce else { continue };
             let seen_failed = found.get(&id).is_some_and(|letter| letter.states[ordinal] == State::Failed);
-            let there = found.contains_key(&bounce) || self.pages[&bounce].may_be_dead();
-            if (known_dead || seen_failed) && !there {
-                return Err(format!("recipient {ordinal} of {id} has failed without its bounce {bounce}"));
+            let there = |bounce: &QueueId| found.contains_key(bounce) || self.pages[bounce].may_be_dead();
+            let bounces = &recipient.bounces;
+            if (known_dead || seen_failed) && !bounces.is_empty() && !bounces.iter().any(there) {
+                return Err(format!("recipient {ordinal} of {id} has failed without a bounce of {bounces:?}"));
             }
         }
         Ok(())

@@ -63,7 +63,8 @@ fn fail_at(kind: Kind, ordinals: Range<u64>, errno: i32) -> bool {
     let (book, _) = rig.close();
     for seed in 0..6 {
         let after = disk.crash_harshly(seed);
-        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("{error}: {}", story("opening")));
+        let (spool, found) =
+            open(&after, config.clone()).unwrap_or_else(|error| panic!("{error}: {}", story("opening")));
         book.check(&found).unwrap_or_else(|what| panic!("{what}: {}", story(&format!("crash {seed}"))));
         close(spool, &after);
     }
