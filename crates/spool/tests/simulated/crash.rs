@@ -25,22 +25,31 @@ type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
 
 /// Runs `scenario` with the power failing at each of its steps in turn.
 fn crash_everywhere(config: &Config, scenario: Scenario) {
-    for step in 1.. {
-        let disk = sim::Disk::new(SEED);
-        disk.crash_at(step);
-        let (book, given) = live_until_death(&disk, config, scenario);
-        for seed in 0..CRASHES {
-            let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
-            let story = || format!("power lost at step {step}, crash with seed {seed}; before it:\n{}", disk.log());
-            let found = verify(&after, config, &book, &given, &story);
-            if seed == 0 && step % RECOVERY_EVERY == 0 {
-                cut_recovery_short(&disk, seed, config, &found, &story);
-            }
-        }
-        if !disk.is_off() {
-            return;
+    const DEATHS_AT_ONCE: u64 = 4;
+    let mut first = 1;
+    while std::thread::scope(|scope| {
+        let dies_at = |step| scope.spawn(move || crash_at(step, config, scenario));
+        let deaths: Vec<_> = (first..first + DEATHS_AT_ONCE).map(dies_at).collect();
+        deaths.into_iter().all(|death| death.join().expect("what is printed above was promised"))
+    }) {
+        first += DEATHS_AT_ONCE;
+    }
+}
+
+/// False if the scenario is over before `step`.
+fn crash_at(step: u64, config: &Config, scenario: Scenario) -> bool {
+    let disk = sim::Disk::new(SEED);
+    disk.crash_at(step);
+    let (book, given) = live_until_death(&disk, config, scenario);
+    for seed in 0..CRASHES {
+        let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
+        let story = || format!("power lost at step {step}, crash with seed {seed}; before it:\n{}", disk.log());
+        let found = verify(&after, config, &book, &given, &story);
+        if seed == 0 && step % RECOVERY_EVERY == 0 {
+            cut_recovery_short(&disk, seed, config, &found, &story);
         }
     }
+    disk.is_off()
 }
 
 fn live_until_death(disk: &sim::Disk, config: &Config, scenario: Scenario) -> (Book, BTreeSet<QueueId>) {
