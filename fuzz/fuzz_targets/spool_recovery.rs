@@ -1,0 +1,114 @@
+//! Any bytes as the files of a lane: opening gives an error or a queue, never a panic, and a message that is read
+//! with the checksum it was kept with is one that was kept.
+//!
+//! The first byte chooses. Even: the rest are the bytes of two segment files. Odd: the rest are edits to a lane
+//! that a real spool wrote (two bytes of place, one of length, one that is set), so that the search begins where
+//! checksums are right.
+
+#![no_main]
+
+use std::sync::{Arc, OnceLock, mpsc};
+
+use libfuzzer_sys::fuzz_target;
+use mail::{BodyFlags, BodyType, Client, Envelope, Notify, Recipient, Timestamp};
+use spool::{Config, Content, Entry, Spool, State};
+
+const SEGMENT_BYTES: u64 = 32 << 10;
+const BODY: &[u8] = b"Subject: one of three\r\n\r\nThe same text in every message.\r\n";
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&choice, rest)) = bytes.split_first() else { return };
+    let disk = if choice & 1 == 0 { foreign(rest) } else { edited(rest) };
+    let mut ids = Vec::new();
+    let Ok(spool) = open(&disk, &mut |live| ids.push(live.id)) else { return };
+    for id in ids {
+        let Ok(stored) = spool.message(id) else { continue };
+        let mut body = vec![0; usize::try_from(stored.body.len()).unwrap_or(0).min(1 << 20)];
+        if stored.body.read_at(&mut body, 0).is_ok() && crc32c::crc32c(&body) == stored.body.digest() {
+            assert_eq!(body, BODY, "{id} was never kept");
+            assert_eq!(stored.envelope, envelope());
+        }
+    }
+});
+
+fn open(disk: &sim::Disk, sink: &mut dyn FnMut(spool::Live)) -> Result<Spool, spool::OpenError> {
+    let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
+    spool::open(vec![Arc::new(disk.clone())], config, 1, sink)
+}
+
+fn foreign(bytes: &[u8]) -> sim::Disk {
+    let (one, two) = bytes.split_at(bytes.len() / 2);
+    let files = [("segment-000000", one), ("segment-000001", two)];
+    sim::Disk::with_files(1, files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())))
+}
+
+fn edited(edits: &[u8]) -> sim::Disk {
+    static LANE: OnceLock<sim::Disk> = OnceLock::new();
+    let disk = LANE.get_or_init(written).crash(0);
+    let names = disk.names();
+    let mut files: Vec<Vec<u8>> = names.iter().filter_map(|name| disk.content(name)).collect();
+    let total: usize = files.iter().map(Vec::len).sum();
+    for edit in edits.chunks_exact(4) {
+        // Most of what counts lies at the front of each block of 4,096 bytes.
+        let place = usize::from(edit[0] & 31) * 4096 + usize::from(edit[1]) % 512;
+        for place in place..place + usize::from(edit[2] % 16) + 1 {
+            let mut place = place % total;
+            for file in &mut files {
+                match file.get_mut(place) {
+                    Some(byte) => {
+                        *byte = edit[3];
+                        break;
+                    }
+                    None => place -= file.len(),
+                }
+            }
+        }
+    }
+    sim::Disk::with_files(1, names.into_iter().zip(files))
+}
+
+/// A lane with three messages, one of them settled in part and one with its body in a file.
+fn written() -> sim::Disk {
+    let disk = sim::Disk::new(1);
+    let spool = open(&disk, &mut |_| {}).expect("an empty disk is opened");
+    for n in 0..3 {
+        let id = spool.begin();
+        let content = if n == 2 {
+            let mut spill = spool.spill(id).expect("there is room");
+            spill.append(BODY).expect("there is room");
+            Content::Spilled(spill.finish().expect("there is room"))
+        } else {
+            Content::Memory(BODY.to_vec())
+        };
+        commit(&spool, Entry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() });
+        if n == 1 {
+            commit(&spool, Entry::Outcome { id, recipients: vec![(0, State::Delivered)], bounce: None });
+        }
+    }
+    disk.crash(0)
+}
+
+fn commit(spool: &Spool, entry: Entry) {
+    let (tell, told) = mpsc::channel();
+    spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
+    told.recv().expect("an answer comes").expect("a disk without faults keeps it");
+}
+
+fn envelope() -> Envelope {
+    let recipient = |address: &str| Recipient {
+        address: address.parse().expect("an address"),
+        original: None,
+        notify: Notify::UNSET,
+        orcpt: None,
+    };
+    Envelope {
+        sender: None,
+        recipients: vec![recipient("one@example.org"), recipient("two@example.org")],
+        accepted_at: Timestamp(1),
+        client: Client { address: None, helo: "fuzz".into() },
+        body_type: BodyType::SevenBit,
+        smtputf8: false,
+        ret: None,
+        envid: None,
+    }
+}
