@@ -16,10 +16,13 @@ use crate::rig::{Rig, SEED, close, config, open};
 
 const LATER: State = State::Waiting { attempts: 1, until: Timestamp(1_763_000_060_000) };
 
-/// Crashes that are made up for each death, gentle and harsh ones in turn.
+/// Crashes that are made up for each death, gentle and harsh ones in turn; fewer where segments are large.
 const CRASHES: u64 = 10;
+const CRASHES_OF_LARGE_SEGMENTS: u64 = 4;
 /// Every so many deaths the recovery after it is cut short at each of its steps, too.
 const RECOVERY_EVERY: u64 = 5;
+/// Recovering takes fewer steps; after it the keeper tidies up, which may go on.
+const RECOVERY_STEPS_MAX: u64 = 30;
 
 type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
 
@@ -41,7 +44,8 @@ fn crash_at(step: u64, config: &Config, scenario: Scenario) -> bool {
     let disk = sim::Disk::new(SEED);
     disk.crash_at(step);
     let (book, given) = live_until_death(&disk, config, scenario);
-    for seed in 0..CRASHES {
+    let crashes = if config.segment_bytes > 64 << 10 { CRASHES_OF_LARGE_SEGMENTS } else { CRASHES };
+    for seed in 0..crashes {
         let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
         let story = || format!("power lost at step {step}, crash with seed {seed}; before it:\n{}", disk.log());
         let found = verify(&after, config, &book, &given, &story);
@@ -95,7 +99,7 @@ fn verify(
 
 /// Recovers from the same crash with the power failing at each step of recovering, and then once more.
 fn cut_recovery_short(disk: &sim::Disk, seed: u64, config: &Config, found: &Found, story: &dyn Fn() -> String) {
-    for step in 1.. {
+    for step in 1..=RECOVERY_STEPS_MAX {
         let after = disk.crash(seed);
         after.crash_at(step);
         if let Ok((spool, _)) = open(&after, config.clone()) {
@@ -170,7 +174,7 @@ fn bodies_in_files_of_their_own_survive_and_are_swept() {
 
 #[test]
 fn survivors_that_are_copied_forward_keep_their_ids_and_outcomes() {
-    crash_everywhere(&config(256 << 10), copy_forward);
+    crash_everywhere(&config(512 << 10), copy_forward);
 }
 
 /// Fills segments with messages that die around two that live, until those were copied.
@@ -179,12 +183,12 @@ fn copy_forward(rig: &mut Rig) -> Result<(), CommitError> {
     rig.settle(survivor, &[(0, State::Delivered), (1, LATER)])?;
     let other = rig.accept_spilled(900, 1)?;
     for _ in 0..16 {
-        let id = rig.accept(50_000, 1)?;
+        let id = rig.accept(100_000, 1)?;
         rig.settle(id, &[(0, State::Delivered)])?;
     }
     rig.settle(survivor, &[(1, State::Failed)])?;
     for _ in 0..6 {
-        let id = rig.accept(50_000, 1)?;
+        let id = rig.accept(100_000, 1)?;
         rig.settle(id, &[(0, State::Delivered)])?;
     }
     let disk = rig.disk.clone();
