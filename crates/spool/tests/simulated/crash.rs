@@ -28,7 +28,7 @@ type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
 
 /// Runs `scenario` with the power failing at each of its steps in turn.
 fn crash_everywhere(config: &Config, scenario: Scenario) {
-    const DEATHS_AT_ONCE: u64 = 4;
+    const DEATHS_AT_ONCE: u64 = 16;
     let mut first = 1;
     while std::thread::scope(|scope| {
         let dies_at = |step| scope.spawn(move || crash_at(step, config, scenario));
