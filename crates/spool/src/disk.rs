@@ -186,6 +186,27 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut o
     Ok(())
 }
 
+/// Fills `buffer` from `offset` with what can be read, and with zeros where the device gives nothing even when
+/// it is asked twice. Returns whether something is missing.
+pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> bool {
+    const SECTOR: u64 = 512;
+    if read_exact_at(file, buffer, offset).is_ok() {
+        return false;
+    }
+    let (mut rest, mut start, mut missing) = (buffer, offset, false);
+    while !rest.is_empty() {
+        let left_of_sector = (SECTOR - start % SECTOR) as usize;
+        let (piece, behind) = rest.split_at_mut(left_of_sector.min(rest.len()));
+        if read_exact_at(file, piece, start).is_err() && read_exact_at(file, piece, start).is_err() {
+            piece.fill(0);
+            missing = true;
+        }
+        start += piece.len() as u64;
+        rest = behind;
+    }
+    missing
+}
+
 /// Fills `buffer` from `offset`; a file that ends early is an error of kind `UnexpectedEof`.
 pub(crate) fn read_exact_at(file: &(impl ByteSource + ?Sized), buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut filled = 0;

@@ -114,6 +114,9 @@ pub(crate) struct SpilledRange {
     pub(crate) digest: u32,
 }
 
+/// What a state takes in a record: an ordinal, and a waiting state.
+pub(crate) const STATE_BYTES_MAX: u64 = 4 + 1 + 2 + 8;
+
 const FLAG_DOT_LINES: u8 = 1;
 const FLAG_EIGHT_BIT: u8 = 2;
 const FLAG_ENDS_IN_CRLF: u8 = 4;

@@ -62,19 +62,20 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
         outcomes: 0,
         damage: Vec::new(),
     };
+    let mut used = None;
     match Header::load(&*file)? {
         Standing::Version(version) => return Err(OpenError::Version { segment: report.name, version }),
         Standing::Blank => {}
         Standing::Unreadable => report.damage.push("neither copy of the header can be read".into()),
         Standing::Good { header, damaged } => {
-            report.number = header.number;
+            (report.number, used) = (header.segment.map(|used| used.number), header.segment);
             if damaged {
                 report.damage.push("one of the two copies of the header cannot be read".into());
             }
         }
     }
-    let Some(number) = report.number else { return Ok(report) };
-    let contents = Contents::read(&*file, number)?;
+    let Some(used) = used else { return Ok(report) };
+    let contents = Contents::read(&*file, used)?;
     report.sealed = contents.indexed;
     report.damage.extend(contents.damage.iter().map(|range| format!("bytes {} to {}", range.start, range.end)));
     for listed in contents.records() {
@@ -86,7 +87,7 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
         report.body_bytes += u64::from(listed.frame.body_len);
         if bodies {
             let crc = body_crc(&*file, listed.offset + listed.frame.body_offset(), listed.frame.body_len);
-            if crc.ok() != Some(listed.frame.body_crc) {
+            if crc != listed.frame.body_crc {
                 let whose = MessageHead::read(listed.head).map(|head| format!(" of message {:x}", head.sequence));
                 report.damage.push(format!("the body{} at byte {}", whose.unwrap_or_default(), listed.offset));
             }

@@ -1,16 +1,17 @@
 //! The keeper: a thread beside the writer that keeps a segment ready, frees what is dead, and copies the few
 //! survivors of mostly dead segments forward, so that the log does not grow with what is long delivered.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::disk::read_exact_at;
 use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
-use crate::record::FRAME_BYTES;
+use crate::record::{FRAME_BYTES, Use};
 use crate::segment::{self, Header, Lease, read_record};
 use crate::{CommitError, Event, spill};
 
@@ -65,14 +66,22 @@ impl Lane {
         if let Some(slot) = yard.ledger.retirable() {
             return Some(Task::Free(slot));
         }
-        if let Some(slot) = yard.ledger.mostly_dead() {
+        if !self.copying.load(Relaxed)
+            && let Some(slot) = yard.ledger.mostly_dead()
+        {
             return Some(Task::CopyForward(slot));
         }
         if !yard.ledger.litter.is_empty() {
             return Some(Task::Sweep);
         }
-        let mut free = yard.ledger.segments.iter().filter(|(_, segment)| segment.stage == Stage::Free);
-        free.nth(self.config.spare_segments).map(|(slot, _)| Task::Remove(*slot))
+        let free = || yard.ledger.segments.iter().filter(|(_, segment)| segment.stage == Stage::Free);
+        let odd = free().find(|(_, segment)| self.is_odd(segment));
+        odd.or_else(|| free().nth(self.config.spare_segments)).map(|(slot, _)| Task::Remove(*slot))
+    }
+
+    /// Of another size than the configuration has now, or cut short when it was made: it is not used again.
+    fn is_odd(&self, segment: &Segment) -> bool {
+        segment.size != self.config.segment_bytes
     }
 
     fn perform(&self, task: Task) -> Result<(), ()> {
@@ -87,7 +96,10 @@ impl Lane {
                 self.tell(Event::NoSegment { lane: self.number, error: error.to_string() });
             }),
             Task::Free(slot) => self.free(slot).map_err(drop),
-            Task::CopyForward(slot) => self.copy_forward(slot),
+            Task::CopyForward(slot) => {
+                self.copy_forward(slot);
+                Ok(())
+            }
             Task::Remove(slot) => self.remove(slot).map_err(drop),
             Task::Sweep => {
                 self.sweep();
@@ -102,7 +114,7 @@ impl Lane {
             let mut yard = self.yard();
             let number = yard.next_number;
             yard.next_number += 1;
-            let free = |(_, segment): &(&Slot, &Segment)| segment.stage == Stage::Free;
+            let free = |(_, segment): &(&Slot, &Segment)| segment.stage == Stage::Free && !self.is_odd(segment);
             (yard.ledger.segments.iter().find(free).map(|(slot, _)| *slot), number)
         };
         match slot {
@@ -116,8 +128,15 @@ impl Lane {
         Ok(())
     }
 
-    fn header(&self, generation: u64, number: Option<u64>, last_number: u64) -> Header {
-        Header { generation, number, last_number, epoch: self.epoch, spool: self.spool, lane: self.number }
+    fn header(&self, generation: u64, segment: Option<Use>, last_number: u64) -> Header {
+        Header { generation, segment, last_number, epoch: self.epoch, spool: self.spool, lane: self.number }
+    }
+
+    /// The next use of a segment, with a salt that nobody outside can know.
+    fn new_use(&self, number: u64) -> Use {
+        let mut hasher = DefaultHasher::new();
+        (self.random, self.epoch, number).hash(&mut hasher);
+        Use { number, salt: hasher.finish() }
     }
 
     /// Gives a free segment a new number. If that fails, the file is left alone until the next start.
@@ -129,11 +148,13 @@ impl Lane {
             segment.pinned = true;
             (segment.file().clone(), segment.generation + 1)
         };
-        self.header(generation, Some(number), number).store(&*file)?;
+        let new = self.new_use(number);
+        self.header(generation, Some(new), number).store(&*file)?;
         let mut yard = self.yard();
         let segment = yard.ledger.segment(slot);
         (segment.stage, segment.pinned) = (Stage::Ready, false);
         (segment.number, segment.last_number, segment.generation) = (number, number, generation);
+        segment.salt = new.salt;
         Ok(())
     }
 
@@ -142,7 +163,8 @@ impl Lane {
         let slot = self.yard().ledger.segments.keys().max().map_or(0, |slot| slot + 1);
         let name = segment::file_name(slot);
         let file = self.disk.create(&name, self.config.segment_bytes)?;
-        let stored = self.header(1, Some(number), number).store(&*file).and_then(|()| self.disk.sync_folder());
+        let new = self.new_use(number);
+        let stored = self.header(1, Some(new), number).store(&*file).and_then(|()| self.disk.sync_folder());
         if let Err(error) = stored {
             // The name is in the way of the next try; a leftover is swept at the next start.
             let _ = self.disk.remove(&name);
@@ -151,6 +173,7 @@ impl Lane {
         let segment = Segment {
             stage: Stage::Ready,
             number,
+            salt: new.salt,
             last_number: number,
             generation: 1,
             size: self.config.segment_bytes,
@@ -186,25 +209,32 @@ impl Lane {
         self.disk.sync_folder()
     }
 
-    /// Copies what lives in a segment to the end of the log. The segment becomes free in its own time.
-    fn copy_forward(&self, slot: Slot) -> Result<(), ()> {
+    /// Sends some of what lives in a segment to the end of the log. The keeper does not wait for it: the writer
+    /// may need a segment for it first. What is left is sent when this has arrived, and the segment becomes free in
+    /// its own time.
+    fn copy_forward(&self, slot: Slot) {
         let survivors = self.yard().ledger.survivors(slot);
-        let mut chunk = (Vec::new(), 0);
+        let (mut items, mut bytes) = (Vec::new(), 0);
         for (sequence, place) in survivors {
             match self.copy_of(sequence) {
-                Ok(Some(item)) => chunk.0.push(item),
+                Ok(Some(item)) => items.push(item),
                 Ok(None) => continue,
                 Err(what) => {
                     self.set_aside(sequence, &what, Box::new(|_| {}));
                     continue;
                 }
             }
-            chunk.1 += place.span;
-            if chunk.1 >= COPY_BYTES_MAX {
-                self.submit_and_wait(std::mem::take(&mut chunk).0)?;
+            bytes += place.span;
+            if bytes >= COPY_BYTES_MAX {
+                break;
             }
         }
-        self.submit_and_wait(chunk.0)
+        if items.is_empty() {
+            return;
+        }
+        self.copying.store(true, Relaxed);
+        let copying = self.copying.clone();
+        self.submit(Submission { items, done: Box::new(move |_| copying.store(false, Relaxed)) });
     }
 
     /// A live message's record once more; None if it died meanwhile.
@@ -220,22 +250,6 @@ impl Lane {
             return Err("the body's checksum is wrong".into());
         }
         Ok(Some(Item { draft: head.draft().with_body(body), effect: Effect::Relocate(head) }))
-    }
-
-    fn submit_and_wait(&self, items: Vec<Item>) -> Result<(), ()> {
-        if items.is_empty() {
-            return Ok(());
-        }
-        let count = items.len() as u64;
-        let (tell, told) = mpsc::sync_channel(1);
-        let done = Box::new(move |result: Result<(), CommitError>| {
-            // The receiver waits below.
-            let _ = tell.send(result);
-        });
-        self.submit(Submission { items, done });
-        told.recv().map_err(drop)?.map_err(drop)?;
-        self.counters.messages_copied.fetch_add(count, Relaxed);
-        Ok(())
     }
 
     /// Takes the files of dead messages' bodies away. One that stays is swept at the next start.

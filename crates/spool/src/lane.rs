@@ -1,15 +1,17 @@
 //! A lane: one log on one disk, with the two threads that work on it. The *writer* alone appends to the log
 //! (`writer.rs`); the *keeper* readies, empties and frees segments (`keeper.rs`).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use mail::{Body, QueueId, SpoolId};
 
 use crate::disk::Disk;
-use crate::entry::{Content, Entry, MessageHead, OutcomeHead, State, Stored, all_states, merge_states};
+use crate::entry::{
+    Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states, merge_states,
+};
 use crate::ledger::{Ledger, Place};
-use crate::record::{Draft, FRAME_BYTES};
+use crate::record::{Draft, FRAME_BYTES, RECORD_ALIGN};
 use crate::segment::{Lease, read_record};
 use crate::stats::{Counters, Stats};
 use crate::{CommitError, Config, Done, Event, ReadError, spill};
@@ -23,8 +25,12 @@ pub(crate) struct Lane {
     pub(crate) number: u16,
     pub(crate) spool: SpoolId,
     pub(crate) epoch: u32,
+    /// A secret of this start.
+    pub(crate) random: u64,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    /// Copies are on their way through the writer.
+    pub(crate) copying: Arc<AtomicBool>,
     next_sequence: AtomicU64,
     yard: Mutex<Yard>,
     /// The keeper waits here for work.
@@ -89,6 +95,7 @@ impl Lane {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         (spool, number, epoch): (SpoolId, u16, u32),
+        random: u64,
         config: Config,
         ledger: Ledger,
         next_number: u64,
@@ -98,8 +105,10 @@ impl Lane {
             number,
             spool,
             epoch,
+            random,
             config,
             counters: Counters::default(),
+            copying: Arc::default(),
             next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
             yard: Mutex::new(Yard { ledger, next_number, shortage: None, wanted: false, closing: false }),
             work: Condvar::new(),
@@ -131,7 +140,7 @@ impl Lane {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         if inbox.closed {
             drop(inbox);
-            return (submission.done)(Err(CommitError::Closed));
+            return self.refuse(submission, CommitError::Closed);
         }
         inbox.waiting.push(submission);
         let wake = std::mem::take(&mut inbox.asleep);
@@ -139,6 +148,19 @@ impl Lane {
         if wake {
             self.inbox_filled.notify_one();
         }
+    }
+
+    /// Answers a submission of which nothing was written; bodies that came with it go.
+    pub(crate) fn refuse(&self, submission: Submission, error: CommitError) {
+        for item in &submission.items {
+            if let Effect::Insert(head) = &item.effect
+                && head.spilled.is_some()
+            {
+                // One that stays is swept at the next start.
+                let _ = self.disk.remove(&spill::file_name(head.sequence));
+            }
+        }
+        (submission.done)(Err(error));
     }
 
     /// All that waits, at least one; None when the lane is closed and nothing waits. `idle` is called before
@@ -217,9 +239,11 @@ impl Lane {
 impl Item {
     /// Bytes that the record takes in the log, and that its frame and head take in the index, at the most.
     pub(crate) fn demand(&self) -> (u64, u64) {
-        // States may join a copy until the batch is written; more of them than this are written later.
-        const COPY_GROWTH: u64 = 64 * 1024;
-        let growth = if matches!(self.effect, Effect::Relocate(_)) { COPY_GROWTH } else { 0 };
+        // States may join a copy until the batch is written, one for each recipient.
+        let growth = match &self.effect {
+            Effect::Relocate(head) => 4 + STATE_BYTES_MAX * head.envelope.recipients.len() as u64 + RECORD_ALIGN,
+            _ => 0,
+        };
         let span = self.draft.span().unwrap_or(u64::MAX / 4);
         (span + growth, self.draft.record.len() as u64 + 4 + growth)
     }

@@ -37,6 +37,7 @@ pub(crate) struct Segment {
     pub(crate) stage: Stage,
     /// The number of the present use; 0 while free.
     pub(crate) number: u64,
+    pub(crate) salt: u64,
     pub(crate) last_number: u64,
     pub(crate) generation: u64,
     pub(crate) size: u64,
@@ -258,6 +259,12 @@ impl Ledger {
         };
         let sealed = self.segments.iter().filter(candidate);
         sealed.min_by_key(|(_, segment)| segment.live_bytes).map(|(slot, _)| *slot)
+    }
+
+    /// Whether the keeper may have work with the segment at a slot since something in it died.
+    pub(crate) fn is_waning(&self, slot: Slot) -> bool {
+        let waning = |segment: &Segment| segment.stage == Stage::Sealed && segment.live_bytes <= segment.size / 4;
+        self.segments.get(&slot).is_some_and(waning)
     }
 
     /// Live messages in a segment.

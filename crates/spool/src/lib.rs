@@ -214,8 +214,8 @@ pub struct Spool {
     keepers: Vec<JoinHandle<()>>,
 }
 
-/// Opens the lanes of a spool, or makes a new one that takes its id from `random`. Every live message goes to
-/// `sink` before this returns, in order of acceptance per lane. On return each lane has a segment ready.
+/// Opens the lanes of a spool, or makes a new one that takes its id from `random`, which must be another number at
+/// every start and not to be guessed. Every live message goes to `sink` before this returns, in order of acceptance per lane. On return each lane has a segment ready.
 pub fn open(
     disks: Vec<Arc<dyn Disk>>,
     config: Config,
@@ -229,7 +229,7 @@ pub fn open(
     for (survey, number) in surveys.into_iter().zip(numbers) {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
         let (ledger, findings) = survey.recover((spool, number), sink)?;
-        let lane = Lane::new(disk, (spool, number, epoch), config.clone(), ledger, next_number);
+        let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), ledger, next_number);
         findings.aside.into_iter().for_each(|what| lane.tell(Event::SetAside { id: None, what }));
         // The new epoch is durable with this segment's header, before the first id is given.
         lane.make_ready()?;

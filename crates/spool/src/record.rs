@@ -1,8 +1,10 @@
 //! Records: what the log is made of. The bytes are laid down in `docs/spool-format.md`.
 //!
 //! A record is a frame of 48 bytes, a *head* (what is decoded) and a *body* (what is only carried), padded to
-//! 8 bytes. The frame names the segment's number and the batch, so that what an earlier use of the same
-//! blocks left behind is never taken for mail; its checksum covers frame and head, the body has its own.
+//! 8 bytes. Its checksum covers frame and head, the body has its own. The frame names the segment's use and the
+//! batch, so that what an earlier use of the same blocks left behind is never taken for mail; its own place, so
+//! that a copy of it elsewhere (an index holds such) is none either; and the use's salt, a secret, so that
+//! nobody can send us a body with records in it.
 
 use crate::codec::{Reader, put_u32, put_u64};
 
@@ -58,15 +60,26 @@ impl Kind {
     }
 }
 
+/// One use of a segment file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Grows from use to use within the lane; 0 is none.
+    pub(crate) number: u64,
+    /// Random, and known only to the spool.
+    pub(crate) salt: u64,
+}
+
 /// The fixed front of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
-    /// The number of this use of the segment.
-    pub(crate) segment: u64,
-    /// The batch, counted from 1 within the segment's use.
-    pub(crate) batch: u64,
+    /// The use of the segment.
+    pub(crate) segment: Use,
+    /// The batch, counted from 1 within the use.
+    pub(crate) batch: u32,
+    /// Where the record begins.
+    pub(crate) place: u64,
     pub(crate) head_len: u32,
     pub(crate) body_len: u32,
     pub(crate) body_crc: u32,
@@ -88,13 +101,13 @@ impl Frame {
         let mut front = Vec::with_capacity(FRAME_BYTES);
         front.extend_from_slice(&MAGIC);
         front.extend_from_slice(&[self.kind.byte(), self.flags, 0, 0]);
-        put_u64(&mut front, self.segment);
-        put_u64(&mut front, self.batch);
+        put_u64(&mut front, self.segment.number);
+        put_u32(&mut front, self.batch);
+        put_u32(&mut front, (self.place / RECORD_ALIGN) as u32);
         put_u32(&mut front, self.head_len);
         put_u32(&mut front, self.body_len);
         put_u32(&mut front, self.body_crc);
-        put_u32(&mut front, 0);
-        put_u32(&mut front, 0);
+        put_u64(&mut front, self.segment.salt);
         let crc = crc32c::crc32c_append(crc32c::crc32c(&front), &record[FRAME_BYTES..]);
         put_u32(&mut front, crc);
         record[..FRAME_BYTES].copy_from_slice(&front);
@@ -109,15 +122,11 @@ impl Frame {
         }
         let (kind, flags) = (Kind::from_byte(reader.u8()?), reader.u8()?);
         reader.u16()?;
-        Some(Frame {
-            kind,
-            flags,
-            segment: reader.u64()?,
-            batch: reader.u64()?,
-            head_len: reader.u32()?,
-            body_len: reader.u32()?,
-            body_crc: reader.u32()?,
-        })
+        let (number, batch) = (reader.u64()?, reader.u32()?);
+        let place = u64::from(reader.u32()?) * RECORD_ALIGN;
+        let (head_len, body_len, body_crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let segment = Use { number, salt: reader.u64()? };
+        Some(Frame { kind, flags, segment, batch, place, head_len, body_len, body_crc })
     }
 
     /// Whether `record`, the bytes of frame and head, is what was written; gives the head.
@@ -196,12 +205,13 @@ impl Draft {
     }
 
     /// Completes the frame; returns its checksum.
-    pub(crate) fn seal(&mut self, segment: u64, batch: u64) -> u32 {
+    pub(crate) fn seal(&mut self, segment: Use, batch: u32, place: u64) -> u32 {
         let frame = Frame {
             kind: self.kind,
             flags: self.flags,
             segment,
             batch,
+            place,
             head_len: (self.record.len() - FRAME_BYTES) as u32,
             body_len: self.body.len() as u32,
             body_crc: self.body_crc,
@@ -217,9 +227,10 @@ mod tests {
     #[test]
     fn a_sealed_record_reads_back_and_any_flipped_bit_of_it_shows() {
         let mut draft = Draft::new(Kind::Message, |head| head.extend_from_slice(b"head")).with_body(b"body".to_vec());
-        draft.seal(7, 9);
+        let segment = Use { number: 7, salt: 1 << 63 };
+        draft.seal(segment, 9, 4096);
         let frame = Frame::read(&draft.record).unwrap();
-        assert_eq!((frame.kind, frame.segment, frame.batch), (Kind::Message, 7, 9));
+        assert_eq!((frame.kind, frame.segment, frame.batch, frame.place), (Kind::Message, segment, 9, 4096));
         assert_eq!(frame.verified_head(&draft.record), Some(&b"head"[..]));
         for bit in 0..draft.record.len() * 8 {
             let mut flipped = draft.record.clone();

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use mail::SpoolId;
 
-use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::disk::{Disk, DiskFile, read_lossy};
 use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states};
 use crate::ledger::{Ledger, Place, Segment, Slot, Stage};
-use crate::record::{FLAG_SKIPPABLE, Kind};
+use crate::record::{FLAG_SKIPPABLE, Kind, Use};
 use crate::scan::Contents;
-use crate::segment::{self, DATA_OFFSET, Header, Lease, Standing, find_record};
+use crate::segment::{self, DATA_OFFSET, Header, Lease, Standing, look_for_record};
 use crate::{OpenError, spill};
 
 /// A lane's folder, its headers read.
@@ -33,7 +33,7 @@ pub(crate) struct Survey {
 struct Surveyed {
     file: Arc<dyn DiskFile>,
     size: u64,
-    number: Option<u64>,
+    segment: Option<Use>,
     last_number: u64,
     generation: u64,
 }
@@ -61,26 +61,24 @@ impl Survey {
     fn add(&mut self, ordinal: Slot, name: &str) -> Result<(), OpenError> {
         let file = self.disk.open(name)?;
         let size = file.len()?;
-        let mut surveyed = Surveyed { file, size, number: None, last_number: 0, generation: 0 };
+        let mut surveyed = Surveyed { file, size, segment: None, last_number: 0, generation: 0 };
         match Header::load(&*surveyed.file)? {
             Standing::Version(version) => return Err(OpenError::Version { segment: name.to_owned(), version }),
             Standing::Blank => {
                 self.blank.push(name.to_owned());
                 return Ok(());
             }
-            Standing::Unreadable => surveyed.number = newest_number(&surveyed, 0)?,
+            Standing::Unreadable => surveyed.segment = first_use(&surveyed),
             Standing::Good { header, damaged } => {
                 self.identify(&header)?;
                 self.epoch = self.epoch.max(header.epoch);
                 surveyed.generation = header.generation;
                 surveyed.last_number = header.last_number;
-                surveyed.number = header.number;
-                if damaged && let Some(newer) = newest_number(&surveyed, header.last_number)? {
-                    surveyed.number = Some(newer);
-                }
+                let newer = first_use(&surveyed).filter(|found| damaged && found.number > header.last_number);
+                surveyed.segment = newer.or(header.segment);
             }
         }
-        surveyed.last_number = surveyed.last_number.max(surveyed.number.unwrap_or(0));
+        surveyed.last_number = surveyed.last_number.max(surveyed.segment.unwrap_or_default().number);
         self.next_number = self.next_number.max(surveyed.last_number + 1);
         self.segments.insert(ordinal, surveyed);
         Ok(())
@@ -120,10 +118,9 @@ impl Survey {
     }
 }
 
-/// The number of the first record, if it is above `known`. Only asked where a header rotted.
-fn newest_number(surveyed: &Surveyed, known: u64) -> io::Result<Option<u64>> {
-    let found = find_record(&*surveyed.file, DATA_OFFSET, surveyed.size, None)?;
-    Ok(found.map(|(_, frame)| frame.segment).filter(|number| *number > known))
+/// The use that the first record names; for segments whose header rotted.
+fn first_use(surveyed: &Surveyed) -> Option<Use> {
+    look_for_record(&*surveyed.file, DATA_OFFSET, surveyed.size).map(|(frame, _)| frame.segment)
 }
 
 struct Reading {
@@ -136,16 +133,17 @@ struct Reading {
 impl Reading {
     fn enter(&mut self, slot: Slot, surveyed: Surveyed, disk: &dyn Disk, findings: &mut Findings) -> io::Result<()> {
         let mut pinned = false;
-        if let Some(number) = surveyed.number {
-            let contents = Contents::read(&*surveyed.file, number)?;
+        if let Some(used @ Use { number, .. }) = surveyed.segment {
+            let contents = Contents::read(&*surveyed.file, used)?;
             for range in &contents.damage {
                 pinned |= set_range_aside(disk, &surveyed, number, range, findings).is_err();
             }
             self.contents.insert(number, (slot, contents));
         }
         let segment = Segment {
-            stage: if surveyed.number.is_some() { Stage::Sealed } else { Stage::Free },
-            number: surveyed.number.unwrap_or(0),
+            stage: if surveyed.segment.is_some() { Stage::Sealed } else { Stage::Free },
+            number: surveyed.segment.unwrap_or_default().number,
+            salt: surveyed.segment.unwrap_or_default().salt,
             last_number: surveyed.last_number,
             generation: surveyed.generation,
             size: surveyed.size,
@@ -245,7 +243,7 @@ fn set_range_aside(
         format!("use {number} of a segment, bytes {} to {}: cannot be read; kept as {name}", range.start, range.end);
     findings.aside.push(what);
     let mut bytes = vec![0; (range.end - range.start) as usize];
-    read_exact_at(&*surveyed.file, &mut bytes, range.start)?;
+    read_lossy(&*surveyed.file, &mut bytes, range.start);
     let file = match disk.create(&name, 0) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         created => created?,

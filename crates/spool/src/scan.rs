@@ -1,19 +1,17 @@
 //! Reading a segment back: by its index if it was sealed, else record by record.
 //!
-//! Only the last batch of a segment may be torn, since each batch is synced before the next is begun: it is
-//! verified whole, bodies too, and what is intact of it is kept (a duplicate is allowed, a loss is not). A gap
-//! anywhere else is damage.
+//! Where there is no index every body is verified too. Only the last batch may be torn, since each batch is
+//! synced before the next is begun (relaxed durability aside): what is intact of it is kept (a duplicate is
+//! allowed, a loss is not). A gap anywhere else is damage, and so is a body that is not what was written.
 
 use std::io;
 use std::ops::Range;
 
-use mail::ByteSource;
-
 use crate::codec::{Reader, put_u32};
-use crate::disk::{DiskFile, read_exact_at};
+use crate::disk::{DiskFile, read_lossy};
 use crate::entry::{MessageHead, OutcomeHead};
-use crate::record::{BLOCK, Commit, FRAME_BYTES, Frame, Kind, RECORD_ALIGN};
-use crate::segment::{DATA_OFFSET, find_record, read_record};
+use crate::record::{BLOCK, Commit, FRAME_BYTES, Frame, Kind, RECORD_ALIGN, Use};
+use crate::segment::{DATA_OFFSET, find_record, look_for_record};
 
 /// What a segment holds, as its index would list it.
 #[derive(Default)]
@@ -33,14 +31,14 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Contents {
-    /// Reads use `number` of a segment file.
-    pub(crate) fn read(file: &dyn DiskFile, number: u64) -> io::Result<Contents> {
+    /// Reads one use of a segment file.
+    pub(crate) fn read(file: &dyn DiskFile, segment: Use) -> io::Result<Contents> {
         let end = file.len()?;
-        match by_index(file, number, end) {
-            Ok(Some(entries)) => Ok(Contents { entries, damage: Vec::new(), indexed: true }),
+        Ok(match by_index(file, segment, end) {
+            Some(entries) => Contents { entries, damage: Vec::new(), indexed: true },
             // An index that cannot be read is no loss: the records are there.
-            Ok(None) | Err(_) => Scan { file, number, end, contents: Contents::default() }.run(),
-        }
+            None => Scan { file, segment, end, contents: Contents::default() }.run(),
+        })
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = Listed<'_>> {
@@ -58,24 +56,20 @@ impl Contents {
     }
 }
 
-fn by_index(file: &dyn DiskFile, number: u64, end: u64) -> io::Result<Option<Vec<u8>>> {
-    let of_use = |(frame, _): &(Frame, Vec<u8>), kind| frame.kind == kind && frame.segment == number;
-    let Some(place) = end.checked_sub(BLOCK).filter(|place| *place >= DATA_OFFSET) else { return Ok(None) };
-    let Some(footer) = read_record(file, place, end)?.filter(|found| of_use(found, Kind::Footer)) else {
-        return Ok(None);
-    };
-    let Some(place) = Reader::new(&footer.1[FRAME_BYTES..]).u64() else { return Ok(None) };
-    let Some((frame, _)) = read_record(file, place, end)?.filter(|found| of_use(found, Kind::Index)) else {
-        return Ok(None);
-    };
+fn by_index(file: &dyn DiskFile, segment: Use, end: u64) -> Option<Vec<u8>> {
+    let of_use = |(frame, _): &(Frame, Vec<u8>), kind| frame.kind == kind && frame.segment == segment;
+    let place = end.checked_sub(BLOCK).filter(|place| *place >= DATA_OFFSET)?;
+    let (_, footer) = look_for_record(file, place, end).filter(|found| of_use(found, Kind::Footer))?;
+    let place = Reader::new(&footer[FRAME_BYTES..]).u64()?;
+    let (frame, _) = look_for_record(file, place, end).filter(|found| of_use(found, Kind::Index))?;
     let mut entries = vec![0; frame.body_len as usize];
-    read_exact_at(file, &mut entries, place + frame.body_offset())?;
-    Ok((crc32c::crc32c(&entries) == frame.body_crc).then_some(entries))
+    read_lossy(file, &mut entries, place + frame.body_offset());
+    (crc32c::crc32c(&entries) == frame.body_crc).then_some(entries)
 }
 
 struct Scan<'a> {
     file: &'a dyn DiskFile,
-    number: u64,
+    segment: Use,
     end: u64,
     contents: Contents,
 }
@@ -83,7 +77,7 @@ struct Scan<'a> {
 /// The records of one batch, as they are found.
 #[derive(Default)]
 struct Batch {
-    number: u64,
+    number: u32,
     records: Vec<(u64, Frame, Vec<u8>)>,
     running: Commit,
     /// A commit record was there; whether it matched what was found before it.
@@ -92,76 +86,50 @@ struct Batch {
 }
 
 impl Scan<'_> {
-    fn run(mut self) -> io::Result<Contents> {
+    fn run(mut self) -> Contents {
         let mut batch = Batch { number: 1, ..Batch::default() };
         let mut position = DATA_OFFSET;
-        loop {
-            let found = match read_record(self.file, position.min(self.end), self.end) {
-                Ok(Some((frame, _))) if frame.segment == self.number => Some((position, frame)),
-                Ok(_) => find_record(self.file, position, self.end, Some(self.number)).unwrap_or_else(|_| {
-                    // The device gives no more: whatever was there stays for the operator.
-                    self.contents.damage.push(position..self.end);
-                    None
-                }),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
-                Err(_) => {
-                    self.contents.damage.push(position..self.end);
-                    None
-                }
-            };
-            let Some((place, frame)) = found else { break };
+        while let Some((place, frame, record)) = self.next(position) {
             if frame.batch != batch.number {
                 let before = std::mem::replace(&mut batch, Batch { number: frame.batch, ..Batch::default() });
-                self.accept(before);
+                self.accept(before, false);
             }
             if place != position {
                 batch.gaps.push(position..place);
             }
-            position = self.step(&mut batch, place, frame)?;
+            position = batch.add(place, frame, record);
         }
-        self.accept_last(batch)?;
-        Ok(self.contents)
+        self.accept(batch, true);
+        self.contents
     }
 
-    /// Takes the record at `place` into the batch; gives the place where the next one is to be.
-    fn step(&self, batch: &mut Batch, place: u64, frame: Frame) -> io::Result<u64> {
-        let Some((_, record)) = read_record(self.file, place, self.end)? else { return Ok(place + RECORD_ALIGN) };
-        match frame.kind {
-            Kind::Commit => {
-                batch.closed = Some(Commit::read(&record[FRAME_BYTES..]) == Some(batch.running));
-                return Ok((place + frame.span()).next_multiple_of(BLOCK));
-            }
-            Kind::Index | Kind::Footer => return Ok((place + frame.span()).next_multiple_of(BLOCK)),
-            Kind::Message | Kind::Outcome | Kind::Unknown(_) => {
-                batch.running.add(Frame::claimed_crc(&record).unwrap_or(0), frame.body_crc);
-                batch.records.push((place, frame, record));
-            }
+    /// The record at `position`, or else the next one behind it.
+    fn next(&self, position: u64) -> Option<(u64, Frame, Vec<u8>)> {
+        let here = look_for_record(self.file, position, self.end).filter(|(frame, _)| frame.segment == self.segment);
+        if let Some((frame, record)) = here {
+            return Some((position, frame, record));
         }
-        Ok(place + frame.span())
+        let (place, _) = find_record(self.file, position, self.end, self.segment)?;
+        look_for_record(self.file, place, self.end).map(|(frame, record)| (place, frame, record))
     }
 
-    /// A batch behind which another one was begun: it was synced.
-    fn accept(&mut self, batch: Batch) {
-        self.contents.damage.extend(batch.gaps);
-        batch.records.iter().for_each(|(place, _, record)| self.contents.list(*place, record));
-    }
-
-    /// The batch at the end: what of it is whole.
-    fn accept_last(&mut self, batch: Batch) -> io::Result<()> {
+    /// Lists what is whole of a batch; the last one may be torn.
+    fn accept(&mut self, batch: Batch, last: bool) {
         let mut intact = Vec::with_capacity(batch.records.len());
         let mut whole = batch.closed == Some(true);
+        // Without its commit record the last batch was not synced, so nobody was told that it is kept.
+        let was_acknowledged = !last || batch.closed.is_some();
         for (place, frame, record) in batch.records {
-            if self.body_is_intact(place, &frame)? {
+            if body_crc(self.file, place + frame.body_offset(), frame.body_len) == frame.body_crc {
                 intact.push((place, record));
-                continue;
-            }
-            whole = false;
-            if batch.closed.is_some() {
-                // The commit record may have been synced, and then this was acknowledged.
-                self.contents.damage.push(place..place + frame.span());
+            } else {
+                whole = false;
+                if was_acknowledged {
+                    self.contents.damage.push(place..place + frame.span());
+                }
             }
         }
-        if batch.closed == Some(false) {
+        if was_acknowledged && (!last || !whole) {
             self.contents.damage.extend(batch.gaps);
         }
         let messages: Vec<u64> = intact.iter().filter_map(|(_, record)| sequence_of(record)).collect();
@@ -170,19 +138,33 @@ impl Scan<'_> {
                 self.contents.list(place, &record);
             }
         }
-        Ok(())
-    }
-
-    fn body_is_intact(&self, place: u64, frame: &Frame) -> io::Result<bool> {
-        body_crc(self.file, place + frame.body_offset(), frame.body_len).map(|crc| crc == frame.body_crc)
     }
 }
 
-/// The checksum of `len` bytes from `offset`.
-pub(crate) fn body_crc(file: &(impl ByteSource + ?Sized), offset: u64, len: u32) -> io::Result<u32> {
+impl Batch {
+    /// Takes the record at `place`; gives the place where the next one is to be.
+    fn add(&mut self, place: u64, frame: Frame, record: Vec<u8>) -> u64 {
+        let end = place + frame.span();
+        match frame.kind {
+            Kind::Commit => {
+                self.closed = Some(Commit::read(&record[FRAME_BYTES..]) == Some(self.running));
+                end.next_multiple_of(BLOCK)
+            }
+            Kind::Index | Kind::Footer => end.next_multiple_of(BLOCK),
+            Kind::Message | Kind::Outcome | Kind::Unknown(_) => {
+                self.running.add(Frame::claimed_crc(&record).unwrap_or(0), frame.body_crc);
+                self.records.push((place, frame, record));
+                end
+            }
+        }
+    }
+}
+
+/// The checksum of `len` bytes from `offset`, zeros in place of what cannot be read.
+pub(crate) fn body_crc(file: &dyn DiskFile, offset: u64, len: u32) -> u32 {
     let mut body = vec![0; len as usize];
-    read_exact_at(file, &mut body, offset)?;
-    Ok(crc32c::crc32c(&body))
+    read_lossy(file, &mut body, offset);
+    crc32c::crc32c(&body)
 }
 
 fn sequence_of(record: &[u8]) -> Option<u64> {

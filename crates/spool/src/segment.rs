@@ -17,23 +17,23 @@ use std::sync::Arc;
 use mail::{ByteSource, SpoolId};
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64};
-use crate::disk::{DiskFile, read_exact_at, write_all_at};
-use crate::record::{BLOCK, FRAME_BYTES, Frame, MAGIC, RECORD_ALIGN};
+use crate::disk::{DiskFile, read_exact_at, read_lossy, write_all_at};
+use crate::record::{BLOCK, FRAME_BYTES, Frame, MAGIC, RECORD_ALIGN, Use};
 
 /// Where records begin: behind the two slots.
 pub(crate) const DATA_OFFSET: u64 = 2 * BLOCK;
 /// The version of the format, in every slot. A spool of another version is refused.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 const SLOT_MAGIC: &[u8; 8] = b"MAILRACE";
-const SLOT_BYTES: usize = 56;
+const SLOT_BYTES: usize = 64;
 
 /// What a slot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The higher one of the two slots counts.
     pub(crate) generation: u64,
-    /// The number of this use; None is free.
-    pub(crate) number: Option<u64>,
+    /// The present use; None is free.
+    pub(crate) segment: Option<Use>,
     /// The highest number that any use of this file has had.
     pub(crate) last_number: u64,
     /// Counts the starts of the server; the upper bits of sequence numbers.
@@ -62,7 +62,9 @@ impl Header {
         put_u32(&mut out, FORMAT_VERSION);
         put_u32(&mut out, self.epoch);
         put_u64(&mut out, self.generation);
-        put_u64(&mut out, self.number.unwrap_or(0));
+        let Use { number, salt } = self.segment.unwrap_or_default();
+        put_u64(&mut out, number);
+        put_u64(&mut out, salt);
         put_u64(&mut out, self.last_number);
         put_u64(&mut out, self.spool.bits());
         put_u16(&mut out, self.lane);
@@ -83,9 +85,11 @@ impl Header {
         if version != FORMAT_VERSION {
             return Some(Err(version));
         }
-        let (epoch, generation, number) = (reader.u32()?, reader.u64()?, reader.u64()?);
+        let (epoch, generation) = (reader.u32()?, reader.u64()?);
+        let segment = Use { number: reader.u64()?, salt: reader.u64()? };
         let (last_number, spool, lane) = (reader.u64()?, SpoolId::new(reader.u64()?), reader.u16()?);
-        Some(Ok(Header { generation, number: (number != 0).then_some(number), last_number, epoch, spool, lane }))
+        let segment = (segment.number != 0).then_some(segment);
+        Some(Ok(Header { generation, segment, last_number, epoch, spool, lane }))
     }
 
     /// Writes the slot that this generation takes, and syncs it.
@@ -101,8 +105,8 @@ impl Header {
             return Ok(Standing::Blank);
         }
         let mut blocks = vec![0; DATA_OFFSET as usize];
-        read_exact_at(file, &mut blocks, 0)?;
-        let (mut best, mut damaged): (Option<Header>, bool) = (None, false);
+        let mut damaged = read_lossy(file, &mut blocks, 0);
+        let mut best: Option<Header> = None;
         for slot in blocks.chunks(BLOCK as usize) {
             match Header::read(slot) {
                 Some(Err(version)) => return Ok(Standing::Version(version)),
@@ -161,34 +165,35 @@ pub(crate) fn read_record(
     if wanted > have {
         read_exact_at(file, &mut record[have..], offset + have as u64)?;
     }
-    Ok(frame.verified_head(&record).is_some().then_some((frame, record)))
+    Ok((frame.place == offset && frame.verified_head(&record).is_some()).then_some((frame, record)))
 }
 
-/// The next place from `offset` on where a record of use `number` (of any, if None) begins whole.
-pub(crate) fn find_record(
-    file: &dyn DiskFile,
-    offset: u64,
-    end: u64,
-    number: Option<u64>,
-) -> io::Result<Option<(u64, Frame)>> {
+/// The record at `offset`; what the device does not give, even when it is asked twice, is no record.
+pub(crate) fn look_for_record(file: &dyn DiskFile, offset: u64, end: u64) -> Option<(Frame, Vec<u8>)> {
+    let again = |_| read_record(file, offset, end);
+    read_record(file, offset, end).or_else(again).ok().flatten()
+}
+
+/// The next place from `offset` on where a record of the use begins whole.
+pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: Use) -> Option<(u64, Frame)> {
     const WINDOW: u64 = 1 << 20;
     let mut window = Vec::new();
     let mut start = offset.next_multiple_of(RECORD_ALIGN);
     while start + FRAME_BYTES as u64 <= end {
         window.resize(WINDOW.min(end - start) as usize, 0);
-        read_exact_at(file, &mut window, start)?;
+        read_lossy(file, &mut window, start);
         for (place, bytes) in (start..).step_by(RECORD_ALIGN as usize).zip(window.chunks_exact(RECORD_ALIGN as usize)) {
             if bytes.starts_with(&MAGIC)
-                && let Some((frame, _)) = read_record(file, place, end)?
-                && number.is_none_or(|number| number == frame.segment)
+                && let Some((frame, _)) = look_for_record(file, place, end)
+                && frame.segment == segment
             {
-                return Ok(Some((place, frame)));
+                return Some((place, frame));
             }
         }
         start += window.len() as u64;
         start = start.next_multiple_of(RECORD_ALIGN);
     }
-    Ok(None)
+    None
 }
 
 #[cfg(test)]
@@ -197,8 +202,14 @@ mod tests {
 
     #[test]
     fn a_header_reads_back_and_a_torn_one_does_not() {
-        let header =
-            Header { generation: 3, number: Some(8), last_number: 8, epoch: 2, spool: SpoolId::new(99), lane: 1 };
+        let header = Header {
+            generation: 3,
+            segment: Some(Use { number: 8, salt: 77 }),
+            last_number: 8,
+            epoch: 2,
+            spool: SpoolId::new(99),
+            lane: 1,
+        };
         let bytes = header.bytes();
         assert_eq!(bytes.len() as u64, BLOCK);
         assert_eq!(Header::read(&bytes), Some(Ok(header)));

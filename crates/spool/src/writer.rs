@@ -14,7 +14,7 @@ use crate::disk::write_all_at;
 use crate::entry::{OutcomeHead, live, merge_states};
 use crate::lane::{Effect, Item, Lane, Submission};
 use crate::ledger::{Place, Slot, Stage};
-use crate::record::{BLOCK, Commit, Draft, FRAME_BYTES, Kind, RECORD_ALIGN};
+use crate::record::{BLOCK, Commit, Draft, FRAME_BYTES, Kind, RECORD_ALIGN, Use};
 use crate::segment::{DATA_OFFSET, Lease};
 use crate::{CommitError, Durability, Event};
 
@@ -26,11 +26,11 @@ const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
 struct Open {
     slot: Slot,
     lease: Arc<Lease>,
-    number: u64,
+    segment: Use,
     size: u64,
     /// Where the next batch begins; a multiple of [`BLOCK`].
     position: u64,
-    batch: u64,
+    batch: u32,
     /// What the index will hold: place, frame and head of every record so far.
     index: Vec<u8>,
     /// Written, but not yet synced (relaxed durability only).
@@ -38,11 +38,31 @@ struct Open {
 }
 
 impl Open {
-    /// Whether `records` (their spans, and their frames and heads) fit, with all that sealing needs.
-    fn fits(&self, spans: u64, heads: u64) -> bool {
-        let end = (self.position + spans + COMMIT_BYTES).next_multiple_of(BLOCK);
-        let index = FRAME_BYTES as u64 + self.index.len() as u64 + heads;
-        end + index.next_multiple_of(BLOCK) + BLOCK <= self.size
+    fn fits(&self, demand: Demand) -> bool {
+        demand.fits(self.position, self.index.len() as u64, self.size)
+    }
+}
+
+/// Room that records take: in the log, and by their frames and heads in the index.
+#[derive(Clone, Copy, Default)]
+struct Demand {
+    spans: u64,
+    heads: u64,
+}
+
+impl Demand {
+    fn of(submission: &Submission) -> Demand {
+        submission.items.iter().fold(Demand::default(), |sum, item| {
+            let (span, head) = item.demand();
+            Demand { spans: sum.spans + span, heads: sum.heads + head }
+        })
+    }
+
+    /// Whether it fits behind `position`, with all that sealing needs.
+    fn fits(self, position: u64, index: u64, size: u64) -> bool {
+        let end = (position + self.spans + COMMIT_BYTES).next_multiple_of(BLOCK);
+        let index = FRAME_BYTES as u64 + index + self.heads;
+        end + index.next_multiple_of(BLOCK) + BLOCK <= size
     }
 }
 
@@ -81,20 +101,26 @@ impl<'a> Writer<'a> {
     /// Commits as many from the front as fit into a segment, and gives back the rest.
     fn commit_some(&mut self, mut waiting: Vec<Submission>) -> Vec<Submission> {
         let mut count = self.fitting(&waiting);
+        let segment_bytes = self.lane.config.segment_bytes;
+        let hopeless = |submission: &Submission| !Demand::of(submission).fits(DATA_OFFSET, 0, segment_bytes);
+        if count == 0 && waiting.first().is_some_and(hopeless) {
+            self.lane.refuse(waiting.remove(0), CommitError::TooLarge);
+            return waiting;
+        }
         if count == 0 {
             self.seal();
             match self.advance() {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
-                    waiting.into_iter().for_each(|submission| (submission.done)(Err(error.clone())));
+                    waiting.into_iter().for_each(|submission| self.lane.refuse(submission, error.clone()));
                     return Vec::new();
                 }
             }
             count = self.fitting(&waiting);
         }
         if count == 0 {
-            let hopeless = waiting.remove(0);
-            (hopeless.done)(Err(CommitError::TooLarge));
+            // The segment is smaller: it was made under another configuration.
+            self.lane.refuse(waiting.remove(0), CommitError::TooLarge);
             return waiting;
         }
         let rest = waiting.split_off(count);
@@ -105,15 +131,11 @@ impl<'a> Writer<'a> {
     /// How many from the front fit into the open segment and one batch.
     fn fitting(&self, waiting: &[Submission]) -> usize {
         let Some(open) = &self.open else { return 0 };
-        let (mut spans, mut heads) = (0, 0);
+        let mut sum = Demand::default();
         let fits = |submission: &&Submission| {
-            let first = spans == 0;
-            for item in &submission.items {
-                let (span, head) = item.demand();
-                spans += span;
-                heads += head;
-            }
-            (first || spans <= self.lane.config.batch_bytes_max) && open.fits(spans, heads)
+            let (first, more) = (sum.spans == 0, Demand::of(submission));
+            sum = Demand { spans: sum.spans + more.spans, heads: sum.heads + more.heads };
+            (first || sum.spans <= self.lane.config.batch_bytes_max) && open.fits(sum)
         };
         waiting.iter().take_while(fits).count()
     }
@@ -148,7 +170,7 @@ impl<'a> Writer<'a> {
         let mut places = batch.places.into_iter();
         let (mut kept, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
         let mut yard = self.lane.yard();
-        let mut emptied = false;
+        let (mut waning, mut copied) = (false, 0);
         for submission in submissions {
             for item in submission.items {
                 let place = places.next().expect("a batch has a place for every record");
@@ -160,20 +182,24 @@ impl<'a> Writer<'a> {
                     Effect::Settle(head) => {
                         let holder = yard.ledger.place(head.sequence).map(|place| place.slot);
                         if yard.ledger.settle(head.sequence, &head.states, slot) {
-                            emptied |= holder.is_some_and(|slot| yard.ledger.segment(slot).live == 0);
+                            waning |= holder.is_some_and(|slot| yard.ledger.is_waning(slot));
                         }
                     }
-                    Effect::Relocate(head) => yard.ledger.relocate(head.sequence, place),
+                    Effect::Relocate(head) => {
+                        yard.ledger.relocate(head.sequence, place);
+                        copied += 1;
+                    }
                 }
             }
             waiters.push(submission.done);
         }
         let littered = !yard.ledger.litter.is_empty();
         drop(yard);
-        if emptied || littered {
+        waiters.into_iter().for_each(|done| done(Ok(())));
+        if waning || littered || copied > 0 {
             self.lane.work.notify_one();
         }
-        waiters.into_iter().for_each(|done| done(Ok(())));
+        self.lane.counters.messages_copied.fetch_add(copied, Relaxed);
         self.lane.counters.messages_committed.fetch_add(kept.len() as u64, Relaxed);
         if !kept.is_empty() {
             self.lane.tell(Event::Committed(kept));
@@ -185,7 +211,11 @@ impl<'a> Writer<'a> {
         let open = self.open.take().expect("a batch failed in the open segment");
         self.lane.yard().ledger.segment(open.slot).stage = Stage::Broken;
         self.lane.counters.batches_failed.fetch_add(1, Relaxed);
-        self.lane.tell(Event::BatchFailed { lane: self.lane.number, segment: open.number, error: error.to_string() });
+        self.lane.tell(Event::BatchFailed {
+            lane: self.lane.number,
+            segment: open.segment.number,
+            error: error.to_string(),
+        });
         let answer = CommitError::from(error);
         submissions.into_iter().for_each(|submission| (submission.done)(Err(answer.clone())));
     }
@@ -209,7 +239,7 @@ impl<'a> Writer<'a> {
                 let open = Open {
                     slot,
                     lease: segment.lease.clone(),
-                    number: segment.number,
+                    segment: Use { number: segment.number, salt: segment.salt },
                     size: segment.size,
                     position: DATA_OFFSET,
                     batch: 1,
@@ -236,8 +266,8 @@ impl<'a> Writer<'a> {
         let Some(mut open) = self.open.take() else { return };
         let mut index = Draft::new(Kind::Index, |_| {}).with_body(std::mem::take(&mut open.index));
         let mut footer = Draft::new(Kind::Footer, |head| put_u64(head, open.position));
-        index.seal(open.number, open.batch);
-        footer.seal(open.number, open.batch + 1);
+        index.seal(open.segment, open.batch, open.position);
+        footer.seal(open.segment, open.batch + 1, open.size - BLOCK);
         let write = |draft: &Draft, offset| {
             let mut parts = vec![IoSlice::new(&draft.record)];
             if !draft.body.is_empty() {
@@ -289,14 +319,14 @@ impl Batch {
         let mut offset = open.position;
         let mut places = Vec::with_capacity(submissions.len());
         for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
-            let crc = item.draft.seal(open.number, open.batch);
+            let crc = item.draft.seal(open.segment, open.batch, offset);
             commit.add(crc, item.draft.body_crc);
             let span = item.draft.span().expect("its span was computed when it was admitted to the batch");
             places.push(Place { slot: open.slot, offset, span });
             offset += span;
         }
         let mut closing = Draft::new(Kind::Commit, |head| commit.write(head));
-        closing.seal(open.number, open.batch);
+        closing.seal(open.segment, open.batch, offset);
         let end = (offset + closing.record.len() as u64).next_multiple_of(BLOCK);
         Batch { slot: open.slot, places, commit, closing, end }
     }

@@ -22,7 +22,7 @@ fn two_segments() -> (sim::Disk, Book, Found) {
 
 /// What is wrong on a disk on which one thing was damaged, if something is: all messages but one are there and
 /// whole, and the one is either there and whole, too, or somebody was told.
-fn verify_damaged(disk: &sim::Disk, original: &Found) -> Result<(), String> {
+fn verify_damaged(disk: &sim::Disk, original: &Found, lost_max: usize) -> Result<(), String> {
     let events = Events::default();
     let (spool, found, unreadable) =
         open_damaged(disk, events.heard_by(config(32 << 10))).map_err(|error| format!("not opened: {error}"))?;
