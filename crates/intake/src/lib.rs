@@ -39,7 +39,7 @@ pub struct Desk {
     /// Where messages are kept.
     pub spool: Arc<Spool>,
     /// Whose mail is ours.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// Where facts are written.
     pub journal: Arc<dyn Journal>,
     /// Counts sessions.

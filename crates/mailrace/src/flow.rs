@@ -15,12 +15,15 @@ mod record;
 mod scheduler;
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::{self, JoinHandle};
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use delivery::local::Ended;
-use mail::{Envelope, Fact, Journal};
+use lookup::directory::Directory;
+use mail::{Envelope, Fact, Journal, Timestamp};
 use queue::{Attempt, Entry, Queue, Verdict};
 use spool::{CommitError, Live, Spool};
 
@@ -28,6 +31,7 @@ use crate::log::{Level, Log};
 
 use courier::Courier;
 pub use courier::Transport;
+use record::Recorder;
 use scheduler::Scheduler;
 pub(crate) use scheduler::admit;
 
@@ -41,12 +45,14 @@ pub(crate) enum Note {
     Recorded(Vec<Judged>, Result<(), CommitError>),
     /// The message of this attempt is gone or set aside: nothing is left to record.
     Void(Attempt),
+    /// The message of this attempt could not be read now, and why.
+    Unread(Attempt, String),
     /// How many recipients wait?
     Count(Sender<usize>),
     /// Who waits?
     List(Sender<Vec<Entry>>),
-    /// Come to an end.
-    Stop,
+    /// Come to an end; said at this moment.
+    Stop(Timestamp),
 }
 
 /// An attempt and what it means.
@@ -69,6 +75,8 @@ pub struct Notes(Receiver<Note>);
 pub struct Parts {
     /// The messages.
     pub spool: Arc<Spool>,
+    /// Who stands for whom, for bounces.
+    pub directory: Arc<Directory>,
     /// With what was recovered already in it.
     pub queue: Queue,
     /// Which transport delivers a domain's mail.
@@ -84,8 +92,12 @@ pub struct Parts {
 /// The running threads.
 pub struct Flow {
     mailbag: Mailbag,
-    scheduler: JoinHandle<()>,
+    /// Each thread holds the other end until it ends.
+    ended: Receiver<()>,
 }
+
+/// What is under way when the server stops has so long to come to its end.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A way to tell the scheduler, and what it will read: made first, since the spool needs the one before the
 /// queue is full enough to start.
@@ -96,23 +108,28 @@ pub fn mailbag() -> (Mailbag, Notes) {
 
 impl Flow {
     /// Starts the threads.
-    pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> std::io::Result<Flow> {
-        let Parts { spool, queue, routes, transports, hostname, log } = parts;
+    pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> io::Result<Flow> {
+        let Parts { spool, directory, queue, routes, transports, hostname, log } = parts;
+        let (alive, ended) = mpsc::channel();
         let couriers = transports
             .into_iter()
-            .map(|transport| Courier::start(transport, &hostname, spool.clone(), mailbag.clone()))
-            .collect::<std::io::Result<HashMap<_, _>>>()?;
-        let recorder = record::Recorder { spool, hostname, log, mailbag: mailbag.clone() };
+            .map(|transport| Courier::start(transport, &hostname, spool.clone(), mailbag.clone(), alive.clone()))
+            .collect::<io::Result<HashMap<_, _>>>()?;
+        let recorder = Recorder::new(spool, directory, hostname, log, mailbag.clone())?;
         let scheduler = Scheduler::new(queue, routes, couriers, recorder);
-        let scheduler = thread::Builder::new().name("scheduler".into()).spawn(move || scheduler.run(&notes.0))?;
-        Ok(Flow { mailbag, scheduler })
+        let run = move || {
+            scheduler.run(&notes.0);
+            drop(alive);
+        };
+        thread::Builder::new().name("scheduler".into()).spawn(run)?;
+        Ok(Flow { mailbag, ended })
     }
 
-    /// Lets what is under way come to its end, and starts nothing more.
-    pub fn stop(self) {
-        self.mailbag.tell(Note::Stop);
-        // A thread that panicked has said so already.
-        drop(self.scheduler.join());
+    /// Lets what is under way come to its end, and starts nothing more. False if that took too long: a disk or a
+    /// mailbox hangs, and the threads that wait for it are left behind.
+    pub fn stop(self) -> bool {
+        self.mailbag.tell(Note::Stop(SystemTime::now().into()));
+        self.ended.recv_timeout(STOP_TIME_MAX * 2) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
@@ -140,10 +157,10 @@ impl Mailbag {
 /// What the spool tells of itself goes to the scheduler and to the log.
 pub fn hear(mailbag: Mailbag, log: Arc<Log>) -> impl Fn(spool::Event) + Send + Sync {
     // A channel's sender may be used by one thread at a time; the spool has several.
-    let mailbag = std::sync::Mutex::new(mailbag);
+    let mailbag = Mutex::new(mailbag);
     move |event| match event {
         spool::Event::Committed(messages) => {
-            let mailbag = mailbag.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mailbag = mailbag.lock().unwrap_or_else(PoisonError::into_inner);
             mailbag.tell(Note::Committed(messages));
         }
         spool::Event::SetAside { id, what } => log.write(Fact::SetAside { id, what }),

@@ -120,6 +120,7 @@ fn session_limits(config: &Config) -> smtp::Limits {
 /// The spool with the queue that was in it, and the threads of the flow.
 struct House {
     spool: Arc<Spool>,
+    directory: Arc<Directory>,
     flow: Flow,
     mailbag: Mailbag,
     log: Arc<Log>,
@@ -132,8 +133,10 @@ impl House {
         let spool = open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut queue)?;
         let spool = Arc::new(spool);
         log.event(Level::Info, "the spool is open", &[("messages", &queue.messages()), ("recipients", &queue.len())]);
+        let directory = Arc::new(directory(config)?);
         let parts = Parts {
             spool: spool.clone(),
+            directory: directory.clone(),
             queue,
             routes: config.domains.iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
             transports: config.transports.iter().map(transport).collect(),
@@ -141,7 +144,7 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, flow, mailbag, log })
+        Ok(House { spool, directory, flow, mailbag, log })
     }
 
     fn desk(&self, config: &Config) -> anyhow::Result<Desk> {
@@ -152,7 +155,7 @@ impl House {
         });
         Ok(Desk {
             spool: self.spool.clone(),
-            directory: directory(config)?,
+            directory: self.directory.clone(),
             journal: self.log.clone() as Arc<dyn Journal>,
             gate,
             relays: networks(&config.relay.networks),

@@ -186,6 +186,22 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut o
     Ok(())
 }
 
+/// Keeps bytes in a file beside the log. It appears whole or not at all, and again if it was there before.
+pub(crate) fn keep_aside(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = format!("draft-{name}");
+    match disk.remove(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.create(&draft, 0)?;
+    if !bytes.is_empty() {
+        write_all_at(&*file, &mut [IoSlice::new(bytes)], 0)?;
+    }
+    file.sync()?;
+    disk.rename(&draft, name)?;
+    disk.sync_folder()
+}
+
 /// Fills `buffer` from `offset` with what can be read, and with zeros where the device gives nothing even when
 /// it is asked twice. Returns whether something is missing.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> bool {

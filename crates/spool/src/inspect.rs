@@ -87,7 +87,7 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
         report.body_bytes += u64::from(listed.frame.body_len);
         if bodies {
             let crc = body_crc(&*file, listed.offset + listed.frame.body_offset(), listed.frame.body_len);
-            if crc != listed.frame.body_crc {
+            if crc != Some(listed.frame.body_crc) {
                 let whose = MessageHead::read(listed.head).map(|head| format!(" of message {:x}", head.sequence));
                 report.damage.push(format!("the body{} at byte {}", whose.unwrap_or_default(), listed.offset));
             }

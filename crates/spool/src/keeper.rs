@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::disk::read_exact_at;
+use crate::disk::{keep_aside, read_exact_at, read_lossy};
 use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
@@ -267,12 +267,10 @@ impl Lane {
             return done(Err(CommitError::Closed));
         };
         let mut bytes = vec![0; place.span as usize];
-        if read_exact_at(&*lease, &mut bytes, place.offset).is_err() {
-            bytes.clear();
-        }
+        read_lossy(&*lease.0, &mut bytes, place.offset);
         let name = format!("aside-{number:06}-{:09}", place.offset);
         let spilled = spill::file_name(sequence);
-        if let Err(error) = self.keep_bytes(&name, &bytes) {
+        if let Err(error) = keep_aside(&*self.disk, &name, &bytes) {
             return done(Err(CommitError::from(&error)));
         }
         // Only a large message has such a file.
@@ -285,18 +283,5 @@ impl Lane {
         self.tell(Event::SetAside { id: Some(self.id(sequence)), what: format!("{what}; kept as {name}") });
         let head = OutcomeHead { sequence, bounce: 0, states: vec![(0, State::SetAside)] };
         self.submit(Submission { items: vec![Item { draft: head.draft(), effect: Effect::Settle(head) }], done });
-    }
-
-    fn keep_bytes(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let file = match self.disk.create(name, 0) {
-            // It was set aside before, and the outcome was lost in a crash.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            created => created?,
-        };
-        if !bytes.is_empty() {
-            crate::disk::write_all_at(&*file, &mut [io::IoSlice::new(bytes)], 0)?;
-        }
-        file.sync()?;
-        self.disk.sync_folder()
     }
 }

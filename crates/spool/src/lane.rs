@@ -1,6 +1,7 @@
 //! A lane: one log on one disk, with the two threads that work on it. The *writer* alone appends to the log
 //! (`writer.rs`); the *keeper* readies, empties and frees segments (`keeper.rs`).
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -215,7 +216,11 @@ impl Lane {
     pub(crate) fn message(&self, sequence: u64) -> Result<Stored, ReadError> {
         let Located { place, lease, size, states, .. } = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let damaged = |what: String| ReadError::Damaged { what: format!("{what} at byte {}", place.offset) };
-        let record = read_record(&*lease, place.offset, size).map_err(|error| damaged(error.to_string()))?;
+        let failed = |error: io::Error| match is_of_the_bytes(&error) {
+            true => damaged(error.to_string()),
+            false => ReadError::Unavailable(error.to_string()),
+        };
+        let record = read_record(&*lease, place.offset, size).map_err(failed)?;
         let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
         let head = MessageHead::read(&record[FRAME_BYTES..])
             .filter(|head| head.sequence == sequence)
@@ -226,7 +231,7 @@ impl Lane {
                 Body::new(lease, offset, u64::from(frame.body_len), frame.body_crc, head.flags)
             }
             Some(range) => {
-                let file = self.disk.open(&spill::file_name(sequence)).map_err(|e| damaged(e.to_string()))?;
+                let file = self.disk.open(&spill::file_name(sequence)).map_err(failed)?;
                 Body::new(Arc::new(Lease(file)), 0, range.len, range.digest, head.flags)
             }
         };
@@ -234,6 +239,12 @@ impl Lane {
         merge_states(&mut merged, &states);
         Ok(Stored { states: all_states(head.envelope.recipients.len(), &merged), envelope: head.envelope, body })
     }
+}
+
+/// Whether an error says that the bytes are gone, and not that we are short of something.
+fn is_of_the_bytes(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+        || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 impl Item {

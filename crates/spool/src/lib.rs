@@ -160,6 +160,9 @@ pub enum ReadError {
     /// No live message has this name.
     #[error("no such message")]
     Unknown,
+    /// It cannot be read now, for want of memory or handles; it may be later.
+    #[error("the message cannot be read now: {0}")]
+    Unavailable(String),
     /// Its bytes cannot be read; see [`Spool::set_aside`].
     #[error("the message is damaged: {what}")]
     Damaged {
@@ -215,7 +218,7 @@ pub struct Spool {
 }
 
 /// Opens the lanes of a spool, or makes a new one that takes its id from `random`, which must be another number at
-/// every start and not to be guessed. Every live message goes to `sink` before this returns, in order of acceptance per lane. On return each lane has a segment ready.
+/// every start and not to be guessed. Every live message goes to `sink` before this returns, in the order of the log of each lane. On return each lane has a segment ready.
 pub fn open(
     disks: Vec<Arc<dyn Disk>>,
     config: Config,
@@ -224,11 +227,18 @@ pub fn open(
 ) -> Result<Spool, OpenError> {
     let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
     let (spool, numbers) = identities(&surveys, random)?;
-    let epoch = surveys.iter().map(|survey| survey.epoch).max().ok_or(OpenError::NoLane)? + 1;
-    let mut order = Vec::new();
+    let (mut epoch, mut recovered) = (0, Vec::new());
     for (survey, number) in surveys.into_iter().zip(numbers) {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
         let (ledger, findings) = survey.recover((spool, number), sink)?;
+        epoch = epoch.max(findings.epoch + 1);
+        recovered.push((number, disk, next_number, ledger, findings));
+    }
+    if recovered.is_empty() {
+        return Err(OpenError::NoLane);
+    }
+    let mut order = Vec::new();
+    for (number, disk, next_number, ledger, findings) in recovered {
         let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), ledger, next_number);
         findings.aside.into_iter().for_each(|what| lane.tell(Event::SetAside { id: None, what }));
         // The new epoch is durable with this segment's header, before the first id is given.

@@ -1,4 +1,4 @@
-//! Opening a lane: what the log says is alive, given back in order of acceptance.
+//! Opening a lane: what the log says is alive, given back in the order of the log.
 //!
 //! Recovery writes nothing but what it sets aside, so that a crash in it changes nothing. All outcomes are
 //! gathered before the first message is looked at, for an outcome may stand before a copy of its message.
@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use mail::SpoolId;
 
+use crate::disk::keep_aside;
 use crate::disk::{Disk, DiskFile, read_lossy};
 use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states};
+use crate::lane::COUNTER_BITS;
 use crate::ledger::{Ledger, Place, Segment, Slot, Stage};
 use crate::record::{FLAG_SKIPPABLE, Kind, Use};
 use crate::scan::Contents;
@@ -43,6 +45,8 @@ struct Surveyed {
 pub(crate) struct Findings {
     /// What was set aside, and where from.
     pub(crate) aside: Vec<String>,
+    /// The highest epoch in a header or in a sequence number.
+    pub(crate) epoch: u32,
 }
 
 impl Survey {
@@ -95,14 +99,14 @@ impl Survey {
         }
     }
 
-    /// Reads what the segments hold; `sink` gets every live message, in order of acceptance.
+    /// Reads what the segments hold; `sink` gets every live message, in that order.
     pub(crate) fn recover(
         self,
         (spool, lane): (SpoolId, u16),
         sink: &mut dyn FnMut(Live),
     ) -> Result<(Ledger, Findings), OpenError> {
         let mut reading = Reading { ledger: Ledger::default(), contents: BTreeMap::new(), outcomes: HashMap::new() };
-        let mut findings = Findings::default();
+        let mut findings = Findings { epoch: self.epoch, ..Findings::default() };
         for (slot, surveyed) in self.segments {
             reading.enter(slot, surveyed, &*self.disk, &mut findings)?;
         }
@@ -111,7 +115,11 @@ impl Survey {
         }
         reading.understands_all()?;
         reading.gather_outcomes();
-        reading.place_messages(&mut |head| sink(live(spool, lane, head, true)));
+        reading.place_messages(&mut |head| {
+            // A header that rotted may have taken its epoch along.
+            findings.epoch = findings.epoch.max((head.sequence >> COUNTER_BITS) as u32);
+            sink(live(spool, lane, head, true));
+        });
         reading.place_references();
         sweep_bodies(&*self.disk, &reading.ledger, &mut findings)?;
         Ok((reading.ledger, findings))
@@ -244,13 +252,7 @@ fn set_range_aside(
     findings.aside.push(what);
     let mut bytes = vec![0; (range.end - range.start) as usize];
     read_lossy(&*surveyed.file, &mut bytes, range.start);
-    let file = match disk.create(&name, 0) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        created => created?,
-    };
-    crate::disk::write_all_at(&*file, &mut [io::IoSlice::new(&bytes)], 0)?;
-    file.sync()?;
-    disk.sync_folder()
+    keep_aside(disk, &name, &bytes)
 }
 
 /// Takes away bodies that no message claims: their transaction was never acknowledged, or is long done with.

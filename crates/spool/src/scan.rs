@@ -120,13 +120,15 @@ impl Scan<'_> {
         // Without its commit record the last batch was not synced, so nobody was told that it is kept.
         let was_acknowledged = !last || batch.closed.is_some();
         for (place, frame, record) in batch.records {
-            if body_crc(self.file, place + frame.body_offset(), frame.body_len) == frame.body_crc {
+            let crc = body_crc(self.file, place + frame.body_offset(), frame.body_len);
+            if crc == Some(frame.body_crc) {
                 intact.push((place, record));
-            } else {
-                whole = false;
-                if was_acknowledged {
-                    self.contents.damage.push(place..place + frame.span());
-                }
+                continue;
+            }
+            whole = false;
+            // What is torn can be read; what cannot be read is damage in any case.
+            if was_acknowledged || crc.is_none() {
+                self.contents.damage.push(place..place + frame.span());
             }
         }
         if was_acknowledged && (!last || !whole) {
@@ -160,11 +162,10 @@ impl Batch {
     }
 }
 
-/// The checksum of `len` bytes from `offset`, zeros in place of what cannot be read.
-pub(crate) fn body_crc(file: &dyn DiskFile, offset: u64, len: u32) -> u32 {
+/// The checksum of `len` bytes from `offset`; None if they cannot be read.
+pub(crate) fn body_crc(file: &dyn DiskFile, offset: u64, len: u32) -> Option<u32> {
     let mut body = vec![0; len as usize];
-    read_lossy(file, &mut body, offset);
-    crc32c::crc32c(&body)
+    (!read_lossy(file, &mut body, offset)).then(|| crc32c::crc32c(&body))
 }
 
 fn sequence_of(record: &[u8]) -> Option<u64> {

@@ -40,12 +40,16 @@ impl Courier {
         hostname: &str,
         spool: Arc<Spool>,
         mailbag: Mailbag,
+        alive: Sender<()>,
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
         let Transport { name, folders, line_ends } = transport;
         let local = Local::new(Config { host: hostname.into(), line_ends }, folders);
         let (sender, attempts) = mpsc::channel();
         let courier = Courier { local, spool, mailbag };
-        thread::Builder::new().name(format!("courier-{name}")).spawn(move || courier.run(&attempts))?;
+        thread::Builder::new().name(format!("courier-{name}")).spawn(move || {
+            courier.run(&attempts);
+            drop(alive);
+        })?;
         Ok((name, sender))
     }
 
@@ -79,13 +83,18 @@ impl Courier {
             Ok(stored) => Some(Task {
                 id: attempt.id,
                 recipients: attempt.recipients.clone(),
-                recovered: attempt.recovered,
+                // A second try may follow a first one that succeeded unseen: its sync failed.
+                recovered: attempt.recovered || attempt.number > 1,
                 ticket: attempt,
                 envelope: stored.envelope,
                 body: stored.body,
             }),
             Err(ReadError::Unknown) => {
                 self.mailbag.tell(Note::Void(attempt));
+                None
+            }
+            Err(ReadError::Unavailable(why)) => {
+                self.mailbag.tell(Note::Unread(attempt, why));
                 None
             }
             Err(ReadError::Damaged { what }) => {

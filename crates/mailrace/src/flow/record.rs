@@ -2,12 +2,15 @@
 //! submission, so that there is never the one without the other.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use delivery::bounce::{self, Notice, Undelivered};
-use mail::{BodyType, Client, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
+use lookup::directory::{Directory, Resolution};
+use mail::{Address, BodyType, Client, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
 use queue::{Attempt, Verdict};
-use spool::{CommitError, Content, Entry, Spool, State};
+use spool::{CommitError, Content, Entry, ReadError, Spool, State};
+use tokio::runtime::Runtime;
 
 use super::{Judged, Mailbag, Note};
 use crate::log::{Level, Log};
@@ -17,11 +20,32 @@ const ORIGINAL_OCTETS_MAX: u64 = bounce::ORIGINAL_OCTETS_MAX;
 
 /// Brings verdicts to the spool, and to the log when they are there.
 pub(super) struct Recorder {
-    pub(super) spool: Arc<Spool>,
-    pub(super) hostname: Box<str>,
-    pub(super) log: Arc<Log>,
-    pub(super) mailbag: Mailbag,
+    spool: Arc<Spool>,
+    directory: Arc<Directory>,
+    /// Lookups may wait; this thread waits with them.
+    runtime: Runtime,
+    hostname: Box<str>,
+    log: Arc<Log>,
+    mailbag: Mailbag,
 }
+
+/// What goes to the spool together.
+#[derive(Default)]
+struct Sheaf {
+    entries: Vec<Entry>,
+    judged: Vec<Judged>,
+    bytes: usize,
+}
+
+/// What an outcome and each of its recipients take in the log, about.
+const OUTCOME_BYTES: usize = 128;
+const RECIPIENT_BYTES: usize = 16;
+
+/// A bounce cannot be addressed now.
+struct Unaddressed;
+
+/// Bytes of outcomes and bounces in one submission, about: it must fit into any segment.
+const SUBMISSION_BYTES: usize = 256 * 1024;
 
 /// The bounce that was made of an attempt, and of whom it tells.
 pub(crate) struct Told {
@@ -31,29 +55,61 @@ pub(crate) struct Told {
 }
 
 impl Recorder {
-    /// Submits all verdicts, those of each lane together. The answer comes as [`Note::Recorded`].
-    pub(super) fn record(&self, judged: Vec<Judged>, now: Timestamp) {
-        let mut lanes: BTreeMap<u16, (Vec<Entry>, Vec<Judged>)> = BTreeMap::new();
-        for mut judged in judged {
-            let (entries, together) = lanes.entry(judged.attempt.id.lane()).or_default();
-            judged.bounce = self.bounce(&judged, now).map(|(told, entry)| {
-                entries.push(entry);
-                told
-            });
-            entries.push(outcome(&judged));
-            together.push(judged);
-        }
-        for (entries, together) in lanes.into_values() {
-            let mailbag = self.mailbag.clone();
-            let done = move |result| mailbag.tell(Note::Recorded(together, result));
-            self.spool.submit(entries, Box::new(done));
-        }
+    pub(super) fn new(
+        spool: Arc<Spool>,
+        directory: Arc<Directory>,
+        hostname: Box<str>,
+        log: Arc<Log>,
+        mailbag: Mailbag,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Recorder { spool, directory, runtime, hostname, log, mailbag })
     }
 
-    /// The bounce for those recipients that failed, if somebody wants to know.
-    fn bounce(&self, judged: &Judged, now: Timestamp) -> Option<(Told, Entry)> {
+    /// Submits verdicts, many of a lane together. The answers come as [`Note::Recorded`]. Gives back those whose
+    /// bounces cannot be addressed now.
+    pub(super) fn record(&self, judged: Vec<Judged>, now: Timestamp) -> Vec<Judged> {
+        let mut lanes: BTreeMap<u16, Sheaf> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for mut judged in judged {
+            let bounce = match self.bounce(&judged, now) {
+                Ok(bounce) => bounce,
+                Err(Unaddressed) => {
+                    rest.push(judged);
+                    continue;
+                }
+            };
+            let sheaf = lanes.entry(judged.attempt.id.lane()).or_default();
+            judged.bounce = bounce.map(|(told, entry)| {
+                sheaf.bytes += told.size as usize;
+                sheaf.entries.push(entry);
+                told
+            });
+            sheaf.bytes += OUTCOME_BYTES + judged.verdicts.len() * RECIPIENT_BYTES;
+            sheaf.entries.push(outcome(&judged));
+            sheaf.judged.push(judged);
+            if sheaf.bytes >= SUBMISSION_BYTES {
+                self.submit(std::mem::take(sheaf));
+            }
+        }
+        lanes.into_values().for_each(|sheaf| self.submit(sheaf));
+        rest
+    }
+
+    fn submit(&self, sheaf: Sheaf) {
+        let Sheaf { entries, judged, .. } = sheaf;
+        let mailbag = self.mailbag.clone();
+        self.spool.submit(entries, Box::new(move |result| mailbag.tell(Note::Recorded(judged, result))));
+    }
+
+    /// The bounce for those recipients that failed, if somebody wants to know and can be told.
+    fn bounce(&self, judged: &Judged, now: Timestamp) -> Result<Option<(Told, Entry)>, Unaddressed> {
         let failed = failures(judged).collect::<Vec<_>>();
-        let undelivered = Undelivered::new(&judged.envelope, failed.iter().copied())?;
+        let Some(undelivered) = Undelivered::new(&judged.envelope, failed.iter().copied()) else { return Ok(None) };
+        let recipients = self.address(undelivered.sender())?;
+        if recipients.is_empty() {
+            return Ok(None);
+        }
         let id = self.spool.begin_beside(judged.attempt.id);
         let (portion, original) = self.original(judged.attempt.id, &undelivered);
         let bounce = bounce::compose(&Notice {
@@ -70,12 +126,7 @@ impl Recorder {
         let told = Told { id, ordinals: ordinals.collect(), size: bounce.content.len() as u64 };
         let envelope = Envelope {
             sender: None,
-            recipients: vec![Recipient {
-                address: undelivered.sender().clone(),
-                original: None,
-                notify: Notify::UNSET,
-                orcpt: None,
-            }],
+            recipients,
             accepted_at: now,
             client: Client { address: None, helo: self.hostname.clone() },
             body_type: if bounce.flags.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
@@ -84,7 +135,24 @@ impl Recorder {
             envid: None,
         };
         let content = Content::Memory(bounce.content);
-        Some((told, Entry::Message { id, envelope, content, flags: bounce.flags }))
+        Ok(Some((told, Entry::Message { id, envelope, content, flags: bounce.flags })))
+    }
+
+    /// Who gets a bounce: the sender as RCPT would have it. Nobody, where there is no such user or no way to him:
+    /// then the log alone tells.
+    fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unaddressed> {
+        let finals = match self.runtime.block_on(self.directory.resolve(sender)) {
+            Resolution::Local(finals) => finals,
+            Resolution::Unavailable(_) => return Err(Unaddressed),
+            Resolution::Remote(_) | Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Vec::new(),
+        };
+        let ours = finals.into_iter().filter(|found| found.local).map(|found| Recipient {
+            address: found.address,
+            original: found.original,
+            notify: Notify::UNSET,
+            orcpt: None,
+        });
+        Ok(ours.collect())
     }
 
     /// The message that failed, or as much of it as comes back. What cannot be read is left out: the sender is
@@ -113,8 +181,8 @@ impl Recorder {
     }
 
     /// The envelope of a message that no courier has fetched.
-    pub(super) fn envelope(&self, id: QueueId) -> Option<Envelope> {
-        self.spool.message(id).ok().map(|stored| stored.envelope)
+    pub(super) fn envelope(&self, id: QueueId) -> Result<Envelope, ReadError> {
+        self.spool.message(id).map(|stored| stored.envelope)
     }
 
     /// Writes what is durable now into the log.
@@ -148,9 +216,12 @@ impl Recorder {
         }
     }
 
-    pub(super) fn complain(&self, attempts: usize, error: &CommitError) {
-        let text = "outcomes could not be recorded; they are kept in memory and tried again";
-        self.log.event(Level::Error, text, &[("attempts", &attempts), ("error", error)]);
+    pub(super) fn complain(&self, attempts: usize, why: &str) {
+        self.log.event(Level::Error, "outcomes could not be recorded", &[("attempts", &attempts), ("error", &why)]);
+    }
+
+    pub(super) fn complain_of_reading(&self, id: QueueId, why: &str) {
+        self.log.event(Level::Warning, "a message could not be read; it waits", &[("id", &id), ("error", &why)]);
     }
 }
 

@@ -9,13 +9,15 @@ use std::time::{Duration, SystemTime};
 use delivery::local::{Ended, Ending};
 use mail::{Enhanced, Outcome, Reply, Timestamp};
 use queue::{Admission, Attempt, Pending, Queue, Verdict};
-use spool::{CommitError, Live, State};
+use spool::{CommitError, Live, ReadError, State};
 
 use super::record::Recorder;
-use super::{Judged, Note};
+use super::{Judged, Note, STOP_TIME_MAX};
 
 /// After a failure to record, the spool is asked again so much later.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// A message that could not be read is tried again so much later.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Sleep no longer than this, so that a clock that was set is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -27,7 +29,8 @@ pub(super) struct Scheduler {
     /// Verdicts that the spool could not take, and when it is asked again.
     unrecorded: Vec<Judged>,
     record_again_at: Option<Timestamp>,
-    stopping: bool,
+    /// Since when we are to stop.
+    stopping: Option<Timestamp>,
 }
 
 impl Scheduler {
@@ -37,12 +40,12 @@ impl Scheduler {
         couriers: HashMap<Box<str>, Sender<Attempt>>,
         recorder: Recorder,
     ) -> Self {
-        Scheduler { queue, routes, couriers, recorder, unrecorded: Vec::new(), record_again_at: None, stopping: false }
+        Scheduler { queue, routes, couriers, recorder, unrecorded: Vec::new(), record_again_at: None, stopping: None }
     }
 
     /// Works until it was told to stop and nothing is in flight.
     pub(super) fn run(mut self, notes: &Receiver<Note>) {
-        while !(self.stopping && self.queue.in_flight() == 0) {
+        while !self.is_over() {
             self.dispatch();
             match notes.recv_timeout(self.sleep()) {
                 Ok(note) => self.read(note),
@@ -56,8 +59,16 @@ impl Scheduler {
         }
     }
 
+    /// Told to stop, and nothing is in flight or it took too long.
+    fn is_over(&self) -> bool {
+        self.stopping.is_some_and(|since| self.queue.in_flight() == 0 || now().since(since) >= STOP_TIME_MAX)
+    }
+
     fn sleep(&self) -> Duration {
-        let due = if self.stopping { None } else { self.queue.next_deadline() };
+        let due = match self.stopping {
+            Some(since) => Some(since + STOP_TIME_MAX),
+            None => self.queue.next_deadline(),
+        };
         let soonest = due.into_iter().chain(self.record_again_at).min();
         // A millisecond more: the queue's clock has whole ones.
         soonest.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1)).min(SLEEP_MAX)
@@ -68,19 +79,21 @@ impl Scheduler {
             Note::Committed(messages) => messages.iter().for_each(|message| admit(&mut self.queue, message)),
             Note::Ended(ended) => self.judge(ended),
             Note::Recorded(judged, Ok(())) => self.learn(judged),
-            Note::Recorded(judged, Err(error)) => self.keep(judged, &error),
+            Note::Recorded(judged, Err(CommitError::TooLarge | CommitError::Closed)) => self.give_up(judged),
+            Note::Recorded(judged, Err(error)) => self.keep(judged, &error.to_string()),
             Note::Void(attempt) => self.forget(attempt),
+            Note::Unread(attempt, why) => self.postpone(attempt, why),
             // Whoever asked may have gone away.
             Note::Count(asker) => drop(asker.send(self.queue.len())),
             Note::List(asker) => drop(asker.send(self.queue.entries().collect())),
-            Note::Stop => self.stopping = true,
+            Note::Stop(at) => self.stopping = Some(at),
         }
     }
 
     /// Sends out everything that is due and has room.
     fn dispatch(&mut self) {
         let now = now();
-        while !self.stopping
+        while self.stopping.is_none()
             && let Some(attempt) = self.queue.next(now)
         {
             let domain = self.queue.domain(attempt.destination);
@@ -96,14 +109,29 @@ impl Scheduler {
         }
     }
 
+    /// There is no way to bring it. A bounce that nobody can be brought is given up at once; other mail waits for
+    /// the operator, who may have taken the domain away by mistake.
     fn defer(&mut self, attempt: Attempt, why: &'static str) {
-        let outcomes = vec![Outcome::Deferred(Reply::new(451, Enhanced(4, 4, 4), why)); attempt.recipients.len()];
-        match self.recorder.envelope(attempt.id) {
-            Some(envelope) => {
-                self.judge(vec![Ended { ticket: attempt, envelope, ending: Ending::Outcomes(outcomes) }]);
-            }
-            None => self.forget(attempt),
-        }
+        let envelope = match self.recorder.envelope(attempt.id) {
+            Ok(envelope) => envelope,
+            Err(ReadError::Unknown) => return self.forget(attempt),
+            Err(error) => return self.postpone(attempt, error.to_string()),
+        };
+        let outcome = match envelope.sender {
+            Some(_) => Outcome::Deferred(Reply::new(451, Enhanced(4, 4, 4), why)),
+            None => Outcome::Failed(Reply::new(550, Enhanced(5, 4, 4), why)),
+        };
+        let ending = Ending::Outcomes(vec![outcome; attempt.recipients.len()]);
+        self.judge(vec![Ended { ticket: attempt, envelope, ending }]);
+    }
+
+    /// Nothing happened to the message, and nothing is recorded of it.
+    fn postpone(&mut self, attempt: Attempt, why: String) {
+        self.recorder.complain_of_reading(attempt.id, &why);
+        let (now, reason) = (now(), Reply::new(451, Enhanced(4, 3, 0), why));
+        let verdict = Verdict::Deferred { reason, until: now + READ_AGAIN_AFTER };
+        let verdicts = vec![verdict; attempt.recipients.len()];
+        self.queue.report(now, attempt, &verdicts);
     }
 
     fn judge(&mut self, ended: Vec<Ended<Attempt>>) {
@@ -119,7 +147,14 @@ impl Scheduler {
                 }
             }
         }
-        self.recorder.record(judged, now);
+        self.record(judged, now);
+    }
+
+    fn record(&mut self, judged: Vec<Judged>, now: Timestamp) {
+        let rest = self.recorder.record(judged, now);
+        if !rest.is_empty() {
+            self.keep(rest, "the directory does not say who gets the bounce");
+        }
     }
 
     /// The spool has it: the queue may know, and the log.
@@ -134,20 +169,27 @@ impl Scheduler {
     }
 
     /// Nothing is forgotten while the spool cannot take it: the recipients stay in flight.
-    fn keep(&mut self, judged: Vec<Judged>, error: &CommitError) {
-        self.recorder.complain(judged.len(), error);
-        if *error == CommitError::Closed {
-            return judged.into_iter().for_each(|judged| self.forget(judged.attempt));
+    fn keep(&mut self, judged: Vec<Judged>, why: &str) {
+        if self.stopping.is_some() {
+            return self.give_up(judged);
         }
+        self.recorder.complain(judged.len(), why);
         self.unrecorded.extend(judged);
         self.record_again_at = Some(now() + RECORD_AGAIN_AFTER);
+    }
+
+    /// The next start finds them in the spool as they were before this attempt.
+    fn give_up(&mut self, judged: Vec<Judged>) {
+        self.recorder.complain(judged.len(), "given up until the next start");
+        judged.into_iter().for_each(|judged| self.forget(judged.attempt));
     }
 
     fn record_again(&mut self) {
         let now = now();
         if self.record_again_at.is_some_and(|at| at <= now) {
             self.record_again_at = None;
-            self.recorder.record(std::mem::take(&mut self.unrecorded), now);
+            let unrecorded = std::mem::take(&mut self.unrecorded);
+            self.record(unrecorded, now);
         }
     }
 
