@@ -148,16 +148,18 @@ async fn close(mut stream: TcpStream) {
     if stream.shutdown().await.is_err() {
         return;
     }
-    let drained = async {
-        while stream.readable().await.is_ok() {
-            match INPUT.with_borrow_mut(|input| stream.try_read(input)) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
+    // Reading so counts against the task's turn, so that a peer that never stops sending does not keep the thread.
+    let drained = poll_fn(|context| {
+        INPUT.with_borrow_mut(|input| {
+            loop {
+                let mut buffer = ReadBuf::new(input);
+                match ready!(Pin::new(&mut stream).poll_read(context, &mut buffer)) {
+                    Ok(()) if !buffer.filled().is_empty() => {}
+                    _ => return Poll::Ready(()),
+                }
             }
-        }
-    };
+        })
+    });
     // Whoever keeps talking is cut off.
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
