@@ -10,14 +10,12 @@ use std::time::{Duration, SystemTime};
 use mail::Timestamp;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::Stop;
 
 /// Bytes that one read takes at the most.
 const READ_BYTES: usize = 64 * 1024;
-/// A peer that takes no byte of a reply for so long is gone.
-const WRITE_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 /// How long a closing connection listens for the peer's last bytes: closing over unread input would reset it,
 /// and the peer might never see the last reply.
 const LINGER: Duration = Duration::from_secs(2);
@@ -53,59 +51,74 @@ enum Event {
     Input,
     End,
     Broken,
+    Writable,
     Deadline,
     Stop,
+}
+
+/// What may interrupt a connection that waits for its peer, whether to read or to write.
+struct Watch<'a, S> {
+    stopping: Pin<&'a mut S>,
+    stop_is_known: bool,
+    timer: Pin<&'a mut Sleep>,
+}
+
+impl<S: Future<Output = ()>> Watch<'_, S> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if !self.stop_is_known && self.stopping.as_mut().poll(context).is_ready() {
+            self.stop_is_known = true;
+            return Poll::Ready(Event::Stop);
+        }
+        self.timer.as_mut().poll(context).map(|()| Event::Deadline)
+    }
+
+    fn rearm(&mut self, span: Duration) {
+        self.timer.as_mut().reset(Instant::now() + span);
+    }
 }
 
 /// Carries a conversation until one side ends it. Whatever happens to the connection, the conversation hears
 /// of its end.
 pub async fn drive(mut stream: TcpStream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
-    let mut stopping = pin!(stop.requested());
-    let mut stop_is_known = false;
-    let mut timer = pin!(sleep(until_deadline(conversation)));
+    let stopping = pin!(stop.requested());
+    let timer = pin!(sleep(until_deadline(conversation)));
+    let mut watch = Watch { stopping, stop_is_known: false, timer };
     loop {
         conversation.work().await;
-        if send(&mut stream, conversation).await.is_err() {
+        if send(&stream, &mut watch, conversation).await.is_err() {
             conversation.handle_end(now());
             return conversation.work().await;
         }
         if conversation.wants_close() {
+            // The stop may have come while it was sending.
+            conversation.work().await;
             return close(stream).await;
         }
-        let event = poll_fn(|context| {
-            if !stop_is_known && stopping.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Event::Stop);
-            }
-            if timer.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Event::Deadline);
-            }
-            poll_input(&mut stream, conversation, context)
+        let event = poll_fn(|context| match watch.poll(context) {
+            Poll::Pending => poll_input(&mut stream, conversation, context),
+            interrupted => interrupted,
         });
         match event.await {
-            Event::Input => {}
+            Event::Input | Event::Writable => {}
             Event::End => {
                 conversation.handle_end(now());
                 conversation.work().await;
-                let _ = send(&mut stream, conversation).await;
+                let _ = send(&stream, &mut watch, conversation).await;
                 return;
             }
             Event::Broken => {
                 conversation.handle_end(now());
                 return conversation.work().await;
             }
-            Event::Deadline => rearm(timer.as_mut(), conversation),
-            Event::Stop => {
-                stop_is_known = true;
-                conversation.handle_stop(now());
+            // The timer is not moved at every command: it goes off at an early deadline and looks what the
+            // deadline is now.
+            Event::Deadline => {
+                conversation.handle_timeout(now());
+                watch.rearm(until_deadline(conversation));
             }
+            Event::Stop => conversation.handle_stop(now()),
         }
     }
-}
-
-/// The timer is not moved at every command: it goes off at an early deadline and looks what the deadline is now.
-fn rearm(mut timer: Pin<&mut Sleep>, conversation: &mut impl Conversation) {
-    conversation.handle_timeout(now());
-    timer.as_mut().reset(tokio::time::Instant::now() + until_deadline(conversation));
 }
 
 fn until_deadline(conversation: &impl Conversation) -> Duration {
@@ -128,17 +141,48 @@ fn poll_input(stream: &mut TcpStream, conversation: &mut impl Conversation, cont
     })
 }
 
-/// Sends all output. Nearly always the socket takes it at once.
-async fn send(stream: &mut TcpStream, conversation: &mut impl Conversation) -> io::Result<()> {
+/// Sends all output. Nearly always the socket takes it at once; a peer that does not read has until the
+/// conversation's deadline, and only a moment once the conversation is over.
+async fn send(
+    stream: &TcpStream,
+    watch: &mut Watch<'_, impl Future<Output = ()>>,
+    conversation: &mut impl Conversation,
+) -> io::Result<()> {
     while !conversation.output().is_empty() {
-        let sent = match stream.try_write(conversation.output()) {
+        match stream.try_write(conversation.output()) {
+            Ok(sent) => conversation.handle_sent(sent),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::time::timeout(WRITE_TIME_MAX, stream.writable()).await??;
-                continue;
+                wait_until_writable(stream, watch, conversation).await?;
             }
-            sent => sent?,
-        };
-        conversation.handle_sent(sent);
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn wait_until_writable(
+    stream: &TcpStream,
+    watch: &mut Watch<'_, impl Future<Output = ()>>,
+    conversation: &mut impl Conversation,
+) -> io::Result<()> {
+    let event = poll_fn(|context| match watch.poll(context) {
+        Poll::Pending => stream.poll_write_ready(context).map_ok(|()| Event::Writable),
+        interrupted => interrupted.map(Ok),
+    });
+    match event.await? {
+        Event::Deadline => {
+            conversation.handle_timeout(now());
+            if conversation.deadline().is_none() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            watch.rearm(until_deadline(conversation));
+        }
+        Event::Stop => {
+            conversation.handle_stop(now());
+            // A conversation that is over has no deadline any more; this one is all that is left to wait.
+            watch.rearm(until_deadline(conversation).min(LINGER));
+        }
+        Event::Input | Event::End | Event::Broken | Event::Writable => {}
     }
     Ok(())
 }
