@@ -49,7 +49,7 @@ impl BodySink for Sink<'_> {
 impl Intake {
     pub(crate) fn new(counter: Counter, peer: Peer, trusted: bool) -> Self {
         let Counter { desk, machine, answers } = counter;
-        Intake { desk, answers, session: Session::new(machine, peer, now()), trusted, transaction: None }
+        Intake { desk, answers, session: Session::new(machine, peer, net::steady_now()), trusted, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -197,7 +197,7 @@ impl Conversation for Intake {
             match self.session.poll_action() {
                 Some(Action::Ask(question)) => {
                     let answer = self.answer(question).await;
-                    self.session.handle_answer(now(), answer, &mut Sink(self.transaction.as_deref_mut()));
+                    self.session.handle_answer(net::steady_now(), answer, &mut Sink(self.transaction.as_deref_mut()));
                 }
                 Some(Action::Abandon) => self.transaction = None,
                 Some(Action::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),

@@ -5,14 +5,14 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mail::Timestamp;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::Stop;
+use crate::{Stop, steady_now as now};
 
 /// Bytes that one read takes at the most.
 const READ_BYTES: usize = 64 * 1024;
@@ -24,7 +24,7 @@ thread_local! {
     static INPUT: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// A protocol machine together with whoever answers its questions.
+/// A protocol machine together with whoever answers its questions. It is told the time by [`crate::steady_now`].
 pub trait Conversation {
     /// Takes bytes of the peer.
     fn handle_input(&mut self, now: Timestamp, input: &[u8]);
@@ -206,8 +206,4 @@ async fn close(mut stream: TcpStream) {
     });
     // Whoever keeps talking is cut off.
     let _ = tokio::time::timeout(LINGER, drained).await;
-}
-
-fn now() -> Timestamp {
-    SystemTime::now().into()
 }

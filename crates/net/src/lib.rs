@@ -4,11 +4,13 @@
 //! An idle connection costs a task and a socket, and no buffer: each thread has one that all of its
 //! connections read into.
 
+mod clock;
 mod drive;
 mod gate;
 mod listen;
 mod stop;
 
+pub use clock::steady_now;
 pub use drive::{Conversation, drive};
 pub use gate::{Gate, GateLimits, Pass, Turned};
 pub use listen::{accept, bind};
