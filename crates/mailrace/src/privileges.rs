@@ -9,9 +9,9 @@
 //! | other      | - or itself  | any          | any              | as it is        |
 //! | other      | another      | any          | -                | not at all: its files would be the wrong user's |
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::fs::{DirBuilderExt, fchown, lchown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -49,13 +49,21 @@ pub enum PrivilegesError {
         /// What the system said.
         errno: Errno,
     },
-    /// A folder could not be made ready.
+    /// A folder or a file could not be made.
     #[error("making {}: {error}", path.display())]
-    Folder {
-        /// The folder.
+    Make {
+        /// The folder or the file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
+    },
+    /// The system lets the process have too few files to serve.
+    #[error("the system allows {files} open files (RLIMIT_NOFILE), expected at least {needed}")]
+    Files {
+        /// What it may have.
+        files: u64,
+        /// With how many it would serve.
+        needed: u64,
     },
 }
 
@@ -83,17 +91,40 @@ impl Identity {
         decide(geteuid(), user.as_ref(), *allow_root, loaded.source == Source::BuiltIn)
     }
 
-    /// Makes `folder` if it is missing, for nobody but that user. Before [`Identity::assume`], which may take away
-    /// the right to do so.
+    /// Makes `folder` and its parents where they are missing, for nobody but that user; what is there stays whose
+    /// it is. Before [`Identity::assume`], which may take away the right to do so.
     pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
-        let failed = |error| PrivilegesError::Folder { path: folder.to_owned(), error };
-        if folder.is_dir() {
-            return Ok(());
+        let above = folder.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+        let missing: Vec<&Path> = above.take_while(|folder| !folder.is_dir()).collect();
+        missing.into_iter().rev().try_for_each(|folder| {
+            self.make_one(folder).map_err(|error| PrivilegesError::Make { path: folder.to_owned(), error })
+        })
+    }
+
+    fn make_one(&self, folder: &Path) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            // As `a/..` is, once `a` is made.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+            Ok(()) => self.owner().map_or(Ok(()), |(uid, gid)| lchown(folder, uid, gid)),
+            Err(error) => Err(error),
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    }
+
+    /// Makes an empty `file` where it is missing, for that user; one that is there stays whose it is.
+    pub fn make_file(&self, file: &Path) -> Result<(), PrivilegesError> {
+        let made = match OpenOptions::new().append(true).create_new(true).open(file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Ok(made) => self.owner().map_or(Ok(()), |(uid, gid)| fchown(&made, uid, gid)),
+            Err(error) => Err(error),
+        };
+        made.map_err(|error| PrivilegesError::Make { path: file.to_owned(), error })
+    }
+
+    /// To whom new files are given; None where they are that user's already.
+    fn owner(&self) -> Option<(Option<u32>, Option<u32>)> {
         match self {
-            Identity::Become { uid, gid } => chown(folder, Some(uid.as_raw()), Some(gid.as_raw())).map_err(failed),
-            Identity::Unchanged | Identity::UnaskedRoot => Ok(()),
+            Identity::Become { uid, gid } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
+            Identity::Unchanged | Identity::UnaskedRoot => None,
         }
     }
 
@@ -119,6 +150,21 @@ pub fn prepare_process() -> Result<u64, PrivilegesError> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed("getrlimit"))?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed("setrlimit"))?;
     Ok(hard)
+}
+
+/// Files that are no session's: the spool, mailboxes, the log, libraries.
+const FILES_RESERVED: u64 = 256;
+/// A server that can hold fewer sessions than this is set up wrongly.
+const SESSIONS_MIN: u64 = 64;
+
+/// How many of the sessions that the configuration allows `files` suffice for.
+pub fn sessions(allowed: usize, files: u64) -> Result<usize, PrivilegesError> {
+    let room = files.saturating_sub(FILES_RESERVED);
+    let least = SESSIONS_MIN.min(allowed as u64);
+    if room < least {
+        return Err(PrivilegesError::Files { files, needed: FILES_RESERVED + least });
+    }
+    Ok(usize::try_from(room).map_or(allowed, |room| room.min(allowed)))
 }
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
@@ -203,6 +249,17 @@ mod tests {
     }
 
     #[test]
+    fn sessions_are_as_many_as_files_suffice_for() {
+        assert_eq!(sessions(10_000, 1 << 20).unwrap(), 10_000);
+        assert_eq!(sessions(10_000, 1024).unwrap(), 768);
+        assert_eq!(sessions(10_000, 320).unwrap(), 64);
+        assert!(matches!(sessions(10_000, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
+        assert_eq!(sessions(5, 261).unwrap(), 5);
+        assert!(sessions(5, 260).is_err());
+        assert_eq!(sessions(10_000, u64::MAX).unwrap(), 10_000);
+    }
+
+    #[test]
     #[ignore = "changes the process; run by root_is_given_up_for_good"]
     fn gives_root_up() {
         if !geteuid().is_root() {
@@ -211,11 +268,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nobody = named("nobody").unwrap();
         let identity = decide(geteuid(), Some(&nobody), false, false).unwrap();
-        let made = folder.path().join("a/b");
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let made = folder.path().join("a/b/../c");
         identity.make_folder(&made).unwrap();
         let metadata = made.metadata().unwrap();
         assert_eq!((metadata.uid(), metadata.permissions().mode() & 0o777), (nobody.uid.as_raw(), 0o700));
+        let (log, kept) = (made.join("log"), folder.path().join("kept"));
+        std::fs::write(&kept, "").unwrap();
+        for file in [&log, &kept] {
+            identity.make_file(file).unwrap();
+        }
         identity.assume().unwrap();
+        std::fs::write(&log, "what the user writes\n").unwrap();
+        std::fs::write(made.join("mail"), "").unwrap();
+        // What was there before is as it was.
+        assert_eq!((kept.metadata().unwrap().uid(), folder.path().metadata().unwrap().uid()), (0, 0));
         assert_eq!(geteuid(), nobody.uid);
         assert_eq!(nix::unistd::getgroups().unwrap(), [nobody.gid]);
         assert!(setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err());
