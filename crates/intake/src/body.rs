@@ -20,6 +20,8 @@ const FLOOR_BYTES: usize = 64 * 1024;
 const UNIT_BYTES: usize = 1024;
 /// Room for the first bytes of a body of unknown size: most mail fits.
 const FIRST_BYTES: usize = 8 * 1024;
+/// A body beyond [`FIRST_BYTES`] grows in steps of this: what it has beside what it uses stays small.
+const STEP_BYTES: usize = FLOOR_BYTES;
 
 /// Memory for all bodies under way.
 #[derive(Clone, Debug)]
@@ -58,8 +60,10 @@ pub(crate) struct Incoming {
 
 impl BodySink for Incoming {
     fn append(&mut self, bytes: &[u8]) {
-        if self.bytes.capacity() == 0 {
-            self.bytes.reserve(bytes.len().max(FIRST_BYTES));
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            let room = if needed <= FIRST_BYTES { FIRST_BYTES } else { needed.next_multiple_of(STEP_BYTES) };
+            self.bytes.reserve_exact(room - self.bytes.len());
         }
         self.bytes.extend_from_slice(bytes);
     }
@@ -71,15 +75,16 @@ impl Incoming {
         self.bytes.len() as u64 + self.spill.as_ref().map_or(0, |spill| spill.len())
     }
 
-    /// Whether [`Incoming::relieve`] has something to do. Looked at after every read.
+    /// Whether [`Incoming::relieve`] has something to do. Looked at after every read, so that what is held is
+    /// never passed by more than a read.
     pub(crate) fn is_heavy(&mut self) -> bool {
-        let held = self.permit.num_permits() * UNIT_BYTES;
-        if self.bytes.capacity() <= held {
-            return false;
-        }
         let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.memory.spill_above };
         if self.bytes.len() > limit {
             return true;
+        }
+        let held = self.permit.num_permits() * UNIT_BYTES;
+        if self.bytes.capacity() <= held {
+            return false;
         }
         let missing = (self.bytes.capacity() - held).div_ceil(UNIT_BYTES) as u32;
         match self.memory.units.clone().try_acquire_many_owned(missing) {
@@ -87,7 +92,7 @@ impl Incoming {
                 self.permit.merge(more);
                 false
             }
-            Err(_) => self.bytes.len() > FLOOR_BYTES / 2,
+            Err(_) => true,
         }
     }
 
@@ -125,4 +130,23 @@ impl Incoming {
 /// does not need it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_has_little_more_than_it_uses_and_holds_what_it_has() {
+        let memory = BodyMemory::new(1 << 20, 512 * 1024);
+        let mut body = memory.reserve(Duration::ZERO).await.unwrap();
+        let piece = [b'x'; 10_000];
+        while body.len() <= 512 * 1024 {
+            assert!(!body.is_heavy(), "at {}", body.len());
+            assert!(body.bytes.capacity() <= body.permit.num_permits() * UNIT_BYTES);
+            assert!(body.bytes.capacity() < body.bytes.len() + FIRST_BYTES + STEP_BYTES);
+            body.append(&piece);
+        }
+        assert!(body.is_heavy());
+    }
 }
