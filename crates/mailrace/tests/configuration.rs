@@ -66,6 +66,7 @@ fn a_wrong_type_is_told_with_what_was_found() {
 fn a_wrong_unit_or_range_is_told_with_examples() {
     let shown = faults(
         "[limits]\nsession_time = \"2 parsecs\"\nidle_time = 300\nmessage = \"50 mib\"\nsessions = 0\nerrors = -1\n\
+         spill_above = \"63KiB\"\n\
          [relay]\nnetworks = [\"10.0.0.0/8\", \"10.0.0.1/8\"]\n[spool]\nsegment = \"1KiB\"\n",
     );
     insta::assert_snapshot!(shown);
@@ -111,7 +112,7 @@ fn a_text_that_is_not_toml_is_told_by_its_syntax_alone() {
 fn settings_that_do_not_go_together_are_told() {
     let shown = faults(
         "[[queue]]\nname = \"standard\"\nretry = { first = \"5h\", factor = 0.5, jitter = 2 }\n\n\
-         [spool]\nsync_every = \"1s\"\nsegment = \"1MiB\"\nlanes = [\"/a\", \"/a\", \"{local}\"]\n\n\
+         [spool]\nsync_every = \"1s\"\nsegment = 4194303\nlanes = [\"/a\", \"/a\", \"{local}\"]\n\n\
          [transport.maildir]\ntype = \"maildir\"\npath = \"{data_dir}/mail\"\n",
     );
     insta::assert_snapshot!(shown);

@@ -71,8 +71,8 @@ pub(super) const SEGMENT: Kind<u64> = Kind {
 };
 
 pub(super) const SPILL: Kind<u64> = Kind {
-    expected: "a size from \"4KiB\" to \"16MiB\"",
-    read: |v| (SIZE.read)(v).filter(|size| (4 << 10..=16 << 20).contains(size)),
+    expected: "a size from \"64KiB\" to \"16MiB\"",
+    read: |v| (SIZE.read)(v).filter(|size| (64 << 10..=16 << 20).contains(size)),
 };
 
 /// RFC 5321 section 4.5.3.1.4 wants 512; less would cut commands that every client may send.

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use mail::Address;
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -138,8 +139,15 @@ fn domains(document: &mut Section<'_, '_>, tables: &[String], transports: &[Stri
             delimiter: Some('+'),
         }];
     };
-    let mut unique = Unique::default();
-    sections.into_iter().filter_map(|section| domain(section, tables, transports, &mut unique)).collect()
+    let (mut unique, mut catch_alls) = (Unique::default(), Vec::new());
+    let domain = |section| domain(section, tables, transports, &mut unique, &mut catch_alls);
+    let domains = sections.into_iter().filter_map(domain).collect();
+    let names = unique.names();
+    for catch_all in catch_alls.iter().filter(|catch_all| !names.iter().any(|n| n == catch_all.get_ref().domain())) {
+        let label = "nothing leads out of this server yet; expected an address at one of the [[domain]]s".into();
+        document.state(catch_all.span(), "domain.catch_all", "asks for something that is not built yet", label);
+    }
+    domains
 }
 
 fn domain(
@@ -147,6 +155,7 @@ fn domain(
     tables: &[String],
     transports: &[String],
     unique: &mut Unique,
+    catch_alls: &mut Vec<Spanned<Address>>,
 ) -> Option<Domain> {
     let name = section.required("name", &key::HOST);
     if let Some(name) = &name {
@@ -155,8 +164,10 @@ fn domain(
     let mailboxes = named(&mut section, "mailboxes", "[[table]]", tables);
     let aliases = named(&mut section, "aliases", "[[table]]", tables);
     let transport = named(&mut section, "transport", "[transport.NAME]", transports).unwrap_or_else(|| MAILDIR.into());
-    let catch_all = section.take("catch_all", &key::ADDRESS);
+    let catch_all = section.placed("catch_all", &key::ADDRESS);
+    catch_alls.extend(catch_all.clone());
     let delimiter = section.take("delimiter", &key::DELIMITER).unwrap_or(Some('+'));
+    let catch_all = catch_all.map(Spanned::into_inner);
     Some(Domain { name: name?.into_inner(), mailboxes, aliases, transport, catch_all, delimiter })
 }
 
@@ -302,8 +313,8 @@ fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above: u64) -> S
     let Some(mut section) = document.section("spool") else { return or };
     let lanes = section.list("lanes", &key::TEXT).map(|lanes| lanes_of(&section, &lanes, data_dir));
     let segment = section.placed("segment", &key::SEGMENT);
-    if let Some(segment) = segment.as_ref().filter(|segment| *segment.get_ref() / 2 < spill_above) {
-        let label = format!("expected at least twice `limits.spill_above`, which is {spill_above} bytes");
+    if let Some(segment) = segment.as_ref().filter(|segment| *segment.get_ref() / 4 < spill_above) {
+        let label = format!("expected at least four times `limits.spill_above`, which is {spill_above} bytes");
         section.state(segment.span(), "segment", "has a wrong value", label);
     }
     Spool {
