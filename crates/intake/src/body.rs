@@ -114,15 +114,19 @@ impl Incoming {
         Ok(())
     }
 
-    /// The whole body, durable if it went to a file.
-    pub(crate) async fn finish(mut self) -> io::Result<Content> {
-        let Some(mut spill) = self.spill.take() else { return Ok(Content::Memory(self.bytes)) };
+    /// The whole body, durable if it went to a file, and the right to the memory that it still has. The memory is
+    /// free when the spool has the content, not before, so the right has to be held until the spool answers.
+    pub(crate) async fn finish(mut self) -> io::Result<(Content, Option<OwnedSemaphorePermit>)> {
         let bytes = std::mem::take(&mut self.bytes);
+        let Some(mut spill) = self.spill.take() else {
+            let used = bytes.capacity().div_ceil(UNIT_BYTES).min(self.permit.num_permits());
+            return Ok((Content::Memory(bytes), self.permit.split(used)));
+        };
         let finished = blocking(move || {
             spill.append(&bytes)?;
             spill.finish()
         });
-        Ok(Content::Spilled(finished.await?))
+        Ok((Content::Spilled(finished.await?), None))
     }
 }
 
@@ -148,5 +152,23 @@ mod tests {
             body.append(&piece);
         }
         assert!(body.is_heavy());
+    }
+
+    #[tokio::test]
+    async fn the_memory_of_a_finished_body_is_held_until_it_is_given_away() {
+        let memory = BodyMemory::new(128 * 1024, 512 * 1024);
+        let mut body = memory.reserve(Duration::ZERO).await.unwrap();
+        body.append(&[b'x'; 20_000]);
+        let (content, held) = body.finish().await.unwrap();
+        assert!(matches!(content, Content::Memory(_)));
+        assert_eq!(held.as_ref().map(|permit| permit.num_permits()), Some(64));
+        assert!(memory.reserve(Duration::ZERO).await.is_some());
+        let mut small = memory.reserve(Duration::ZERO).await.unwrap();
+        assert!(memory.reserve(Duration::ZERO).await.is_none());
+        small.append(&[b'x'; 2000]);
+        let (_, small) = small.finish().await.unwrap();
+        assert_eq!(small.map(|permit| permit.num_permits()), Some(8));
+        drop(held);
+        assert!(memory.reserve(Duration::ZERO).await.is_some());
     }
 }

@@ -129,8 +129,8 @@ impl Intake {
         }
         remove_doubles(&mut recipients);
         let size = body.len();
-        let content = match body.finish().await {
-            Ok(content) => content,
+        let (content, _held) = match body.finish().await {
+            Ok(finished) => finished,
             Err(error) => return replies::unwritable(&error),
         };
         let client = Client { address: self.session.peer().address, helo: self.session.helo().into() };
