@@ -130,6 +130,17 @@ impl Incoming {
     }
 }
 
+impl Drop for Incoming {
+    /// A file that is not finished goes with its body, but not on the thread of the sessions.
+    fn drop(&mut self) {
+        let Some(spill) = self.spill.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(spill))),
+            Err(_) => drop(spill),
+        }
+    }
+}
+
 /// On the runtime's pool of blocking threads, whose number is bounded: a slow disk stops no session that
 /// does not need it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
