@@ -1,9 +1,12 @@
 //! A message's bytes while they come in: in memory, up to a share of a common budget, then in a file of the
 //! spool.
 //!
-//! Each transaction has the *floor* from the start, so that whoever may begin can always finish. Above it a
-//! body grows in memory while the budget has room; when it has none, or the body is large, all of it moves
-//! to a file and the floor is enough for the rest.
+//! A message has the *floor* from before its first byte, so that whoever may send can always finish. Above it a
+//! body grows in memory while the budget has room; when it has none, or the body is large, all of it moves to a
+//! file and the floor is enough for the rest.
+//!
+//! A quarter of the budget is kept for the relay networks, who have it when the rest is used up: strangers that
+//! send slowly do not keep our own users from sending.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use protocol::smtp::server::BodySink;
 use spool::{Content, Spill, Spool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What every transaction may hold.
+/// What every message under way may hold.
 const FLOOR_BYTES: usize = 64 * 1024;
 /// The budget is counted in units of this.
 const UNIT_BYTES: usize = 1024;
@@ -26,33 +29,58 @@ const STEP_BYTES: usize = FLOOR_BYTES;
 /// Memory for all bodies under way.
 #[derive(Clone, Debug)]
 pub struct BodyMemory {
-    units: Arc<Semaphore>,
+    /// For everyone.
+    common: Arc<Semaphore>,
+    /// For the relay networks.
+    kept: Arc<Semaphore>,
     spill_above: usize,
 }
 
 impl BodyMemory {
-    /// A budget of `bytes`; a body larger than `spill_above` bytes goes to a file in any case.
+    /// A budget of `bytes`, at least two floors; a body larger than `spill_above` bytes goes to a file in any case.
     pub fn new(bytes: u64, spill_above: u64) -> Self {
+        const FLOOR: usize = FLOOR_BYTES / UNIT_BYTES;
         let units = usize::try_from(bytes).unwrap_or(usize::MAX) / UNIT_BYTES;
-        let units = units.clamp(FLOOR_BYTES / UNIT_BYTES, Semaphore::MAX_PERMITS);
+        let units = units.clamp(2 * FLOOR, Semaphore::MAX_PERMITS);
+        let kept = (units / 4).max(FLOOR);
         let spill_above = usize::try_from(spill_above).unwrap_or(usize::MAX).max(FLOOR_BYTES);
-        BodyMemory { units: Arc::new(Semaphore::new(units)), spill_above }
+        let (common, kept) = (Arc::new(Semaphore::new(units - kept)), Arc::new(Semaphore::new(kept)));
+        BodyMemory { common, kept, spill_above }
     }
 
     /// The floor, as soon as it is free; None if that takes longer than `wait`.
-    pub(crate) async fn reserve(&self, wait: Duration) -> Option<Incoming> {
-        let floor = (FLOOR_BYTES / UNIT_BYTES) as u32;
-        let permit = match self.units.clone().try_acquire_many_owned(floor) {
-            Ok(permit) => permit,
-            Err(_) => tokio::time::timeout(wait, self.units.clone().acquire_many_owned(floor)).await.ok()?.ok()?,
+    pub(crate) async fn reserve(&self, trusted: bool, wait: Duration) -> Option<Incoming> {
+        let permit = match (try_floor(&self.common), trusted) {
+            (Some(permit), _) => Some(permit),
+            (None, false) => tokio::time::timeout(wait, floor(&self.common)).await.ok()?,
+            (None, true) => match try_floor(&self.kept) {
+                Some(permit) => Some(permit),
+                None => tokio::time::timeout(wait, self.any_floor()).await.ok()?,
+            },
         };
-        Some(Incoming { memory: self.clone(), permit, bytes: Vec::new(), spill: None })
+        Some(Incoming { spill_above: self.spill_above, permit: permit?, bytes: Vec::new(), spill: None })
     }
+
+    async fn any_floor(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            permit = floor(&self.common) => permit,
+            permit = floor(&self.kept) => permit,
+        }
+    }
+}
+
+fn try_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    units.clone().try_acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).ok()
+}
+
+/// None only from a semaphore that is closed, which nobody does.
+async fn floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    units.clone().acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).await.ok()
 }
 
 /// A body that comes in.
 pub(crate) struct Incoming {
-    memory: BodyMemory,
+    spill_above: usize,
     permit: OwnedSemaphorePermit,
     bytes: Vec<u8>,
     spill: Option<Box<Spill>>,
@@ -78,7 +106,7 @@ impl Incoming {
     /// Whether [`Incoming::relieve`] has something to do. Looked at after every read, so that what is held is
     /// never passed by more than a read.
     pub(crate) fn is_heavy(&mut self) -> bool {
-        let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.memory.spill_above };
+        let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.spill_above };
         if self.bytes.len() > limit {
             return true;
         }
@@ -87,7 +115,7 @@ impl Incoming {
             return false;
         }
         let missing = (self.bytes.capacity() - held).div_ceil(UNIT_BYTES) as u32;
-        match self.memory.units.clone().try_acquire_many_owned(missing) {
+        match self.permit.semaphore().clone().try_acquire_many_owned(missing) {
             Ok(more) => {
                 self.permit.merge(more);
                 false
@@ -154,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_has_little_more_than_it_uses_and_holds_what_it_has() {
         let memory = BodyMemory::new(1 << 20, 512 * 1024);
-        let mut body = memory.reserve(Duration::ZERO).await.unwrap();
+        let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         let piece = [b'x'; 10_000];
         while body.len() <= 512 * 1024 {
             assert!(!body.is_heavy(), "at {}", body.len());
@@ -167,19 +195,34 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_of_a_finished_body_is_held_until_it_is_given_away() {
-        let memory = BodyMemory::new(128 * 1024, 512 * 1024);
-        let mut body = memory.reserve(Duration::ZERO).await.unwrap();
+        let memory = BodyMemory::new(192 * 1024, 512 * 1024);
+        let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         body.append(&[b'x'; 20_000]);
         let (content, held) = body.finish().await.unwrap();
         assert!(matches!(content, Content::Memory(_)));
         assert_eq!(held.as_ref().map(|permit| permit.num_permits()), Some(64));
-        assert!(memory.reserve(Duration::ZERO).await.is_some());
-        let mut small = memory.reserve(Duration::ZERO).await.unwrap();
-        assert!(memory.reserve(Duration::ZERO).await.is_none());
+        assert!(memory.reserve(false, Duration::ZERO).await.is_some());
+        let mut small = memory.reserve(false, Duration::ZERO).await.unwrap();
+        assert!(memory.reserve(false, Duration::ZERO).await.is_none());
         small.append(&[b'x'; 2000]);
         let (_, small) = small.finish().await.unwrap();
         assert_eq!(small.map(|permit| permit.num_permits()), Some(8));
         drop(held);
-        assert!(memory.reserve(Duration::ZERO).await.is_some());
+        assert!(memory.reserve(false, Duration::ZERO).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_share_is_kept_for_the_relay_networks() {
+        let memory = BodyMemory::new(256 * 1024, 512 * 1024);
+        let mut strangers = Vec::new();
+        while let Some(body) = memory.reserve(false, Duration::ZERO).await {
+            strangers.push(body);
+        }
+        assert_eq!(strangers.len(), 3);
+        let friend = memory.reserve(true, Duration::ZERO).await;
+        assert!(friend.is_some());
+        assert!(memory.reserve(true, Duration::ZERO).await.is_none());
+        strangers.pop();
+        assert!(memory.reserve(true, Duration::ZERO).await.is_some());
     }
 }

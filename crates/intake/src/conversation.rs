@@ -28,7 +28,8 @@ struct Transaction {
     id: QueueId,
     mail: MailRequest,
     recipients: Vec<Recipient>,
-    body: Incoming,
+    /// From DATA on.
+    body: Option<Incoming>,
     /// The body could not be written; said at the end of the data, and no more of it is taken.
     failed: Option<Reply>,
 }
@@ -40,8 +41,9 @@ impl BodySink for Sink<'_> {
     fn append(&mut self, bytes: &[u8]) {
         if let Some(transaction) = &mut self.0
             && transaction.failed.is_none()
+            && let Some(body) = &mut transaction.body
         {
-            transaction.body.append(bytes);
+            body.append(bytes);
         }
     }
 }
@@ -54,25 +56,21 @@ impl Intake {
 
     async fn answer(&mut self, question: Question) -> Answer {
         let refused = match question {
-            Question::Mail(request) => self.begin(request).await,
+            Question::Mail(request) => self.begin(request),
             Question::Recipient(request) => self.add(request).await,
-            Question::Data => {
-                self.put_trace();
-                Ok(())
-            }
+            Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
         };
         refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
     }
 
-    /// MAIL: room on the disk and memory for a body.
-    async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
+    /// MAIL: room on the disk.
+    fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
         if !self.desk.has_room() {
             return Err(replies::DISK_SHORT);
         }
-        let body = self.desk.memory.reserve(self.desk.message_wait_max).await.ok_or(replies::MEMORY_SHORT)?;
         let id = self.desk.spool.begin();
-        self.transaction = Some(Box::new(Transaction { id, mail, recipients: Vec::new(), body, failed: None }));
+        self.transaction = Some(Box::new(Transaction { id, mail, recipients: Vec::new(), body: None, failed: None }));
         Ok(())
     }
 
@@ -101,9 +99,11 @@ impl Intake {
         Ok(())
     }
 
-    /// The Received line comes first, so that what is stored is one range.
-    fn put_trace(&mut self) {
-        let Some(transaction) = &mut self.transaction else { return };
+    /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
+    async fn open(&mut self) -> Result<(), Reply> {
+        let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
+        let memory = self.desk.memory.reserve(self.trusted, self.desk.message_wait_max).await;
+        let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
         let recipient = match transaction.recipients.as_slice() {
             [only] => Some(only.original.as_ref().unwrap_or(&only.address)),
             _ => None,
@@ -117,7 +117,8 @@ impl Intake {
             recipient,
             now: now(),
         };
-        transaction.body.append(trace.line().as_bytes());
+        body.append(trace.line().as_bytes());
+        Ok(())
     }
 
     /// End of data: the message goes to the spool, and the answer waits for it.
@@ -127,6 +128,7 @@ impl Intake {
         if let Some(reply) = failed {
             return reply;
         }
+        let Some(body) = body else { return replies::BODY_UNWRITABLE };
         remove_doubles(&mut recipients);
         let size = body.len();
         let (content, _held) = match body.finish().await {
@@ -205,10 +207,11 @@ impl Conversation for Intake {
             }
         }
         if let Some(transaction) = &mut self.transaction
-            && transaction.body.is_heavy()
+            && let Some(body) = &mut transaction.body
+            && body.is_heavy()
             && transaction.failed.is_none()
         {
-            let relieved = transaction.body.relieve(&self.desk.spool, transaction.id).await;
+            let relieved = body.relieve(&self.desk.spool, transaction.id).await;
             transaction.failed = relieved.err().map(|error| replies::unwritable(&error));
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! | step | asked | answers beside yes |
 //! |---|---|---|
-//! | MAIL | room on the disk, memory for a body | 452 4.3.1 |
+//! | MAIL | room on the disk | 452 4.3.1 |
 //! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 451 4.3.0, 452 4.5.3 |
+//! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
 //! Nothing here knows what becomes of a message afterwards.
@@ -50,7 +51,7 @@ pub struct Desk {
     pub normalised: Networks,
     /// Memory for bodies under way.
     pub memory: BodyMemory,
-    /// How long a new message waits for memory.
+    /// How long a message waits for memory before it may come.
     pub message_wait_max: Duration,
     /// Set while a disk of the spool is short of room.
     pub disk_is_short: AtomicBool,
