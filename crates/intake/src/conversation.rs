@@ -1,16 +1,16 @@
 //! One client's conversation: the protocol machine asks, the desk answers, the transaction gathers.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use lookup::directory::Resolution;
-use mail::{Client, Envelope, Fact, QueueId, Recipient, Reply, Timestamp};
+use mail::{Client, Envelope, Fact, QueueId, Reply, Timestamp};
 use net::Conversation;
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
 
 use crate::body::Incoming;
+use crate::recipients::{Recipients, TooMany};
 use crate::trace::Trace;
 use crate::{Answers, Counter, Desk, replies};
 
@@ -27,7 +27,7 @@ pub(crate) struct Intake {
 struct Transaction {
     id: QueueId,
     mail: MailRequest,
-    recipients: Vec<Recipient>,
+    recipients: Recipients,
     /// From DATA on.
     body: Option<Incoming>,
     /// The body could not be written; said at the end of the data, and no more of it is taken.
@@ -70,7 +70,8 @@ impl Intake {
             return Err(replies::DISK_SHORT);
         }
         let id = self.desk.spool.begin();
-        self.transaction = Some(Box::new(Transaction { id, mail, recipients: Vec::new(), body: None, failed: None }));
+        self.transaction =
+            Some(Box::new(Transaction { id, mail, recipients: Recipients::default(), body: None, failed: None }));
         Ok(())
     }
 
@@ -90,13 +91,8 @@ impl Intake {
             return Err(replies::NO_ROUTE);
         }
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
-        transaction.recipients.extend(finals.into_iter().map(|found| Recipient {
-            address: found.address,
-            original: found.original,
-            notify: request.notify,
-            orcpt: request.orcpt.clone(),
-        }));
-        Ok(())
+        let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
+        added.map_err(|TooMany| replies::RECIPIENTS_FULL)
     }
 
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
@@ -104,10 +100,7 @@ impl Intake {
         let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
         let memory = self.desk.memory.reserve(self.trusted, self.desk.message_wait_max).await;
         let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
-        let recipient = match transaction.recipients.as_slice() {
-            [only] => Some(only.original.as_ref().unwrap_or(&only.address)),
-            _ => None,
-        };
+        let recipient = transaction.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
         let trace = Trace {
             helo: self.session.helo(),
             client: self.session.peer().address,
@@ -124,13 +117,12 @@ impl Intake {
     /// End of data: the message goes to the spool, and the answer waits for it.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
         let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        let Transaction { id, mail, mut recipients, body, failed } = *transaction;
+        let Transaction { id, mail, recipients, body, failed } = *transaction;
         if let Some(reply) = failed {
             return reply;
         }
         let Some(body) = body else { return replies::BODY_UNWRITABLE };
-        remove_doubles(&mut recipients);
-        let size = body.len();
+        let (recipients, size) = (recipients.into_list(), body.len());
         let (content, _held) = match body.finish().await {
             Ok(finished) => finished,
             Err(error) => return replies::unwritable(&error),
@@ -230,14 +222,6 @@ impl Conversation for Intake {
 
     fn wants_close(&self) -> bool {
         self.session.wants_close()
-    }
-}
-
-/// Two names may stand for one mailbox: it gets the message once.
-fn remove_doubles(recipients: &mut Vec<Recipient>) {
-    if recipients.len() > 1 {
-        let mut seen = HashSet::with_capacity(recipients.len());
-        recipients.retain(|recipient| seen.insert(recipient.address.clone()));
     }
 }
 

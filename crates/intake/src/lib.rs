@@ -13,6 +13,7 @@
 mod answers;
 mod body;
 mod conversation;
+mod recipients;
 mod replies;
 mod trace;
 
@@ -51,6 +52,8 @@ pub struct Desk {
     pub normalised: Networks,
     /// Memory for bodies under way.
     pub memory: BodyMemory,
+    /// Recipients of one message after aliases were replaced by whom they stand for.
+    pub expanded_recipients_max: usize,
     /// How long a message waits for memory before it may come.
     pub message_wait_max: Duration,
     /// Set while a disk of the spool is short of room.

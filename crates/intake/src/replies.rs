@@ -19,6 +19,8 @@ pub(crate) const NO_ROUTE: Reply = fixed(550, Enhanced(5, 4, 4), "No transport l
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
 pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(550, Enhanced(5, 4, 6), "Aliases lead in a circle");
 pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");
+pub(crate) const RECIPIENTS_FULL: Reply =
+    fixed(452, Enhanced(4, 5, 3), "With whom this address stands for, the message has too many recipients");
 pub(crate) const BODY_UNWRITABLE: Reply = fixed(451, Enhanced(4, 3, 0), "The message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {

@@ -1,11 +1,12 @@
 //! `mailrace serve`: opens everything in the order in which it can fail without loss, becomes the configured
-//! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order. SIGKILL at any
-//! moment is as correct, only less polite.
+//! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order; told a second
+//! time, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGHUP opens the log's file again.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -20,12 +21,14 @@ use protocol::smtp::server::{self as smtp, Flavor};
 use queue::Queue;
 use spool::{Disk, Folder, Spool};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Durability, LineEnds, Loaded, Network, Protocol, Source};
+use crate::command::say;
+use crate::config::{self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Protocol, Source};
+use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
 use crate::log::{Level, Log};
-use crate::privileges::{self, Identity};
+use crate::privileges::{self, Identity, PrivilegesError};
 use crate::{admin, tables};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
@@ -37,22 +40,21 @@ const BLOCKING_THREADS_MAX: usize = 16;
 
 /// Serves until it is told to stop.
 pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
+    abort_on_panic();
     let config = &loaded.config;
     let runtime = runtime().context("starting")?;
-    privileges::prepare_process()?;
+    let files = privileges::prepare_process()?;
+    let sessions_max = privileges::sessions(config.limits.sessions_max, files)?;
     let identity = Identity::of(loaded)?;
     let doors = config.listeners.iter().map(|listener| Door::open(config, listener)).collect::<Result<Vec<_>, _>>()?;
-    for folder in std::iter::once(&config.data_dir).chain(&config.spool.lanes) {
-        identity.make_folder(folder)?;
-    }
-    identity.assume()?;
+    make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
-    if identity == Identity::UnaskedRoot {
-        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
-    }
+    identity.assume()?;
+    warn(config, &identity, sessions_max, &log);
+    let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
-    let desk = Arc::new(house.desk(config)?);
-    let admin = admin::Server::start(&config.admin.socket, house.mailbag.clone(), desk.clone(), log.clone())?;
+    let desk = Arc::new(house.desk(config, sessions_max)?);
+    let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone())?;
     let (flow, spool) = (house.flow, house.spool);
 
     let (stopper, stop) = Stopper::new();
@@ -62,9 +64,10 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     announce(loaded, &doors, &log);
     // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
     drop(doors);
-    runtime.block_on(until_told_to_stop(config, &desk, &log))?;
+    runtime.block_on(until_told_to_stop(&mut signals, config, &desk, &log));
 
     log.event(Level::Info, "stopping", &[]);
+    end_at_once_if_told_again(signals)?;
     stopper.stop();
     let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, stopper.all_gone()).await.is_ok() });
     if !all_gone {
@@ -73,12 +76,58 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     ender.stop();
     drop(end);
     workers.into_iter().for_each(|worker| drop(worker.join()));
-    flow.stop();
+    if !flow.stop() {
+        log.event(Level::Warning, "deliveries were cut off: they took too long", &[]);
+    }
     admin.stop();
-    drop((desk, spool));
+    drop(desk);
+    close(spool, &log);
     log.event(Level::Info, "stopped", &[]);
     log.close();
     Ok(())
+}
+
+/// A server with half of its threads would take mail and not deliver it, or worse; one that is gone is started
+/// again, and has lost nothing.
+fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        say(format_args!("mailrace: thread {}: {panic}", thread.name().unwrap_or("without a name")));
+        std::process::abort();
+    }));
+}
+
+/// Makes what only root may be able to make, and the user is to have.
+fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesError> {
+    let log = match &config.log.to {
+        LogTarget::File(path) => Some(path.as_path()),
+        LogTarget::Stderr => None,
+    };
+    let files = log.into_iter().chain([config.admin.socket.as_path()]);
+    let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).map(PathBuf::as_path);
+    for folder in folders.chain(files.filter_map(Path::parent)) {
+        identity.make_folder(folder)?;
+    }
+    log.map_or(Ok(()), |log| identity.make_file(log))
+}
+
+fn warn(config: &Config, identity: &Identity, sessions_max: usize, log: &Log) {
+    if *identity == Identity::UnaskedRoot {
+        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
+    }
+    let allowed = config.limits.sessions_max;
+    if sessions_max < allowed {
+        let text = "limits.sessions is more than the open files (RLIMIT_NOFILE) suffice for";
+        log.event(Level::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
+    }
+}
+
+/// Everybody who used it has come to an end, unless a disk hangs.
+fn close(spool: Arc<Spool>, log: &Log) {
+    match Arc::into_inner(spool) {
+        Some(spool) => spool.close(),
+        None => log.event(Level::Error, "the spool is in use after the end and was not closed", &[]),
+    }
 }
 
 /// A listening socket and what is spoken there.
@@ -147,10 +196,10 @@ impl House {
         Ok(House { spool, directory, flow, mailbag, log })
     }
 
-    fn desk(&self, config: &Config) -> anyhow::Result<Desk> {
+    fn desk(&self, config: &Config, sessions_max: usize) -> anyhow::Result<Desk> {
         let limits = &config.limits;
         let gate = Gate::new(GateLimits {
-            sessions_max: limits.sessions_max,
+            sessions_max,
             sessions_per_client_max: limits.sessions_per_client_max,
         });
         Ok(Desk {
@@ -161,6 +210,7 @@ impl House {
             relays: networks(&config.relay.networks),
             normalised: networks(&config.smtp.normalise_bare_newlines_from),
             memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
+            expanded_recipients_max: limits.expanded_recipients_max,
             message_wait_max: limits.message_wait_max,
             disk_is_short: AtomicBool::new(false),
             postmaster: postmaster(config)?,
@@ -295,18 +345,62 @@ fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()
 }
 
-/// Waits for the signal, and meanwhile watches the room on the disks.
-async fn until_told_to_stop(config: &Config, desk: &Arc<Desk>, log: &Log) -> io::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+/// The signals that the server obeys.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From here on they end the process no more.
+    fn hear() -> io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one that says stop.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits for the signal, and meanwhile watches the room on the disks, and opens the log again when told so.
+async fn until_told_to_stop(signals: &mut Signals, config: &Config, desk: &Arc<Desk>, log: &Log) {
     let mut look = tokio::time::interval(SPACE_EVERY);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            _ = signals.terminate.recv() => return,
+            _ = signals.interrupt.recv() => return,
+            _ = signals.hangup.recv() => reopen(log),
             _ = look.tick() => watch_space(config, desk, log).await,
         }
     }
+}
+
+fn reopen(log: &Log) {
+    match log.reopen() {
+        Ok(()) => log.event(Level::Info, "SIGHUP: the log was opened again", &[]),
+        Err(error) => log.event(Level::Error, "SIGHUP: the log goes on as it was", &[("error", &error)]),
+    }
+}
+
+/// Who says it twice does not want to wait. A thread and a runtime of its own: the main ones may hang.
+fn end_at_once_if_told_again(mut signals: Signals) -> io::Result<()> {
+    let runtime = runtime()?;
+    let wait = move || {
+        runtime.block_on(signals.stop());
+        say("mailrace: told to stop again: ended at once");
+        std::process::exit(i32::from(exit::SOFTWARE));
+    };
+    thread::Builder::new().name("told-again".into()).spawn(wait).map(drop)
 }
 
 async fn watch_space(config: &Config, desk: &Arc<Desk>, log: &Log) {
@@ -326,7 +420,7 @@ async fn watch_space(config: &Config, desk: &Arc<Desk>, log: &Log) {
 fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
     for door in doors {
-        eprintln!("mailrace: listening protocol={} address={}", door.protocol, door.address);
+        say(format_args!("mailrace: listening protocol={} address={}", door.protocol, door.address));
     }
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss takes what was accepted since the last sync";
@@ -335,7 +429,7 @@ fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     if let (Source::BuiltIn, Some(door)) = (&loaded.source, doors.first()) {
         let folder = loaded.config.transports.first().map(|transport| transport.path.folder("localhost", "you"));
         let folder = folder.unwrap_or_default();
-        eprint!("{}", first_message(door.address, &folder.display().to_string()));
+        say(first_message(door.address, &folder.display().to_string()));
     }
 }
 
@@ -348,7 +442,7 @@ fn first_message(address: SocketAddr, folder: &str) -> String {
          \n  swaks --server {address} --from me@localhost --to you@localhost\n\
          \nand find it:\n\
          \n  cat {folder}/new/*\n\
-         \nControl-C stops the server.\n\n"
+         \nControl-C stops the server.\n"
     )
 }
 

@@ -192,6 +192,8 @@ pub struct Limits {
     pub errors_max: u32,
     /// Recipients of a message (452).
     pub recipients_max: usize,
+    /// Recipients of a message after aliases were replaced by whom they stand for (452).
+    pub expanded_recipients_max: usize,
     /// A message (552).
     pub message_octets_max: u64,
     /// The header of a message (552).
@@ -223,6 +225,7 @@ impl Default for Limits {
             commands_max: 100,
             errors_max: 20,
             recipients_max: 1000,
+            expanded_recipients_max: 10_000,
             message_octets_max: 50 << 20,
             header_octets_max: 256 << 10,
             received_max: 100,

@@ -247,6 +247,9 @@ fn limits(document: &mut Section<'_, '_>) -> Limits {
         commands_max: s.take("commands", &key::COUNT).unwrap_or(or.commands_max),
         errors_max: s.take("errors", &key::COUNT).unwrap_or(or.errors_max),
         recipients_max: s.take("recipients", &key::COUNT).map_or(or.recipients_max, |n| n as usize),
+        expanded_recipients_max: s
+            .take("expanded_recipients", &key::COUNT)
+            .map_or(or.expanded_recipients_max, |n| n as usize),
         message_octets_max: s.take("message", &key::SIZE).unwrap_or(or.message_octets_max),
         header_octets_max: s.take("header", &key::SIZE).unwrap_or(or.header_octets_max),
         received_max: s.take("received", &key::COUNT).unwrap_or(or.received_max),

@@ -1,0 +1,103 @@
+//! Who gets a message: the final recipients of its transaction, nobody twice and not too many. One RCPT may stand
+//! for a thousand of them, so they have a bound of their own beside that on the commands.
+
+use std::collections::HashSet;
+
+use lookup::directory::Final;
+use mail::{Address, Recipient};
+use protocol::smtp::server::RcptRequest;
+
+/// The recipients so far.
+#[derive(Default)]
+pub(crate) struct Recipients {
+    list: Vec<Recipient>,
+    /// The addresses of all in the list; empty while that has at most one, as it mostly does.
+    seen: HashSet<Address>,
+}
+
+/// There would be more than there may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+impl Recipients {
+    /// Adds those who are not among them yet: all of them, or nobody if that makes more than `count_max`.
+    pub(crate) fn add(&mut self, finals: Vec<Final>, request: &RcptRequest, count_max: usize) -> Result<(), TooMany> {
+        let before = self.list.len();
+        let only = before == 0 && finals.len() == 1;
+        for found in finals {
+            if only || self.see(&found.address) {
+                self.list.push(recipient(found, request));
+            }
+        }
+        if self.list.len() <= count_max {
+            return Ok(());
+        }
+        for refused in self.list.drain(before..) {
+            self.seen.remove(&refused.address);
+        }
+        Err(TooMany)
+    }
+
+    /// Whether the address is new.
+    fn see(&mut self, address: &Address) -> bool {
+        if self.seen.is_empty() {
+            self.seen.extend(self.list.iter().map(|recipient| recipient.address.clone()));
+        }
+        self.seen.insert(address.clone())
+    }
+
+    /// The recipient, if there is just one.
+    pub(crate) fn only(&self) -> Option<&Recipient> {
+        match self.list.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// All of them, in the order in which they were named.
+    pub(crate) fn into_list(self) -> Vec<Recipient> {
+        self.list
+    }
+}
+
+fn recipient(found: Final, request: &RcptRequest) -> Recipient {
+    Recipient { address: found.address, original: found.original, notify: request.notify, orcpt: request.orcpt.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::Notify;
+
+    use super::*;
+
+    fn add(recipients: &mut Recipients, names: &[&str]) -> Result<(), TooMany> {
+        let address = |name: &&str| format!("{name}@example.org").parse::<Address>().unwrap();
+        let finals = names.iter().map(|name| Final { address: address(name), original: None, local: true });
+        let request = RcptRequest { address: address(&names[0]), notify: Notify::UNSET, orcpt: None };
+        recipients.add(finals.collect(), &request, 3)
+    }
+
+    fn names(recipients: Recipients) -> Vec<String> {
+        recipients.into_list().iter().map(|recipient| recipient.address.local().to_owned()).collect()
+    }
+
+    #[test]
+    fn nobody_is_in_it_twice() {
+        let mut recipients = Recipients::default();
+        assert_eq!(add(&mut recipients, &["a"]), Ok(()));
+        assert!(recipients.seen.is_empty());
+        assert_eq!(add(&mut recipients, &["a"]), Ok(()));
+        assert_eq!(add(&mut recipients, &["b", "a"]), Ok(()));
+        assert_eq!(names(recipients), ["a", "b"]);
+    }
+
+    #[test]
+    fn those_beyond_the_bound_leave_it_as_it_was() {
+        let mut recipients = Recipients::default();
+        assert_eq!(add(&mut recipients, &["a"]), Ok(()));
+        assert_eq!(add(&mut recipients, &["b", "a", "c", "d"]), Err(TooMany));
+        assert!(recipients.only().is_some());
+        assert_eq!(add(&mut recipients, &["b", "d", "a"]), Ok(()));
+        assert_eq!(names(recipients), ["a", "b", "d"]);
+    }
+}
