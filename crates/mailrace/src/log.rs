@@ -3,13 +3,15 @@
 //! Writing a line never blocks and never waits for the disk: [`Log`] puts it into memory, and a thread of its own
 //! takes all that has gathered, formats it and writes it at once. What does not fit into memory is dropped and
 //! counted, and the count becomes a line of its own as soon as there is room. A target that fails costs the lines
-//! that it failed on, which are counted in the same way; it never stops the server.
+//! that it failed on, which are counted in the same way; it never stops the server. A file that was renamed is
+//! written on until [`Log::reopen`].
 //!
 //! Nothing that a client said reaches the target as it came: see [`crate::line`].
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -40,6 +42,9 @@ pub enum Level {
     Error,
 }
 
+/// Where the log goes.
+pub type Target = Box<dyn Write + Send>;
+
 /// What becomes a line.
 pub(crate) enum Line {
     Fact(Fact),
@@ -49,21 +54,26 @@ pub(crate) enum Line {
 /// The log. Share it by `Arc`; it is closed when the last one is dropped, or by [`Log::close`].
 pub struct Log {
     shared: Arc<Shared>,
+    /// The target, where it is a file.
+    file: Option<PathBuf>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Log {
     /// Opens the target and starts the thread that writes.
     pub fn open(config: &config::Log) -> io::Result<Log> {
-        let target: Box<dyn Write + Send> = match &config.to {
-            LogTarget::Stderr => Box::new(io::stderr()),
-            LogTarget::File(path) => Box::new(append(path)?),
-        };
-        Log::start(target, config.format, config.queue)
+        match &config.to {
+            LogTarget::Stderr => Log::start(Box::new(io::stderr()), config.format, config.queue),
+            LogTarget::File(path) => {
+                let mut log = Log::start(Box::new(append(path)?), config.format, config.queue)?;
+                log.file = Some(path.clone());
+                Ok(log)
+            }
+        }
     }
 
     /// Starts the thread that writes to `target`; at most `lines_max` facts wait for it.
-    pub fn start(target: Box<dyn Write + Send>, format: LogFormat, lines_max: usize) -> io::Result<Log> {
+    pub fn start(target: Target, format: LogFormat, lines_max: usize) -> io::Result<Log> {
         let shared = Arc::new(Shared {
             gathered: Mutex::default(),
             arrived: Condvar::new(),
@@ -72,7 +82,18 @@ impl Log {
         });
         let mut writer = Writer { target, format, text: String::new(), shared: Arc::clone(&shared), told: 0 };
         let thread = thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
-        Ok(Log { shared, writer: Mutex::new(Some(thread)) })
+        Ok(Log { shared, file: None, writer: Mutex::new(Some(thread)) })
+    }
+
+    /// Opens the file by its name again, for it may have been renamed, and lets go of the one that was open. Where
+    /// that fails, the log goes on as it was. Without a file there is nothing to do.
+    pub fn reopen(&self) -> io::Result<()> {
+        if let Some(path) = &self.file {
+            let target = append(path)?;
+            self.shared.lock().target = Some(Box::new(target));
+            self.shared.arrived.notify_one();
+        }
+        Ok(())
     }
 
     /// Logs something that happened to the server.
@@ -111,7 +132,7 @@ impl Drop for Log {
     }
 }
 
-fn append(path: &std::path::Path) -> io::Result<File> {
+fn append(path: &Path) -> io::Result<File> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("opening the log {}: {error}", path.display()));
     OpenOptions::new().append(true).create(true).open(path).map_err(named)
 }
@@ -127,6 +148,8 @@ struct Shared {
 #[derive(Default)]
 struct Gathered {
     lines: Vec<(Timestamp, Line)>,
+    /// Where lines go from now on.
+    target: Option<Target>,
     /// The thread sleeps until somebody wakes it.
     asleep: bool,
     closed: bool,
@@ -148,14 +171,18 @@ impl Shared {
         }
     }
 
-    /// Waits for lines and swaps them into `lines`, which comes empty; false when the log is closed and all is written.
-    fn take(&self, lines: &mut Vec<(Timestamp, Line)>) -> bool {
+    /// Waits for lines and swaps them into `lines`, which comes empty, and takes a new target if there is one; false
+    /// when the log is closed and all is written.
+    fn take(&self, lines: &mut Vec<(Timestamp, Line)>, target: &mut Target) -> bool {
         let mut gathered = self.lock();
-        while gathered.lines.is_empty() && !gathered.closed {
+        while gathered.lines.is_empty() && gathered.target.is_none() && !gathered.closed {
             gathered.asleep = true;
             gathered = self.arrived.wait(gathered).unwrap_or_else(PoisonError::into_inner);
         }
         std::mem::swap(&mut gathered.lines, lines);
+        if let Some(new) = gathered.target.take() {
+            *target = new;
+        }
         !(gathered.closed && lines.is_empty())
     }
 
@@ -174,7 +201,7 @@ impl Shared {
 
 /// The thread's own: where text goes, and how it is made.
 struct Writer {
-    target: Box<dyn Write + Send>,
+    target: Target,
     format: LogFormat,
     text: String,
     shared: Arc<Shared>,
@@ -185,7 +212,7 @@ struct Writer {
 impl Writer {
     fn run(&mut self) {
         let mut lines = Vec::new();
-        while self.shared.take(&mut lines) {
+        while self.shared.take(&mut lines, &mut self.target) {
             self.write_all(&mut lines);
             lines.shrink_to(LINES_KEPT_MAX);
             self.shared.gather();
@@ -346,5 +373,32 @@ mod tests {
         Log::open(&config).unwrap().event(Level::Info, "start", &[("pid", &1)]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("before\n2") && text.ends_with("Z info message=start pid=1\n"), "{text}");
+    }
+    #[test]
+    fn a_file_that_was_renamed_is_left_for_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
+        let config = config::Log { to: LogTarget::File(path.clone()), ..config::Log::default() };
+        let log = Log::open(&config).unwrap();
+        std::fs::rename(&path, &rotated).unwrap();
+        log.reopen().unwrap();
+        log.event(Level::Info, "after", &[]);
+        log.close();
+        assert!(std::fs::read_to_string(&path).unwrap().ends_with("Z info message=after\n"));
+        assert_eq!(std::fs::read_to_string(&rotated).unwrap(), "");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_again_is_written_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
+        let config = config::Log { to: LogTarget::File(path.clone()), ..config::Log::default() };
+        let log = Log::open(&config).unwrap();
+        std::fs::rename(&path, &rotated).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(log.reopen().is_err());
+        log.event(Level::Info, "after", &[]);
+        log.close();
+        assert!(std::fs::read_to_string(&rotated).unwrap().ends_with("Z info message=after\n"));
     }
 }
