@@ -1,5 +1,6 @@
 //! What the binary does for each command. Results go to the standard output, everything else to standard error.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,9 +32,14 @@ pub fn run() -> ExitCode {
 /// Faults of a configuration are a page of their own, everything else is a line.
 fn tell(error: &anyhow::Error) {
     match error.downcast_ref::<Faults>() {
-        Some(faults) => eprintln!("{faults}"),
-        None => eprintln!("mailrace: {error:#}"),
+        Some(faults) => say(faults),
+        None => say(format_args!("mailrace: {error:#}")),
     }
+}
+
+/// A line on standard error. Where that is closed nobody is left to be told.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
@@ -71,7 +77,7 @@ fn check(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
     let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| tables::open(table).err()).collect();
     write!(io::stdout(), "{}", Summary(&loaded))?;
-    broken.iter().for_each(|fault| eprintln!("mailrace: {fault}"));
+    broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
         Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),
         None => Ok(()),
@@ -81,6 +87,6 @@ fn check(config: Option<&Path>) -> anyhow::Result<()> {
 /// For commands that act on it: reads the configuration and says which one it is.
 pub fn configured(named: Option<&Path>) -> anyhow::Result<Loaded> {
     let loaded = config::load(named)?;
-    eprintln!("mailrace: configuration: {}", loaded.source);
+    say(format_args!("mailrace: configuration: {}", loaded.source));
     Ok(loaded)
 }

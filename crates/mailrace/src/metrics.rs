@@ -2,24 +2,30 @@
 
 use std::fmt::Write;
 
-use intake::Desk;
 use spool::{Histogram, Stats};
 
-use crate::flow::Mailbag;
-use crate::log::Log;
+/// What the metrics tell, read at one moment.
+pub struct Reading {
+    /// Sessions.
+    pub sessions: usize,
+    /// Recipients that wait or are in flight.
+    pub recipients: usize,
+    /// Log lines that were lost.
+    pub log_lines_dropped: u64,
+    /// A 250 does not wait for the disk.
+    pub relaxed: bool,
+    /// What the spool counts.
+    pub spool: Stats,
+}
 
 /// All metrics.
-pub fn text(desk: &Desk, mailbag: &Mailbag, log: &Log) -> String {
+pub fn text(reading: &Reading) -> String {
     let mut out = Text(String::new());
-    let stats = desk.spool.stats();
-    out.gauge("mailrace_sessions", "Sessions now", desk.gate.sessions() as u64);
-    out.gauge(
-        "mailrace_queue_recipients",
-        "Recipients that wait or are in flight",
-        mailbag.count().unwrap_or(0) as u64,
-    );
-    out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", log.dropped());
-    out.spool(&stats);
+    out.gauge("mailrace_sessions", "Sessions now", reading.sessions as u64);
+    out.gauge("mailrace_queue_recipients", "Recipients that wait or are in flight", reading.recipients as u64);
+    out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
+    out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
+    out.spool(&reading.spool);
     out.0
 }
 
@@ -66,5 +72,31 @@ impl Text {
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let mut batch_records = Histogram { sum: 9, ..Histogram::default() };
+        (batch_records.buckets[0], batch_records.buckets[3]) = (1, 1);
+        let mut sync_micros = Histogram { sum: 20_001_500, ..Histogram::default() };
+        (sync_micros.buckets[11], sync_micros.buckets[Histogram::BUCKETS - 1]) = (1, 1);
+        let spool = Stats {
+            messages_live: 4,
+            messages_committed: 5,
+            batch_records,
+            sync_micros,
+            batches_failed: 6,
+            segments: 7,
+            segments_free: 8,
+            messages_copied: 9,
+            set_aside: 10,
+        };
+        let reading = Reading { sessions: 1, recipients: 2, log_lines_dropped: 3, relaxed: true, spool };
+        insta::assert_snapshot!(text(&reading));
     }
 }

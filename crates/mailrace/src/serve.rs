@@ -198,10 +198,7 @@ impl House {
 
     fn desk(&self, config: &Config, sessions_max: usize) -> anyhow::Result<Desk> {
         let limits = &config.limits;
-        let gate = Gate::new(GateLimits {
-            sessions_max,
-            sessions_per_client_max: limits.sessions_per_client_max,
-        });
+        let gate = Gate::new(GateLimits { sessions_max, sessions_per_client_max: limits.sessions_per_client_max });
         Ok(Desk {
             spool: self.spool.clone(),
             directory: self.directory.clone(),
