@@ -48,7 +48,8 @@ pub fn warnings(loaded: &Loaded) -> Vec<String> {
         warnings.push("the queue is held (concurrency = 0): mail is accepted and kept, nothing leaves".into());
     }
     if !config.relay.networks.is_empty() && config.relay != Relay::default() {
-        warnings.push("[relay] networks are known, but nothing is relayed yet: mail for other domains is refused".into());
+        warnings
+            .push("[relay] networks are known, but nothing is relayed yet: mail for other domains is refused".into());
     }
     if config.user.is_none() && config.allow_root && loaded.source != Source::BuiltIn {
         warnings.push("allow_root is set and no user is named: started as root, it stays root".into());
