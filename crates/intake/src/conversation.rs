@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use lookup::directory::Resolution;
-use mail::{Client, Envelope, Fact, QueueId, Reply, Timestamp};
+use lookup::directory::{Final, Resolution};
+use mail::{Address, Client, Envelope, Fact, QueueId, Reply, Timestamp};
 use net::Conversation;
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
@@ -84,12 +84,11 @@ impl Intake {
             Resolution::Remote(_) if self.trusted => return Err(replies::NO_ROUTE),
             Resolution::Remote(_) => return Err(replies::RELAY_DENIED),
             Resolution::Unavailable(_) => return Err(replies::DIRECTORY_DOWN),
+            Resolution::TooDeep | Resolution::TooMany if is_postmaster(asked) => vec![own_mailbox(asked)],
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
-        if finals.iter().any(|found| !found.local) {
-            return Err(replies::NO_ROUTE);
-        }
+        let finals = reachable(asked, finals).ok_or(replies::NO_ROUTE)?;
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)
@@ -163,7 +162,7 @@ impl Intake {
         answer.await.unwrap_or(Err(CommitError::Closed))
     }
 
-    fn log_refusal(&self, stage: &'static str, address: Option<mail::Address>, reply: Reply) {
+    fn log_refusal(&self, stage: &'static str, address: Option<Address>, reply: Reply) {
         let (client, helo) = (self.session.peer().address, self.session.helo().into());
         self.desk.journal.write(Fact::Refused { client, helo, stage, address, reply });
     }
@@ -223,6 +222,29 @@ impl Conversation for Intake {
     fn wants_close(&self) -> bool {
         self.session.wants_close()
     }
+}
+
+/// Those whom we can bring mail to. One whom we cannot makes all of them a refusal, but for the postmaster, whose
+/// mail is always taken (RFC 5321 section 4.5.1): if aliases lead nowhere, it stays in his own mailbox.
+fn reachable(asked: &Address, mut finals: Vec<Final>) -> Option<Vec<Final>> {
+    if finals.iter().all(|found| found.local) {
+        return Some(finals);
+    }
+    finals.retain(|found| found.local);
+    if finals.is_empty() {
+        finals.push(own_mailbox(asked));
+    }
+    is_postmaster(asked).then_some(finals)
+}
+
+fn is_postmaster(address: &Address) -> bool {
+    address.local().eq_ignore_ascii_case("postmaster")
+}
+
+/// The postmaster's, whose name is in lower case like that of every mailbox.
+fn own_mailbox(postmaster: &Address) -> Final {
+    let address = Address::new("postmaster", postmaster.domain()).unwrap_or_else(|_| postmaster.clone());
+    Final { address, original: None, local: true }
 }
 
 fn now() -> Timestamp {
