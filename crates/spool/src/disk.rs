@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mail::ByteSource;
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, flock, fstatvfs};
 
 /// A folder that holds one lane.
 pub trait Disk: Send + Sync + 'static {
@@ -39,6 +39,11 @@ pub trait DiskFile: ByteSource + 'static {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
     /// Makes all that was written durable, with what is needed to read it again.
     fn sync(&self) -> io::Result<()>;
+    /// Makes durable what a process before this one wrote, and forgets what could not be: what is read afterwards
+    /// is on the disk.
+    fn settle(&self) -> io::Result<()> {
+        self.sync()
+    }
     /// Bytes in the file.
     fn len(&self) -> io::Result<u64>;
 }
@@ -160,6 +165,12 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    /// After a failed sync the kernel keeps the pages as if they were clean; dropped, they are read from the disk.
+    fn settle(&self) -> io::Result<()> {
+        self.sync()?;
+        Ok(fadvise(&self.0, 0, None, Advice::DontNeed)?)
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -148,6 +148,11 @@ impl MessageHead {
         write_envelope(out, &self.envelope);
     }
 
+    /// Whether the head lists states, without reading the rest.
+    pub(crate) fn has_states(head: &[u8]) -> bool {
+        head.get(8).is_some_and(|bits| bits & FLAG_STATES != 0)
+    }
+
     pub(crate) fn read(head: &[u8]) -> Option<MessageHead> {
         let mut reader = Reader::new(head);
         let (sequence, bits) = (reader.u64()?, reader.u8()?);
@@ -189,6 +194,11 @@ impl OutcomeHead {
     }
 }
 
+/// The sequence number that begins the head of a message and of an outcome.
+pub(crate) fn sequence_of(head: &[u8]) -> Option<u64> {
+    Reader::new(head).u64()
+}
+
 /// The states of all recipients: new, but for those that are listed.
 pub(crate) fn all_states(count: usize, listed: &[(u32, State)]) -> Vec<State> {
     let mut states = vec![State::NEW; count];
@@ -200,13 +210,14 @@ pub(crate) fn all_states(count: usize, listed: &[(u32, State)]) -> Vec<State> {
     states
 }
 
-/// Takes newer states over older ones, both by rising ordinal. What is final stays final. Returns how many
+/// Takes newer states over older ones, both by rising ordinal. What is final stays final, but for a message that is
+/// set aside. Returns how many
 /// became so.
 pub(crate) fn merge_states(states: &mut Vec<(u32, State)>, newer: &[(u32, State)]) -> u32 {
     let mut finished = 0;
     for &(ordinal, state) in newer {
         match states.binary_search_by_key(&ordinal, |(known, _)| *known) {
-            Ok(place) if states[place].1.is_final() => continue,
+            Ok(place) if states[place].1.is_final() && state != State::SetAside => continue,
             Ok(place) => states[place].1 = state,
             Err(place) => states.insert(place, (ordinal, state)),
         }

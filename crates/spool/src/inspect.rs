@@ -66,16 +66,27 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
     match Header::load(&*file)? {
         Standing::Version(version) => return Err(OpenError::Version { segment: report.name, version }),
         Standing::Blank => {}
-        Standing::Unreadable => report.damage.push("neither copy of the header can be read".into()),
+        Standing::Unreadable => {
+            used = segment::first_use(&*file)?;
+            report.damage.push("neither copy of the header can be read".into());
+        }
+        Standing::Outlived { found, .. } => {
+            used = Some(found);
+            report.damage.push("the copy of the header that is in force cannot be read".into());
+        }
         Standing::Good { header, damaged } => {
-            (report.number, used) = (header.segment.map(|used| used.number), header.segment);
+            used = header.segment;
             if damaged {
                 report.damage.push("one of the two copies of the header cannot be read".into());
             }
         }
     }
+    report.number = used.map(|used| used.number);
     let Some(used) = used else { return Ok(report) };
-    let contents = Contents::read(&*file, used)?;
+    let contents = match Contents::by_index(&*file, used)? {
+        Some(contents) => contents,
+        None => Contents::by_record(&*file, used)?,
+    };
     report.sealed = contents.indexed;
     report.damage.extend(contents.damage.iter().map(|range| format!("bytes {} to {}", range.start, range.end)));
     for listed in contents.records() {

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::disk::{keep_aside, read_exact_at, read_lossy};
 use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
@@ -13,7 +13,7 @@ use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
 use crate::record::{FRAME_BYTES, Use};
 use crate::segment::{self, Header, Lease, read_record};
-use crate::{CommitError, Event, spill};
+use crate::{CommitError, Durability, Event, spill};
 
 /// How long the keeper sleeps when nobody wakes it: leases end without telling.
 const REST: Duration = Duration::from_secs(1);
@@ -28,55 +28,68 @@ enum Task {
     Sweep,
 }
 
+/// What failed lately is left alone for a while, each kind for itself: a full disk must not keep the keeper
+/// from freeing what is dead.
+#[derive(Default)]
+struct Weariness {
+    of_making: Option<Instant>,
+    of_tidying: Option<Instant>,
+}
+
+impl Weariness {
+    fn is_over(failed_at: Option<Instant>) -> bool {
+        failed_at.is_none_or(|at| at.elapsed() >= REST)
+    }
+}
+
 impl Lane {
     /// Works until the lane is closing.
     pub(crate) fn keep(&self) {
-        let mut shy = false;
-        loop {
-            let task = {
-                let mut yard = self.yard();
-                loop {
-                    if yard.closing {
-                        return;
-                    }
-                    match self.next_task(&yard, shy) {
-                        Some(task) => break task,
-                        None => {
-                            let waited = self.work.wait_timeout(yard, REST);
-                            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                            yard = woken;
-                            shy &= !timeout.timed_out();
-                        }
-                    }
-                }
+        let mut weariness = Weariness::default();
+        while let Some(task) = self.await_task(&weariness) {
+            let failed_at = match task {
+                Task::Ready => &mut weariness.of_making,
+                _ => &mut weariness.of_tidying,
             };
-            // After a failure nothing is tried again before the next rest, unless the writer waits for it.
-            shy |= self.perform(task).is_err();
+            *failed_at = self.perform(task).is_err().then(Instant::now);
         }
     }
 
-    fn next_task(&self, yard: &Yard, shy: bool) -> Option<Task> {
-        let ready = yard.ledger.count(Stage::Ready);
-        if ready == 0 && (yard.wanted || !shy) {
-            return Some(Task::Ready);
+    fn await_task(&self, weariness: &Weariness) -> Option<Task> {
+        let mut yard = self.yard();
+        while !yard.closing {
+            if let Some(task) = self.next_task(&yard, weariness) {
+                return Some(task);
+            }
+            yard = self.work.wait_timeout(yard, REST).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if shy {
-            return None;
-        }
-        if let Some(slot) = yard.ledger.retirable() {
+        None
+    }
+
+    fn next_task(&self, yard: &Yard, weariness: &Weariness) -> Option<Task> {
+        let may_tidy = Weariness::is_over(weariness.of_tidying);
+        if let Some(slot) = yard.ledger.retirable().filter(|_| may_tidy) {
             return Some(Task::Free(slot));
         }
-        if !self.copying.load(Relaxed)
-            && let Some(slot) = yard.ledger.mostly_dead()
-        {
-            return Some(Task::CopyForward(slot));
+        let none_ready = yard.ledger.count(Stage::Ready) == 0;
+        if none_ready && (yard.wanted || Weariness::is_over(weariness.of_making)) {
+            return Some(Task::Ready);
+        }
+        if !may_tidy {
+            return None;
         }
         if !yard.ledger.litter.is_empty() {
             return Some(Task::Sweep);
         }
         let free = || yard.ledger.segments.iter().filter(|(_, segment)| segment.stage == Stage::Free);
         let odd = free().find(|(_, segment)| self.is_odd(segment));
-        odd.or_else(|| free().nth(self.config.spare_segments)).map(|(slot, _)| Task::Remove(*slot))
+        if let Some((slot, _)) = odd.or_else(|| free().nth(self.config.spare_segments)) {
+            return Some(Task::Remove(*slot));
+        }
+        if self.copying.load(Relaxed) {
+            return None;
+        }
+        yard.ledger.mostly_dead().or_else(|| yard.ledger.in_the_way()).map(Task::CopyForward)
     }
 
     /// Of another size than the configuration has now, or cut short when it was made: it is not used again.
@@ -95,15 +108,41 @@ impl Lane {
                 }
                 self.tell(Event::NoSegment { lane: self.number, error: error.to_string() });
             }),
-            Task::Free(slot) => self.free(slot).map_err(drop),
+            Task::Free(slot) => self.sync_deaths().and_then(|()| self.free(slot)).map_err(drop),
             Task::CopyForward(slot) => {
                 self.copy_forward(slot);
                 Ok(())
             }
             Task::Remove(slot) => self.remove(slot).map_err(drop),
-            Task::Sweep => {
-                self.sweep();
-                Ok(())
+            Task::Sweep => self.sync_deaths().map(|()| self.sweep()).map_err(drop),
+        }
+    }
+
+    /// With relaxed durability, what died or was copied may not be on the disk yet; its remains must not go
+    /// before that. A segment that is not open was synced when it was sealed.
+    fn sync_deaths(&self) -> io::Result<()> {
+        if self.config.durability == Durability::Commit {
+            return Ok(());
+        }
+        let open = {
+            let yard = self.yard();
+            let open = yard.ledger.segments.values().find(|segment| segment.stage == Stage::Open);
+            open.map(|segment| segment.file().clone())
+        };
+        let synced = open.map_or(Ok(()), |file| file.sync());
+        if synced.is_err() {
+            // The writer would not hear of it from its own sync any more.
+            self.sync_failed.store(true, Relaxed);
+        }
+        synced
+    }
+
+    /// Frees what a start finds dead, so that a full disk has room again. What fails is tried again later.
+    pub(crate) fn free_the_dead(&self) {
+        loop {
+            let dead = self.yard().ledger.retirable();
+            if dead.is_none_or(|slot| self.free(slot).is_err()) {
+                return;
             }
         }
     }
@@ -160,13 +199,13 @@ impl Lane {
 
     /// Makes a new segment file. Its header and its name are synced before anything in it is acknowledged.
     fn create(&self, number: u64) -> io::Result<()> {
-        let slot = self.yard().ledger.segments.keys().max().map_or(0, |slot| slot + 1);
+        let slot = self.yard().ledger.new_slot();
         let name = segment::file_name(slot);
         let file = self.disk.create(&name, self.config.segment_bytes)?;
         let new = self.new_use(number);
         let stored = self.header(1, Some(new), number).store(&*file).and_then(|()| self.disk.sync_folder());
         if let Err(error) = stored {
-            // The name is in the way of the next try; a leftover is swept at the next start.
+            // A leftover is swept at the next start.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
@@ -187,8 +226,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Frees a dead segment. If that fails, it keeps its number, and with it all that refers to it.
-    fn free(&self, slot: Slot) -> io::Result<()> {
+    /// Frees a dead segment. If that fails, it keeps its number, and with it all that refers to it. A broken one
+    /// is not written any more: its file goes.
+    pub(crate) fn free(&self, slot: Slot) -> io::Result<()> {
+        if self.yard().ledger.segment(slot).stage == Stage::Broken {
+            return self.remove(slot);
+        }
         let (file, generation, last) = {
             let mut yard = self.yard();
             let segment = yard.ledger.segment(slot);
@@ -203,10 +246,17 @@ impl Lane {
         Ok(())
     }
 
+    /// Takes a segment's file away. If that fails half-way, nothing is done with it before the next start.
     fn remove(&self, slot: Slot) -> io::Result<()> {
+        {
+            let mut yard = self.yard();
+            let segment = yard.ledger.segment(slot);
+            (segment.stage, segment.pinned) = (Stage::Broken, true);
+        }
         self.disk.remove(&segment::file_name(slot))?;
+        self.disk.sync_folder()?;
         self.yard().ledger.segments.remove(&slot);
-        self.disk.sync_folder()
+        Ok(())
     }
 
     /// Sends some of what lives in a segment to the end of the log. The keeper does not wait for it: the writer
@@ -220,8 +270,9 @@ impl Lane {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => continue,
                 Err(what) => {
-                    self.set_aside(sequence, &what, Box::new(|_| {}));
-                    continue;
+                    self.copying.store(true, Relaxed);
+                    let copying = self.copying.clone();
+                    return self.set_aside(sequence, &what, Box::new(move |_| copying.store(false, Relaxed)));
                 }
             }
             bytes += place.span;
@@ -273,10 +324,12 @@ impl Lane {
         if let Err(error) = keep_aside(&*self.disk, &name, &bytes) {
             return done(Err(CommitError::from(&error)));
         }
-        // Only a large message has such a file.
-        if self.disk.rename(&spilled, &format!("aside-{spilled}")).is_ok()
-            && let Err(error) = self.disk.sync_folder()
-        {
+        let renamed = match self.disk.rename(&spilled, &format!("aside-{spilled}")) {
+            // Only a large message has such a file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            renamed => renamed.and_then(|()| self.disk.sync_folder()),
+        };
+        if let Err(error) = renamed {
             return done(Err(CommitError::from(&error)));
         }
         self.counters.set_aside.fetch_add(1, Relaxed);

@@ -30,6 +30,8 @@ pub(crate) struct Lane {
     pub(crate) random: u64,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    /// The keeper's sync of the open segment failed (relaxed durability only).
+    pub(crate) sync_failed: AtomicBool,
     /// Copies are on their way through the writer.
     pub(crate) copying: Arc<AtomicBool>,
     next_sequence: AtomicU64,
@@ -109,6 +111,7 @@ impl Lane {
             random,
             config,
             counters: Counters::default(),
+            sync_failed: AtomicBool::new(false),
             copying: Arc::default(),
             next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
             yard: Mutex::new(Yard { ledger, next_number, shortage: None, wanted: false, closing: false }),

@@ -7,11 +7,11 @@
 //! | open | sealed | the next batch does not fit |
 //! | open | broken | a write or a sync of it failed; it is never written again |
 //! | sealed | free | nothing in it is alive or leased, no use that it refers to is still there, and a header that says so is synced |
-//!
-//! A broken segment is read until the next start, which takes it for a sealed one.
+//! | broken | gone | the same, but its file is removed, since it is not written any more |
 //!
 //! A segment *refers* to each earlier one that holds a message whose outcome, or whose later copy, is here.
-//! Numbers only grow and references only go back, so the oldest dead segment is always free to go.
+//! Numbers only grow and references only go back. What lives long in an old segment may hold up the dead ones
+//! behind it; when they are many, it is copied forward out of their way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -82,7 +82,8 @@ impl Cell {
     }
 }
 
-const PAGE_CELLS: usize = 256;
+/// Few, so that lone survivors cost little.
+const PAGE_CELLS: usize = 16;
 
 struct Page {
     cells: [Cell; PAGE_CELLS],
@@ -100,6 +101,10 @@ pub(crate) struct Ledger {
     partial: HashMap<u64, Vec<(u32, State)>>,
     /// Live messages whose bodies have files of their own.
     spilled: HashSet<u64>,
+    /// Numbers of broken segments that may hold a copy of a live message, from a batch that failed.
+    ghosts: HashMap<u64, Vec<u64>>,
+    /// The next segment file that is made gets this slot, if no file has a higher one.
+    next_slot: Slot,
     /// Dead messages whose bodies' files are to be taken away.
     pub(crate) litter: Vec<u64>,
 }
@@ -107,6 +112,19 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn messages(&self) -> usize {
         self.messages
+    }
+
+    /// A slot that no file has, and none had since the start.
+    pub(crate) fn new_slot(&mut self) -> Slot {
+        let above = self.segments.keys().max().map_or(0, |slot| slot + 1);
+        let slot = above.max(self.next_slot);
+        self.next_slot = slot + 1;
+        slot
+    }
+
+    /// Notes that a batch failed which held a copy of the message: outcomes of it speak of that use too.
+    pub(crate) fn haunt(&mut self, sequence: u64, number: u64) {
+        self.ghosts.entry(sequence).or_default().push(number);
     }
 
     /// Every live message's sequence number, in no order.
@@ -166,6 +184,9 @@ impl Ledger {
         let Some(cell) = self.cell(sequence) else { return };
         let old = self.leave(cell.place());
         self.refer(place.slot, old);
+        for ghost in self.ghosts.get(&sequence).cloned().unwrap_or_default() {
+            self.refer(place.slot, ghost);
+        }
         self.put(sequence, place, cell.waiting);
         self.enter(place);
     }
@@ -175,6 +196,9 @@ impl Ledger {
         let Some(cell) = self.cell(sequence) else { return false };
         let holder = self.segment(cell.slot).number;
         self.refer(slot, holder);
+        for ghost in self.ghosts.get(&sequence).cloned().unwrap_or_default() {
+            self.refer(slot, ghost);
+        }
         let finished = merge_states(self.partial.entry(sequence).or_default(), newer);
         let set_aside = newer.iter().any(|(_, state)| *state == State::SetAside);
         if finished < cell.waiting && !set_aside {
@@ -184,6 +208,7 @@ impl Ledger {
         self.partial.remove(&sequence);
         self.clear(sequence);
         self.leave(cell.place());
+        self.ghosts.remove(&sequence);
         if self.spilled.remove(&sequence) {
             self.litter.push(sequence);
         }
@@ -236,7 +261,7 @@ impl Ledger {
     pub(crate) fn retirable(&self) -> Option<Slot> {
         let used: BTreeSet<u64> = self.segments.values().map(|segment| segment.number).collect();
         let may_go = |(_, segment): &(&Slot, &Segment)| {
-            segment.stage == Stage::Sealed
+            matches!(segment.stage, Stage::Sealed | Stage::Broken)
                 && segment.live == 0
                 && !segment.pinned
                 && Arc::strong_count(&segment.lease) == 1
@@ -261,6 +286,15 @@ impl Ledger {
         sealed.min_by_key(|(_, segment)| segment.live_bytes).map(|(slot, _)| *slot)
     }
 
+    /// The oldest segment with survivors, if a crowd of dead ones cannot go before it.
+    pub(crate) fn in_the_way(&self) -> Option<Slot> {
+        const CROWD: usize = 8;
+        let is_settled = |segment: &&Segment| matches!(segment.stage, Stage::Sealed | Stage::Broken) && !segment.pinned;
+        let dead = self.segments.values().filter(is_settled).filter(|segment| segment.live == 0).count();
+        let alive = self.segments.iter().filter(|(_, segment)| is_settled(segment) && segment.live > 0);
+        alive.min_by_key(|(_, segment)| segment.number).map(|(slot, _)| *slot).filter(|_| dead >= CROWD)
+    }
+
     /// Whether the keeper may have work with the segment at a slot since something in it died.
     pub(crate) fn is_waning(&self, slot: Slot) -> bool {
         let waning = |segment: &Segment| segment.stage == Stage::Sealed && segment.live_bytes <= segment.size / 4;
@@ -269,8 +303,14 @@ impl Ledger {
 
     /// Live messages in a segment.
     pub(crate) fn survivors(&self, slot: Slot) -> Vec<(u64, Place)> {
-        let alive = |sequence: u64| self.place(sequence).filter(|place| place.slot == slot).map(|p| (sequence, p));
-        self.sequences().into_iter().filter_map(alive).collect()
+        let mut found = Vec::new();
+        for (number, page) in &self.pages {
+            let first = number * PAGE_CELLS as u64;
+            let here = page.cells.iter().zip(first..).filter(|(cell, _)| cell.waiting > 0 && cell.slot == slot);
+            found.extend(here.map(|(cell, sequence)| (sequence, cell.place())));
+        }
+        found.sort_unstable_by_key(|(_, place)| place.offset);
+        found
     }
 
     pub(crate) fn count(&self, stage: Stage) -> usize {

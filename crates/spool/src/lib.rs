@@ -32,6 +32,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -203,6 +204,9 @@ pub enum OpenError {
     /// The lanes do not belong together.
     #[error("the lanes belong to different spools, or one is given twice")]
     Foreign,
+    /// The spool was started more often than its numbers can tell.
+    #[error("the spool has no epoch left")]
+    Exhausted,
     /// No lane was given.
     #[error("a spool needs a lane")]
     NoLane,
@@ -231,16 +235,20 @@ pub fn open(
     for (survey, number) in surveys.into_iter().zip(numbers) {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
         let (ledger, findings) = survey.recover((spool, number), sink)?;
-        epoch = epoch.max(findings.epoch + 1);
+        epoch = epoch.max(findings.epoch.saturating_add(1));
         recovered.push((number, disk, next_number, ledger, findings));
     }
     if recovered.is_empty() {
         return Err(OpenError::NoLane);
     }
+    if u64::from(epoch) >> (u64::BITS - lane::COUNTER_BITS) != 0 {
+        return Err(OpenError::Exhausted);
+    }
     let mut order = Vec::new();
     for (number, disk, next_number, ledger, findings) in recovered {
         let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), ledger, next_number);
         findings.aside.into_iter().for_each(|what| lane.tell(Event::SetAside { id: None, what }));
+        lane.free_the_dead();
         // The new epoch is durable with this segment's header, before the first id is given.
         lane.make_ready()?;
         order.push(Arc::new(lane));
@@ -264,7 +272,9 @@ fn survey(disk: Arc<dyn Disk>) -> Result<Survey, OpenError> {
 /// The spool's id, and the number of each lane: what its segments say, or the lowest that is free.
 fn identities(surveys: &[Survey], random: u64) -> Result<(SpoolId, Vec<u16>), OpenError> {
     let known: Vec<(SpoolId, u16)> = surveys.iter().filter_map(|survey| survey.identity).collect();
-    let spool = known.first().map_or(SpoolId::new(random), |(spool, _)| *spool);
+    // The id is public, and the number that it is made of also makes the salts.
+    let made = || SpoolId::new(BuildHasherDefault::<DefaultHasher>::default().hash_one((random, "spool id")));
+    let spool = known.first().map_or_else(made, |(spool, _)| *spool);
     let mut taken: Vec<u16> = known.iter().map(|(_, lane)| *lane).collect();
     taken.sort_unstable();
     if known.iter().any(|(other, _)| *other != spool) || taken.windows(2).any(|pair| pair[0] == pair[1]) {

@@ -1,6 +1,7 @@
 //! Opening a lane: what the log says is alive, given back in the order of the log.
 //!
-//! Recovery writes nothing but what it sets aside, so that a crash in it changes nothing. All outcomes are
+//! Recovery writes nothing but what it sets aside, so that a crash in it changes nothing. What it reads in a segment
+//! that was not sealed is on the disk and not in memory only: other segments are freed because of it. All outcomes are
 //! gathered before the first message is looked at, for an outcome may stand before a copy of its message.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,12 +13,12 @@ use mail::SpoolId;
 
 use crate::disk::keep_aside;
 use crate::disk::{Disk, DiskFile, read_lossy};
-use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states};
+use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states, sequence_of};
 use crate::lane::COUNTER_BITS;
 use crate::ledger::{Ledger, Place, Segment, Slot, Stage};
 use crate::record::{FLAG_SKIPPABLE, Kind, Use};
 use crate::scan::Contents;
-use crate::segment::{self, DATA_OFFSET, Header, Lease, Standing, look_for_record};
+use crate::segment::{self, Header, Lease, Standing};
 use crate::{OpenError, spill};
 
 /// A lane's folder, its headers read.
@@ -30,6 +31,8 @@ pub(crate) struct Survey {
     segments: BTreeMap<Slot, Surveyed>,
     /// Files whose making was cut short: nothing in them was ever acknowledged.
     blank: Vec<String>,
+    /// Files whose header in force cannot be read.
+    rotten: Vec<String>,
 }
 
 struct Surveyed {
@@ -52,8 +55,15 @@ pub(crate) struct Findings {
 impl Survey {
     /// Reads the header of every segment.
     pub(crate) fn of(disk: Arc<dyn Disk>) -> Result<Survey, OpenError> {
-        let mut survey =
-            Survey { disk, identity: None, epoch: 0, next_number: 1, segments: BTreeMap::new(), blank: Vec::new() };
+        let mut survey = Survey {
+            disk,
+            identity: None,
+            epoch: 0,
+            next_number: 1,
+            segments: BTreeMap::new(),
+            blank: Vec::new(),
+            rotten: Vec::new(),
+        };
         for name in survey.disk.list()? {
             if let Some(ordinal) = segment::file_ordinal(&name) {
                 survey.add(ordinal, &name)?;
@@ -72,19 +82,28 @@ impl Survey {
                 self.blank.push(name.to_owned());
                 return Ok(());
             }
-            Standing::Unreadable => surveyed.segment = first_use(&surveyed),
-            Standing::Good { header, damaged } => {
-                self.identify(&header)?;
-                self.epoch = self.epoch.max(header.epoch);
-                surveyed.generation = header.generation;
-                surveyed.last_number = header.last_number;
-                let newer = first_use(&surveyed).filter(|found| damaged && found.number > header.last_number);
-                surveyed.segment = newer.or(header.segment);
+            Standing::Unreadable => {
+                surveyed.segment = segment::first_use(&*surveyed.file)?;
+                self.rotten.push(name.to_owned());
+            }
+            Standing::Good { header, .. } => self.take(&mut surveyed, &header, header.segment)?,
+            Standing::Outlived { header, found } => {
+                self.take(&mut surveyed, &header, Some(found))?;
+                self.rotten.push(name.to_owned());
             }
         }
         surveyed.last_number = surveyed.last_number.max(surveyed.segment.unwrap_or_default().number);
-        self.next_number = self.next_number.max(surveyed.last_number + 1);
+        self.next_number = self.next_number.max(surveyed.last_number.saturating_add(1));
         self.segments.insert(ordinal, surveyed);
+        Ok(())
+    }
+
+    fn take(&mut self, surveyed: &mut Surveyed, header: &Header, segment: Option<Use>) -> Result<(), OpenError> {
+        self.identify(header)?;
+        self.epoch = self.epoch.max(header.epoch);
+        surveyed.generation = header.generation;
+        surveyed.last_number = header.last_number;
+        surveyed.segment = segment;
         Ok(())
     }
 
@@ -105,7 +124,7 @@ impl Survey {
         (spool, lane): (SpoolId, u16),
         sink: &mut dyn FnMut(Live),
     ) -> Result<(Ledger, Findings), OpenError> {
-        let mut reading = Reading { ledger: Ledger::default(), contents: BTreeMap::new(), outcomes: HashMap::new() };
+        let mut reading = Reading { ledger: Ledger::default(), contents: BTreeMap::new(), ..Reading::default() };
         let mut findings = Findings { epoch: self.epoch, ..Findings::default() };
         for (slot, surveyed) in self.segments {
             reading.enter(slot, surveyed, &*self.disk, &mut findings)?;
@@ -113,36 +132,40 @@ impl Survey {
         for name in self.blank {
             self.disk.remove(&name)?;
         }
+        let rot = |name| format!("{name}: the header in force cannot be read; its records were read without it");
+        findings.aside.extend(self.rotten.into_iter().map(rot));
         reading.understands_all()?;
+        findings.epoch = findings.epoch.max(reading.highest_epoch());
         reading.gather_outcomes();
-        reading.place_messages(&mut |head| {
-            // A header that rotted may have taken its epoch along.
-            findings.epoch = findings.epoch.max((head.sequence >> COUNTER_BITS) as u32);
-            sink(live(spool, lane, head, true));
-        });
+        reading.place_messages(&mut |head| sink(live(spool, lane, head, true)));
         reading.place_references();
+        findings.aside.append(&mut reading.strange);
         sweep_bodies(&*self.disk, &reading.ledger, &mut findings)?;
         Ok((reading.ledger, findings))
     }
 }
 
-/// The use that the first record names; for segments whose header rotted.
-fn first_use(surveyed: &Surveyed) -> Option<Use> {
-    look_for_record(&*surveyed.file, DATA_OFFSET, surveyed.size).map(|(frame, _)| frame.segment)
-}
-
+#[derive(Default)]
 struct Reading {
     ledger: Ledger,
     /// By number: the order of the log.
     contents: BTreeMap<u64, (Slot, Contents)>,
     outcomes: HashMap<u64, Vec<(u32, State)>>,
+    /// Records that are whole and make no sense.
+    strange: Vec<String>,
 }
 
 impl Reading {
     fn enter(&mut self, slot: Slot, surveyed: Surveyed, disk: &dyn Disk, findings: &mut Findings) -> io::Result<()> {
         let mut pinned = false;
         if let Some(used @ Use { number, .. }) = surveyed.segment {
-            let contents = Contents::read(&*surveyed.file, used)?;
+            let contents = match Contents::by_index(&*surveyed.file, used)? {
+                Some(contents) => contents,
+                None => {
+                    surveyed.file.settle()?;
+                    Contents::by_record(&*surveyed.file, used)?
+                }
+            };
             for range in &contents.damage {
                 pinned |= set_range_aside(disk, &surveyed, number, range, findings).is_err();
             }
@@ -175,6 +198,13 @@ impl Reading {
         strange.map_or(Ok(()), |kind| Err(OpenError::UnknownRecord { kind }))
     }
 
+    /// A header that rotted may have taken its epoch along; the sequence numbers still have it.
+    fn highest_epoch(&self) -> u32 {
+        let records = self.contents.values().flat_map(|(_, contents)| contents.records());
+        let sequences = records.filter_map(|listed| sequence_of(listed.head));
+        sequences.map(|sequence| (sequence >> COUNTER_BITS) as u32).max().unwrap_or(0)
+    }
+
     fn gather_outcomes(&mut self) {
         for listed in self.contents.values().flat_map(|(_, contents)| contents.records()) {
             let (sequence, states) = match listed.frame.kind {
@@ -183,9 +213,9 @@ impl Reading {
                     None => continue,
                 },
                 // A copy carries what was known when it was made.
-                Kind::Message => match MessageHead::read(listed.head) {
-                    Some(head) if !head.states.is_empty() => (head.sequence, head.states),
-                    _ => continue,
+                Kind::Message if MessageHead::has_states(listed.head) => match MessageHead::read(listed.head) {
+                    Some(head) => (head.sequence, head.states),
+                    None => continue,
                 },
                 _ => continue,
             };
@@ -196,7 +226,12 @@ impl Reading {
     fn place_messages(&mut self, sink: &mut dyn FnMut(MessageHead)) {
         for (slot, contents) in self.contents.values() {
             for listed in contents.records().filter(|listed| listed.frame.kind == Kind::Message) {
-                let Some(mut head) = MessageHead::read(listed.head) else { continue };
+                let Some(mut head) = MessageHead::read(listed.head) else {
+                    self.ledger.segment(*slot).pinned = true;
+                    let what = "the record is whole and makes no sense; its segment stays as it is";
+                    self.strange.push(format!("{}, byte {}: {what}", segment::file_name(*slot), listed.offset));
+                    continue;
+                };
                 if let Some(states) = self.outcomes.get(&head.sequence) {
                     head.states.clone_from(states);
                 }
@@ -215,8 +250,8 @@ impl Reading {
         let mut holders: HashMap<u64, Vec<u64>> = self.outcomes.keys().map(|key| (*key, Vec::new())).collect();
         for (number, (_, contents)) in &self.contents {
             for listed in contents.records().filter(|listed| listed.frame.kind == Kind::Message) {
-                if let Some(head) = MessageHead::read(listed.head)
-                    && let Some(numbers) = holders.get_mut(&head.sequence)
+                if let Some(sequence) = sequence_of(listed.head)
+                    && let Some(numbers) = holders.get_mut(&sequence)
                 {
                     numbers.push(*number);
                 }
@@ -224,11 +259,7 @@ impl Reading {
         }
         for (number, (slot, contents)) in &self.contents {
             for listed in contents.records() {
-                let sequence = match listed.frame.kind {
-                    Kind::Outcome => OutcomeHead::read(listed.head).map(|head| head.sequence),
-                    Kind::Message => MessageHead::read(listed.head).map(|head| head.sequence),
-                    _ => None,
-                };
+                let sequence = sequence_of(listed.head);
                 let earlier = sequence.and_then(|sequence| holders.get(&sequence)).into_iter().flatten();
                 for holder in earlier.filter(|holder| *holder < number) {
                     self.ledger.refer(*slot, *holder);

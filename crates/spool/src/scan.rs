@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::codec::{Reader, put_u32};
 use crate::disk::{DiskFile, read_lossy};
-use crate::entry::{MessageHead, OutcomeHead};
+use crate::entry::{OutcomeHead, sequence_of};
 use crate::record::{BLOCK, Commit, FRAME_BYTES, Frame, Kind, RECORD_ALIGN, Use};
 use crate::segment::{DATA_OFFSET, find_record, look_for_record};
 
@@ -31,14 +31,15 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Contents {
-    /// Reads one use of a segment file.
-    pub(crate) fn read(file: &dyn DiskFile, segment: Use) -> io::Result<Contents> {
-        let end = file.len()?;
-        Ok(match by_index(file, segment, end) {
-            Some(entries) => Contents { entries, damage: Vec::new(), indexed: true },
-            // An index that cannot be read is no loss: the records are there.
-            None => Scan { file, segment, end, contents: Contents::default() }.run(),
-        })
+    /// What the index of a sealed segment says of one use of it; None if there is none that can be read.
+    pub(crate) fn by_index(file: &dyn DiskFile, segment: Use) -> io::Result<Option<Contents>> {
+        let entries = by_index(file, segment, file.len()?);
+        Ok(entries.map(|entries| Contents { entries, damage: Vec::new(), indexed: true }))
+    }
+
+    /// What the records of one use say themselves.
+    pub(crate) fn by_record(file: &dyn DiskFile, segment: Use) -> io::Result<Contents> {
+        Ok(Scan { file, segment, end: file.len()?, contents: Contents::default() }.run())
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = Listed<'_>> {
@@ -90,12 +91,15 @@ impl Scan<'_> {
         let mut batch = Batch { number: 1, ..Batch::default() };
         let mut position = DATA_OFFSET;
         while let Some((place, frame, record)) = self.next(position) {
+            let own_gap = batch.is_followed_by(&frame);
             if frame.batch != batch.number {
                 let before = std::mem::replace(&mut batch, Batch { number: frame.batch, ..Batch::default() });
                 self.accept(before, false);
             }
             if place != position {
-                batch.gaps.push(position..place);
+                // What is missing before another batch than the next was no part of this one.
+                let gaps = if own_gap { &mut batch.gaps } else { &mut self.contents.damage };
+                gaps.push(position..place);
             }
             position = batch.add(place, frame, record);
         }
@@ -134,7 +138,7 @@ impl Scan<'_> {
         if was_acknowledged && (!last || !whole) {
             self.contents.damage.extend(batch.gaps);
         }
-        let messages: Vec<u64> = intact.iter().filter_map(|(_, record)| sequence_of(record)).collect();
+        let messages: Vec<u64> = intact.iter().filter_map(|(_, record)| message_of(record)).collect();
         for (place, record) in intact {
             if whole || !lacks_its_bounce(&record, &messages) {
                 self.contents.list(place, &record);
@@ -144,6 +148,12 @@ impl Scan<'_> {
 }
 
 impl Batch {
+    /// Whether nothing but a part of the frame's own batch can have been before it: its batch is this one, or
+    /// begins right behind this one.
+    fn is_followed_by(&self, frame: &Frame) -> bool {
+        frame.batch == self.number || (self.closed.is_some() && frame.batch == self.number + 1)
+    }
+
     /// Takes the record at `place`; gives the place where the next one is to be.
     fn add(&mut self, place: u64, frame: Frame, record: Vec<u8>) -> u64 {
         let end = place + frame.span();
@@ -168,10 +178,9 @@ pub(crate) fn body_crc(file: &dyn DiskFile, offset: u64, len: u32) -> Option<u32
     (!read_lossy(file, &mut body, offset)).then(|| crc32c::crc32c(&body))
 }
 
-fn sequence_of(record: &[u8]) -> Option<u64> {
-    let frame = Frame::read(record).filter(|frame| frame.kind == Kind::Message)?;
-    debug_assert_eq!(record.len(), frame.body_offset() as usize);
-    MessageHead::read(&record[FRAME_BYTES..]).map(|head| head.sequence)
+fn message_of(record: &[u8]) -> Option<u64> {
+    Frame::read(record).filter(|frame| frame.kind == Kind::Message)?;
+    sequence_of(&record[FRAME_BYTES..])
 }
 
 /// An outcome whose bounce is not among the messages of its torn batch does not count.

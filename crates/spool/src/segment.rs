@@ -49,6 +49,8 @@ pub(crate) enum Standing {
     Blank,
     /// A good header; `damaged` if the other slot could not be read though it had been written.
     Good { header: Header, damaged: bool },
+    /// The header in force rotted; the first record tells of its use, and the other slot of the rest.
+    Outlived { header: Header, found: Use },
     /// Written by another version of the format.
     Version(u32),
     /// Both slots had been written and neither can be read.
@@ -116,8 +118,12 @@ impl Header {
             }
         }
         Ok(match best {
-            Some(header) => Standing::Good { header, damaged },
-            None if damaged => Standing::Unreadable,
+            Some(header) => match first_use(file)?.filter(|found| found.number > header.last_number) {
+                Some(found) => Standing::Outlived { header, found },
+                None => Standing::Good { header, damaged },
+            },
+            // Zeros may be what is left of a header too.
+            None if damaged || first_use(file)?.is_some() => Standing::Unreadable,
             None => Standing::Blank,
         })
     }
@@ -174,6 +180,11 @@ pub(crate) fn look_for_record(file: &dyn DiskFile, offset: u64, end: u64) -> Opt
     read_record(file, offset, end).or_else(again).ok().flatten()
 }
 
+/// The use that the first record names; it tells where a header cannot.
+pub(crate) fn first_use(file: &dyn DiskFile) -> io::Result<Option<Use>> {
+    Ok(look_for_record(file, DATA_OFFSET, file.len()?).map(|(frame, _)| frame.segment))
+}
+
 /// The next place from `offset` on where a record of the use begins whole.
 pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: Use) -> Option<(u64, Frame)> {
     const WINDOW: u64 = 1 << 20;
@@ -182,16 +193,18 @@ pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: U
     while start + FRAME_BYTES as u64 <= end {
         window.resize(WINDOW.min(end - start) as usize, 0);
         read_lossy(file, &mut window, start);
-        for (place, bytes) in (start..).step_by(RECORD_ALIGN as usize).zip(window.chunks_exact(RECORD_ALIGN as usize)) {
-            if bytes.starts_with(&MAGIC)
+        let last = window.len() - FRAME_BYTES;
+        for at in (0..=last).step_by(RECORD_ALIGN as usize) {
+            let place = start + at as u64;
+            // Old mail may be full of frames that claim much: nothing is read for them.
+            if window[at..].starts_with(&MAGIC)
+                && Frame::read(&window[at..]).is_some_and(|frame| frame.segment == segment && frame.place == place)
                 && let Some((frame, _)) = look_for_record(file, place, end)
-                && frame.segment == segment
             {
                 return Some((place, frame));
             }
         }
-        start += window.len() as u64;
-        start = start.next_multiple_of(RECORD_ALIGN);
+        start += (last as u64 + 1).next_multiple_of(RECORD_ALIGN);
     }
     None
 }

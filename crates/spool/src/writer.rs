@@ -143,6 +143,9 @@ impl<'a> Writer<'a> {
     /// Writes one batch into the open segment, which has room for it, and tells everybody in it.
     fn commit(&mut self, mut submissions: Vec<Submission>) {
         let Some(open) = &mut self.open else { return };
+        if self.lane.sync_failed.swap(false, Relaxed) {
+            return self.give_up(&io::Error::other("a sync failed"), submissions);
+        }
         refresh_copies(self.lane, &mut submissions);
         let batch = Batch::seal(open, &mut submissions);
         let start = Instant::now();
@@ -209,7 +212,14 @@ impl<'a> Writer<'a> {
     /// Nothing of the batch is acknowledged, and the segment is done with.
     fn give_up(&mut self, error: &io::Error, submissions: Vec<Submission>) {
         let open = self.open.take().expect("a batch failed in the open segment");
-        self.lane.yard().ledger.segment(open.slot).stage = Stage::Broken;
+        let mut yard = self.lane.yard();
+        yard.ledger.segment(open.slot).stage = Stage::Broken;
+        for item in submissions.iter().flat_map(|submission| &submission.items) {
+            if let Effect::Relocate(head) = &item.effect {
+                yard.ledger.haunt(head.sequence, open.segment.number);
+            }
+        }
+        drop(yard);
         self.lane.counters.batches_failed.fetch_add(1, Relaxed);
         self.lane.tell(Event::BatchFailed {
             lane: self.lane.number,
@@ -222,10 +232,15 @@ impl<'a> Writer<'a> {
 
     fn sync_relaxed(&mut self) {
         let Some(open) = &mut self.open else { return };
-        if open.unsynced_since.take().is_some()
-            && let Err(error) = open.lease.0.sync()
-        {
-            self.give_up(&error, Vec::new());
+        if open.unsynced_since.take().is_none() {
+            return;
+        }
+        let synced = open.lease.0.sync();
+        let failed_before = self.lane.sync_failed.swap(false, Relaxed);
+        match synced {
+            Err(error) => self.give_up(&error, Vec::new()),
+            Ok(()) if failed_before => self.give_up(&io::Error::other("a sync failed"), Vec::new()),
+            Ok(()) => {}
         }
     }
 
