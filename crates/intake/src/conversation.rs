@@ -1,5 +1,6 @@
 //! One client's conversation: the protocol machine asks, the desk answers, the transaction gathers.
 
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -83,7 +84,10 @@ impl Intake {
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
             Resolution::Remote(_) if self.trusted => return Err(replies::NO_ROUTE),
             Resolution::Remote(_) => return Err(replies::RELAY_DENIED),
-            Resolution::Unavailable(_) => return Err(replies::DIRECTORY_DOWN),
+            Resolution::Unavailable(why) => {
+                self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
+                return Err(replies::DIRECTORY_DOWN);
+            }
             Resolution::TooDeep | Resolution::TooMany if is_postmaster(asked) => vec![own_mailbox(asked)],
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
@@ -124,7 +128,7 @@ impl Intake {
         let (recipients, size) = (recipients.into_list(), body.len());
         let (content, _held) = match body.finish().await {
             Ok(finished) => finished,
-            Err(error) => return replies::unwritable(&error),
+            Err(error) => return self.unwritten(id, &error),
         };
         let client = Client { address: self.session.peer().address, helo: self.session.helo().into() };
         let fact = Fact::Received {
@@ -160,6 +164,18 @@ impl Intake {
         self.desk.spool.submit(vec![message], done);
         // No answer comes only where the spool is gone.
         answer.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    fn unwritten(&self, id: QueueId, error: &io::Error) -> Reply {
+        self.desk.troubles.report(format_args!("the body of {id} could not be written to a file: {error}"));
+        replies::unwritable(error)
+    }
+
+    /// The message is lost, which the client hears at its end.
+    fn fail(&mut self, reply: Reply) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.failed = Some(reply);
+        }
     }
 
     fn log_refusal(&self, stage: &'static str, address: Option<Address>, reply: Reply) {
@@ -203,7 +219,11 @@ impl Conversation for Intake {
             && transaction.failed.is_none()
         {
             let relieved = body.relieve(&self.desk.spool, transaction.id).await;
-            transaction.failed = relieved.err().map(|error| replies::unwritable(&error));
+            if let Err(error) = relieved {
+                let id = transaction.id;
+                let reply = self.unwritten(id, &error);
+                self.fail(reply);
+            }
         }
     }
 

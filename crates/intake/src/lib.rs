@@ -16,6 +16,7 @@ mod conversation;
 mod recipients;
 mod replies;
 mod trace;
+mod troubles;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use tokio::net::TcpStream;
 pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
+pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
 pub type Networks = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -44,6 +46,8 @@ pub struct Desk {
     pub directory: Arc<Directory>,
     /// Where facts are written.
     pub journal: Arc<dyn Journal>,
+    /// Where the operator hears what clients are not told.
+    pub troubles: Troubles,
     /// Counts sessions.
     pub gate: Arc<Gate>,
     /// Who may send to other people's domains, and is not limited as a single client.

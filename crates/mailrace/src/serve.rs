@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Networks};
+use intake::{Answers, BodyMemory, Counter, Desk, Networks, Troubles};
 use lookup::directory::{self, Directory};
 use mail::{Address, Journal};
 use net::{Gate, GateLimits, Stop, Stopper};
@@ -203,6 +203,7 @@ impl House {
             spool: self.spool.clone(),
             directory: self.directory.clone(),
             journal: self.log.clone() as Arc<dyn Journal>,
+            troubles: troubles(self.log.clone()),
             gate,
             relays: networks(&config.relay.networks),
             normalised: networks(&config.smtp.normalise_bare_newlines_from),
@@ -281,6 +282,11 @@ fn directory(config: &Config) -> anyhow::Result<Directory> {
         transport: domain.transport.clone(),
     };
     Ok(Directory::new(config.domains.iter().map(domain).collect(), directory::Limits::default()))
+}
+
+/// Tells of what went wrong for clients as warnings.
+fn troubles(log: Arc<Log>) -> Troubles {
+    Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
 }
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
