@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use lookup::directory::{Final, Resolution};
-use mail::{Address, Client, Envelope, Fact, QueueId, Reply, Timestamp};
+use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Timestamp};
 use net::Conversation;
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
@@ -31,6 +31,8 @@ struct Transaction {
     recipients: Recipients,
     /// From DATA on.
     body: Option<Incoming>,
+    /// The Received line may name what is beyond ASCII (RFC 6531 section 3.7.3).
+    trace_is_ascii: bool,
     /// The body could not be written; said at the end of the data, and no more of it is taken.
     failed: Option<Reply>,
 }
@@ -71,8 +73,14 @@ impl Intake {
             return Err(replies::DISK_SHORT);
         }
         let id = self.desk.spool.begin();
-        self.transaction =
-            Some(Box::new(Transaction { id, mail, recipients: Recipients::default(), body: None, failed: None }));
+        self.transaction = Some(Box::new(Transaction {
+            id,
+            mail,
+            recipients: Recipients::default(),
+            body: None,
+            trace_is_ascii: true,
+            failed: None,
+        }));
         Ok(())
     }
 
@@ -113,14 +121,16 @@ impl Intake {
             recipient,
             now: now(),
         };
-        body.append(trace.line().as_bytes());
+        let line = trace.line();
+        transaction.trace_is_ascii = line.is_ascii();
+        body.append(line.as_bytes());
         Ok(())
     }
 
     /// End of data: the message goes to the spool, and the answer waits for it.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
         let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        let Transaction { id, mail, recipients, body, failed } = *transaction;
+        let Transaction { id, mail, recipients, body, trace_is_ascii, failed } = *transaction;
         if let Some(reply) = failed {
             return reply;
         }
@@ -150,7 +160,8 @@ impl Intake {
             ret: mail.ret,
             envid: mail.envid,
         };
-        match self.commit(Entry::Message { id, envelope, content, flags: end.flags }).await {
+        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
+        match self.commit(Entry::Message { id, envelope, content, flags }).await {
             Ok(()) => {
                 self.desk.journal.write(fact);
                 replies::kept(id)
