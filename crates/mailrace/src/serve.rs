@@ -310,7 +310,8 @@ fn start_workers(
     end: &Stop,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let count = match config.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
+        // The spool, the couriers and the network itself need processors too.
+        0 => thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2)),
         count => count,
     };
     (0..count).map(|number| start_worker(number, doors, desk, stop, end)).collect()
