@@ -1,0 +1,206 @@
+//! A server on a port of its own, with a real spool in a folder of its own, and a client to talk to it.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use intake::{Answers, BodyMemory, Counter, Desk, Troubles};
+use lookup::directory::{self, Directory, Domain};
+use lookup::{Answer, Table};
+use mail::{Fact, Journal};
+use net::{Gate, GateLimits, Stopper};
+use protocol::smtp::server::{Config as Machine, Flavor, Limits};
+use spool::{Disk, Folder, Stored};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+/// A server that works until it is dropped.
+pub(crate) struct Server {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) stopper: Stopper,
+    /// What the operator heard.
+    pub(crate) heard: Arc<Mutex<Vec<String>>>,
+    pub(crate) folder: TempDir,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts one whose desk was changed so before.
+    pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
+        let folder = TempDir::new().unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let mut desk = desk(&folder, heard.clone());
+        change(&mut desk);
+        let (desk, answers) = (Arc::new(desk), Answers::default());
+        tokio::spawn(answers.clone().hand_on());
+        let machine = Machine { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers };
+        let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stopper, stop) = Stopper::new();
+        let session_stop = stop.clone();
+        let session =
+            move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
+        tokio::spawn(net::accept(listener, stop, session));
+        Server { desk, stopper, heard, folder, address }
+    }
+
+    /// Connects and takes the first line.
+    pub(crate) async fn connect(&self) -> (Client, String) {
+        let mut client = Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()));
+        let banner = client.reply().await;
+        (client, banner)
+    }
+
+    /// A client that was greeted.
+    pub(crate) async fn client(&self) -> Client {
+        let (mut client, banner) = self.connect().await;
+        assert!(banner.starts_with("220 "), "{banner}");
+        client.expect("HELO client.example", "250").await;
+        client
+    }
+
+    /// The only message that was kept.
+    pub(crate) fn message(&self) -> Stored {
+        let ids = self.desk.spool.ids();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        self.desk.spool.message(ids[0]).unwrap()
+    }
+}
+
+/// The bytes of a message after its Received line.
+pub(crate) fn text_of(message: &Stored) -> Vec<u8> {
+    let mut bytes = vec![0; message.body.len() as usize];
+    assert_eq!(message.body.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes.starts_with(b"Received: from client.example ([127.0.0.1])\r\n\tby mx.example.org"));
+    let date_ends = bytes.windows(8).position(|window| window == b" +0000\r\n").unwrap() + 8;
+    bytes.split_off(date_ends)
+}
+
+/// A client that waits for each reply.
+pub(crate) struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).await.unwrap();
+    }
+
+    /// The next line.
+    pub(crate) async fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await.unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Sends a command, and is told something that begins so.
+    pub(crate) async fn expect(&mut self, command: &str, start: &str) {
+        self.send(format!("{command}\r\n").as_bytes()).await;
+        let reply = self.reply().await;
+        assert!(reply.starts_with(start), "{command}: expected {start}, found {reply:?}");
+    }
+
+    /// MAIL, RCPT and DATA.
+    pub(crate) async fn begin(&mut self, recipients: &[&str]) {
+        self.expect("MAIL FROM:<a@client.example>", "250").await;
+        for recipient in recipients {
+            self.expect(&format!("RCPT TO:<{recipient}>"), "250").await;
+        }
+        self.expect("DATA", "354").await;
+    }
+
+    /// The whole of a short message.
+    pub(crate) async fn deliver(&mut self, recipients: &[&str]) {
+        self.begin(recipients).await;
+        self.expect("Subject: x\r\n\r\nx\r\n.", "250 2.0.0").await;
+    }
+
+    /// Closes this side, and waits until the server closes its own.
+    pub(crate) async fn end(mut self) -> String {
+        self.0.get_mut().shutdown().await.unwrap();
+        self.until_closed().await
+    }
+
+    /// What comes until the server closes.
+    pub(crate) async fn until_closed(&mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).await.unwrap();
+        rest
+    }
+}
+
+fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>) -> Desk {
+    let disk: Arc<dyn Disk> = Arc::new(Folder::open(folder.path()).unwrap());
+    let config = spool::Config { segment_bytes: 4 << 20, spare_segments: 0, ..spool::Config::default() };
+    let gate = Gate::new(GateLimits { sessions_max: 4, sessions_per_client_max: 2 });
+    Desk {
+        spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
+        directory: directory(),
+        journal: Arc::new(NoJournal),
+        troubles: Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned())),
+        gate,
+        relays: Arc::new(|_| false),
+        normalised: Arc::new(|_| false),
+        memory: BodyMemory::new(1 << 20, 256 << 10),
+        expanded_recipients_max: 10,
+        message_wait_max: Duration::ZERO,
+        disk_is_short: AtomicBool::new(false),
+        postmaster: "postmaster@example.org".parse().unwrap(),
+        hostname: "mx.example.org".into(),
+    }
+}
+
+struct NoJournal;
+
+impl Journal for NoJournal {
+    fn write(&self, _fact: Fact) {}
+}
+
+/// Bob and Carol live at example.org; down.example cannot be asked.
+fn directory() -> Arc<Directory> {
+    let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
+    let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
+    let aliases = HashMap::from([
+        ("postmaster@example.org", found(&["admin@elsewhere.example"])),
+        ("postmaster@open.example", found(&["admin@elsewhere.example", "root@open.example"])),
+        ("bob@example.org", found(&["bob@example.org"])),
+        ("robert@example.org", found(&["bob@example.org"])),
+        ("away@example.org", found(&["away@elsewhere.example"])),
+        ("six@example.org", Answer::Found(people("six", 6))),
+        ("eleven@example.org", Answer::Found(people("eleven", 11))),
+    ]);
+    let mailboxes = HashMap::from([("bob@example.org", found(&[])), ("carol@example.org", found(&[]))]);
+    let aliases: Option<Arc<dyn Table>> = Some(Arc::new(Told("aliases", aliases)));
+    let down = Told("down", HashMap::from([("x@down.example", Answer::Unavailable("no cable".to_owned()))]));
+    let domain = |name: &str, mailboxes, aliases| Domain {
+        name: name.into(),
+        mailboxes,
+        aliases,
+        catch_all: None,
+        delimiter: None,
+        transport: "maildir".into(),
+    };
+    let domains = vec![
+        domain("example.org", Some(Arc::new(Told("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
+        domain("open.example", None, aliases),
+        domain("down.example", Some(Arc::new(down)), None),
+        domain("例子.example", None, None),
+    ];
+    Arc::new(Directory::new(domains, directory::Limits::default()))
+}
+
+/// A table that was told its answers.
+struct Told(&'static str, HashMap<&'static str, Answer>);
+
+impl Table for Told {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> lookup::Answers<'a> {
+        let answers = keys.iter().map(|key| self.1.get(key).cloned().unwrap_or(Answer::NotFound)).collect();
+        Box::pin(std::future::ready(answers))
+    }
+}

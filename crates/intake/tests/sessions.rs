@@ -1,0 +1,177 @@
+//! Whole sessions over TCP, with a real spool under them: what a client is told, and what is kept.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use intake::BodyMemory;
+use server::{Server, text_of};
+use spool::Stored;
+
+fn recipients(message: &Stored) -> Vec<&str> {
+    message.envelope.recipients.iter().map(|recipient| recipient.address.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_message_is_kept_with_its_trace() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.deliver(&["robert@example.org"]).await;
+    let message = server.message();
+    assert_eq!(recipients(&message), ["bob@example.org"]);
+    assert_eq!(message.envelope.recipients[0].original.as_ref().map(|a| a.as_str()), Some("robert@example.org"));
+    assert_eq!(text_of(&message), b"Subject: x\r\n\r\nx\r\n");
+    assert!(!message.body.flags().eight_bit);
+}
+
+#[tokio::test]
+async fn sessions_are_limited_and_strangers_each_for_themselves() {
+    let server = Server::start(|_| {});
+    let (first, _second) = (server.client().await, server.client().await);
+    let (mut third, banner) = server.connect().await;
+    assert!(banner.starts_with("421 4.7.0 "), "{banner}");
+    assert_eq!(third.until_closed().await, "");
+    first.end().await;
+    server.client().await;
+}
+
+#[tokio::test]
+async fn those_who_are_trusted_are_limited_all_together() {
+    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(server.client().await);
+    }
+    let (_, banner) = server.connect().await;
+    assert!(banner.starts_with("421 4.3.2 "), "{banner}");
+}
+
+#[tokio::test]
+async fn memory_is_short_at_data_and_not_before() {
+    let server = Server::start(|desk| desk.memory = BodyMemory::new(0, 0));
+    let (mut first, mut second) = (server.client().await, server.client().await);
+    first.begin(&["bob@example.org"]).await;
+    second.expect("MAIL FROM:<a@client.example>", "250").await;
+    second.expect("RCPT TO:<bob@example.org>", "250").await;
+    second.expect("DATA", "452 4.3.1 ").await;
+    second.expect("DATA", "503").await;
+    first.expect(".", "250").await;
+    second.deliver(&["bob@example.org"]).await;
+}
+
+#[tokio::test]
+async fn a_short_disk_takes_no_new_mail() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    server.desk.disk_is_short.store(true, Relaxed);
+    client.expect("MAIL FROM:<a@client.example>", "452 4.3.1 ").await;
+    server.desk.disk_is_short.store(false, Relaxed);
+    client.deliver(&["bob@example.org"]).await;
+}
+
+#[tokio::test]
+async fn recipients_are_told_apart() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<nobody@example.org>", "550 5.1.1 ").await;
+    client.expect("RCPT TO:<bob@elsewhere.example>", "550 5.7.1 ").await;
+    client.expect("RCPT TO:<away@example.org>", "550 5.4.4 ").await;
+    client.expect("RCPT TO:<x@down.example>", "451 4.3.0 ").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+    let heard = server.heard.lock().unwrap();
+    assert_eq!(*heard, ["the directory cannot say who <x@down.example> is: no cable"]);
+}
+
+#[tokio::test]
+async fn the_postmaster_always_gets_mail() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.deliver(&["PostMaster", "postmaster@open.example"]).await;
+    assert_eq!(recipients(&server.message()), ["postmaster@example.org", "root@open.example"]);
+}
+
+#[tokio::test]
+async fn aliases_count_by_whom_they_stand_for() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<eleven@example.org>", "452 4.5.3 ").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+    client.expect("RCPT TO:<robert@example.org>", "250").await;
+    client.expect("RCPT TO:<six@example.org>", "250").await;
+    client.expect("RCPT TO:<six@example.org>", "250").await;
+    client.expect("RCPT TO:<carol@example.org>", "250").await;
+    client.expect("RCPT TO:<a@open.example>", "250").await;
+    client.expect("RCPT TO:<b@open.example>", "250").await;
+    client.expect("RCPT TO:<c@open.example>", "452 4.5.3 ").await;
+    client.expect("DATA", "354").await;
+    client.expect(".", "250").await;
+    let message = server.message();
+    let names = recipients(&message);
+    assert_eq!(names.len(), 10);
+    assert_eq!((names[0], names[7], names[9]), ("bob@example.org", "carol@example.org", "b@open.example"));
+}
+
+#[tokio::test]
+async fn a_large_message_goes_through_a_file_byte_for_byte() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    let lines = (0..40_000).map(|n| format!("line {n:06} {}\r\n", "x".repeat(n % 130)));
+    let text = format!("Subject: large\r\n\r\n{}", lines.collect::<String>());
+    assert!(text.len() > 3_000_000);
+    client.begin(&["bob@example.org"]).await;
+    client.send(text.as_bytes()).await;
+    client.expect(".", "250").await;
+    assert_eq!(body_files(&server), 1);
+    assert!(text_of(&server.message()) == text.as_bytes());
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.begin(&["bob@example.org"]).await;
+    client.send(&b"x".repeat(78).into_iter().chain(*b"\r\n").collect::<Vec<u8>>().repeat(8000)).await;
+    assert_eq!(client.end().await, "");
+    assert!(server.desk.spool.ids().is_empty());
+    // The file goes on another thread, and nobody tells when.
+    while body_files(&server) > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn body_files(server: &Server) -> usize {
+    let entries = std::fs::read_dir(server.folder.path()).unwrap();
+    entries.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("body-")).count()
+}
+
+#[tokio::test]
+async fn a_stop_lets_a_message_end_and_no_other_begin() {
+    let server = Server::start(|_| {});
+    let (mut idle, mut busy) = (server.client().await, server.client().await);
+    busy.begin(&["bob@example.org"]).await;
+    server.stopper.stop();
+    assert!(idle.until_closed().await.starts_with("421 4.3.2 "));
+    busy.expect("x\r\n.", "250").await;
+    assert!(busy.until_closed().await.starts_with("421 4.3.2 "));
+    drop((idle, busy));
+    server.stopper.all_gone().await;
+    server.message();
+}
+
+#[tokio::test]
+async fn a_recipient_beyond_ascii_makes_the_trace_so() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.send(b"EHLO client.example\r\n").await;
+    while client.reply().await.starts_with("250-") {}
+    client.expect("MAIL FROM:<a@client.example> SMTPUTF8", "250").await;
+    client.expect("RCPT TO:<用户@例子.example>", "250").await;
+    client.expect("DATA", "354").await;
+    client.expect("x\r\n.", "250").await;
+    assert!(server.message().body.flags().eight_bit);
+}
