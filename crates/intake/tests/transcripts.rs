@@ -1,0 +1,262 @@
+//! Plays the transcripts of the protocol over TCP: the machine under the driver that sessions have, with a desk that
+//! answers by the script. What the machine says must be the same as in memory, where `protocol` plays them.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../../protocol/tests/transcript/mod.rs"]
+mod transcript;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mail::{BodyFlags, Enhanced, Reply, Timestamp};
+use net::{Conversation, Stopper};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use transcript::{Event, Step, Transcript, duration};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn every_transcript_holds_over_tcp() {
+    let transcripts = Transcript::all();
+    assert!(transcripts.len() > 15, "the transcripts are there");
+    for transcript in transcripts {
+        Run::play(&transcript).await;
+    }
+}
+
+/// What the desk shares with the runner.
+#[derive(Default)]
+struct Shared {
+    script: HashMap<String, Reply>,
+    /// What became of mail and was not named yet: messages with their bytes, and abandoned transactions.
+    outcomes: Vec<(String, Vec<u8>)>,
+}
+
+/// The machine and a desk that answers by the script.
+struct Scripted {
+    session: Session,
+    body: Vec<u8>,
+    kept: usize,
+    shared: Arc<Mutex<Shared>>,
+    /// Bytes of the client that were worked on.
+    heard: watch::Sender<usize>,
+}
+
+impl Scripted {
+    fn answer(&mut self, question: Question) -> Answer {
+        let (kind, address) = match &question {
+            Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
+            Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            Question::Data => ("data", None),
+            Question::Message(_) => ("message", None),
+        };
+        let mut shared = self.shared.lock().unwrap();
+        let exact = format!("{kind} {}", address.unwrap_or_default());
+        let reply = shared.script.get(exact.trim_end()).or_else(|| shared.script.get(kind)).cloned();
+        let Question::Message(end) = question else { return reply.map_or(Answer::Accept, Answer::Refuse) };
+        let text = format!("message {}{}", self.session.protocol_name(), notes(end.flags));
+        shared.outcomes.push((text, std::mem::take(&mut self.body)));
+        self.kept += 1;
+        let kept = Reply::new(250, Enhanced(2, 0, 0), format!("kept as {}", self.kept));
+        Answer::Done(reply.unwrap_or(kept))
+    }
+}
+
+fn notes(flags: BodyFlags) -> String {
+    let notes = [(flags.eight_bit, " 8bit"), (flags.dot_lines, " dots"), (!flags.ends_in_crlf, " unfinished")];
+    notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect()
+}
+
+impl Conversation for Scripted {
+    fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
+        self.session.handle_input(now, input, &mut self.body);
+        self.heard.send_modify(|heard| *heard += input.len());
+    }
+
+    fn handle_end(&mut self, _now: Timestamp) {
+        self.session.handle_end();
+    }
+
+    fn handle_timeout(&mut self, now: Timestamp) {
+        self.session.handle_timeout(now);
+    }
+
+    fn handle_stop(&mut self, now: Timestamp) {
+        self.session.handle_shutdown(now);
+    }
+
+    async fn work(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                Action::Ask(question) => {
+                    let answer = self.answer(question);
+                    self.session.handle_answer(net::steady_now(), answer, &mut self.body);
+                }
+                Action::Abandon => {
+                    self.body.clear();
+                    self.shared.lock().unwrap().outcomes.push(("abandoned".to_owned(), Vec::new()));
+                }
+                Action::Refused { .. } => {}
+            }
+        }
+    }
+
+    fn output(&self) -> &[u8] {
+        self.session.output()
+    }
+
+    fn handle_sent(&mut self, count: usize) {
+        self.session.handle_sent(count);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.session.poll_deadline()
+    }
+
+    fn wants_close(&self) -> bool {
+        self.session.wants_close()
+    }
+}
+
+/// A transcript's client.
+struct Run<'a> {
+    transcript: &'a Transcript,
+    stream: BufReader<TcpStream>,
+    shared: Arc<Mutex<Shared>>,
+    heard: watch::Receiver<usize>,
+    sent: usize,
+    stopper: Stopper,
+    session: JoinHandle<()>,
+}
+
+impl<'a> Run<'a> {
+    async fn play(transcript: &'a Transcript) {
+        let mut run = Run::start(transcript).await;
+        for step in &transcript.steps {
+            let place = format!("{}.smtp:{}", transcript.name, step.line);
+            let played = tokio::time::timeout(PATIENCE, run.step(step, &place)).await;
+            assert!(played.is_ok(), "{place}: nothing happens");
+        }
+        run.check_all_expected("the end");
+        let left = std::mem::take(&mut run.shared.lock().unwrap().outcomes);
+        assert_eq!(left, [], "{}.smtp: outcomes that are not named", transcript.name);
+        drop(run.stream);
+        run.session.await.unwrap();
+    }
+
+    async fn start(transcript: &'a Transcript) -> Run<'a> {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let (config, peer) = settings(transcript);
+        let (sender, heard) = watch::channel(0);
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let session = Session::new(Arc::new(config), peer, net::steady_now());
+        let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), heard: sender };
+        let (stopper, stop) = Stopper::new();
+        let session = tokio::spawn(async move { net::drive(accepted, stop, &mut scripted).await });
+        Run { transcript, stream: BufReader::new(stream), shared, heard, sent: 0, stopper, session }
+    }
+
+    async fn step(&mut self, step: &Step, place: &str) {
+        match &step.event {
+            Event::Line(line) => assert_eq!(self.next_line().await, *line, "{place}"),
+            Event::Prefix(prefix) => {
+                let line = self.next_line().await;
+                assert!(line.starts_with(prefix), "{place}: expected {prefix}..., found {line:?}");
+            }
+            Event::Closed => {
+                let mut rest = Vec::new();
+                self.stream.read_to_end(&mut rest).await.unwrap();
+                assert_eq!(rest.escape_ascii().to_string(), "", "{place}: output that was not expected");
+            }
+            Event::Outcome { text, body } => self.check_outcome(text, body, place),
+            Event::Script { question, code, enhanced: (class, subject, detail), text } => {
+                let reply = Reply::new(*code, Enhanced(*class, *subject, *detail), text.clone());
+                self.shared.lock().unwrap().script.insert(question.clone(), reply);
+            }
+            event => {
+                self.check_all_expected(place);
+                self.happen(event).await;
+            }
+        }
+    }
+
+    async fn happen(&mut self, event: &Event) {
+        match event {
+            Event::Send(bytes) => {
+                self.stream.get_mut().write_all(bytes).await.unwrap();
+                self.sent += bytes.len();
+                // A session that is over hears no more.
+                let _ = self.heard.wait_for(|heard| *heard >= self.sent).await;
+            }
+            Event::End => self.stream.get_mut().shutdown().await.unwrap(),
+            Event::Shutdown => self.stopper.stop(),
+            Event::Wait(span) => {
+                tokio::time::pause();
+                tokio::time::advance(*span).await;
+                tokio::time::resume();
+            }
+            _ => {}
+        }
+    }
+
+    /// Messages and abandoned transactions are named in order; the other outcomes are not looked at here.
+    fn check_outcome(&self, text: &str, body: &[u8], place: &str) {
+        if text != "abandoned" && !text.starts_with("message") {
+            return;
+        }
+        let mut shared = self.shared.lock().unwrap();
+        assert!(!shared.outcomes.is_empty(), "{place}: nothing became of the mail");
+        let (found_text, found_body) = shared.outcomes.remove(0);
+        assert_eq!(found_text, text, "{place}");
+        assert_eq!(found_body.escape_ascii().to_string(), body.escape_ascii().to_string(), "{place}");
+    }
+
+    fn check_all_expected(&self, place: &str) {
+        let mut unread = [0; 512];
+        let count = self.stream.get_ref().try_read(&mut unread).unwrap_or(0);
+        let output = [self.stream.buffer(), &unread[..count]].concat();
+        let name = &self.transcript.name;
+        assert_eq!(output.escape_ascii().to_string(), "", "{name}.smtp: {place}: output that was not expected");
+    }
+
+    async fn next_line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).await.unwrap();
+        String::from_utf8(line.strip_suffix(b"\r\n").unwrap_or(&line).to_vec()).unwrap()
+    }
+}
+
+fn settings(transcript: &Transcript) -> (Config, Peer) {
+    let mut config = Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+    let mut peer = Peer { address: None, normalise_bare_newlines: false };
+    let limits = &mut config.limits;
+    for (name, value) in &transcript.settings {
+        let number = || value.parse::<u32>().expect("a limit is a number");
+        let span = || duration(value).expect("a time has a unit");
+        match name.as_str() {
+            "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
+            "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
+            "commands_max" => limits.commands_max = number(),
+            "errors_max" => limits.errors_max = number(),
+            "recipients_max" => limits.recipients_max = number() as usize,
+            "message_octets_max" => limits.message_octets_max = number().into(),
+            "header_octets_max" => limits.header_octets_max = number().into(),
+            "received_max" => limits.received_max = number(),
+            "session_time_max" => limits.session_time_max = span(),
+            "idle_time_max" => limits.idle_time_max = span(),
+            _ => panic!("{}.smtp: no setting is called {name}", transcript.name),
+        }
+    }
+    (config, peer)
+}
