@@ -1,19 +1,39 @@
-//! Any bytes are a database that answers every key, or are refused; nothing panics and every lookup ends.
+//! A database that was edited anywhere answers every key, or is refused; nothing panics and every lookup ends.
+//! The input is a list of edits: a place of two bytes and what to put there. The rest of it is appended.
 
 #![no_main]
 
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 
 use libfuzzer_sys::fuzz_target;
 use lookup::Table;
-use lookup::cdb::Cdb;
+use lookup::cdb::{self, Cdb};
 
-fuzz_target!(|bytes: &[u8]| {
-    let Ok(table) = Cdb::from_bytes("fuzz", bytes.to_vec()) else { return };
-    // The first record's key, where a seed has it, so that changes to its tables are searched.
-    let first = bytes.get(2056..2059).and_then(|key| str::from_utf8(key).ok()).unwrap_or_default();
-    let keys = [first, "", "key"];
+const EDITS_MAX: usize = 64;
+
+/// A database of a few records, made once.
+static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let folder = std::env::temp_dir();
+    let (text, made) = (folder.join("fuzz.text"), folder.join(format!("fuzz-{}.cdb", std::process::id())));
+    std::fs::write(&text, "bob bob@example.org\nall bob, eve\neve eve@example.org\n").expect("a writable folder");
+    cdb::build(&text, &made).expect("a sound text");
+    let bytes = std::fs::read(&made).expect("it was just made");
+    let _ = std::fs::remove_file(&made);
+    bytes
+});
+
+fuzz_target!(|input: &[u8]| {
+    let mut bytes = SOUND.clone();
+    let edits = input.chunks_exact(3).take(EDITS_MAX);
+    for edit in edits {
+        let place = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % bytes.len();
+        bytes[place] = edit[2];
+    }
+    bytes.extend_from_slice(input.get(EDITS_MAX * 3..).unwrap_or_default());
+    let Ok(table) = Cdb::from_bytes("fuzz", bytes) else { return };
+    let keys = ["bob", "all", "eve", "", "nobody"];
     match pin!(table.lookup(&keys)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => assert_eq!(answers.len(), keys.len()),
         Poll::Pending => panic!("a table in memory must not wait"),
