@@ -4,5 +4,6 @@ mod book;
 mod crash;
 mod faults;
 mod hostile;
+mod reclaim;
 mod recovery;
 mod rig;
