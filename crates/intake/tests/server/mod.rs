@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A server that works until it is dropped.
 pub(crate) struct Server {
     pub(crate) desk: Arc<Desk>,
@@ -91,7 +94,7 @@ impl Client {
     /// The next line.
     pub(crate) async fn reply(&mut self) -> String {
         let mut line = String::new();
-        self.0.read_line(&mut line).await.unwrap();
+        tokio::time::timeout(PATIENCE, self.0.read_line(&mut line)).await.unwrap().unwrap();
         line.trim_end().to_owned()
     }
 
@@ -126,7 +129,7 @@ impl Client {
     /// What comes until the server closes.
     pub(crate) async fn until_closed(&mut self) -> String {
         let mut rest = String::new();
-        self.0.read_to_string(&mut rest).await.unwrap();
+        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut rest)).await.unwrap().unwrap();
         rest
     }
 }
