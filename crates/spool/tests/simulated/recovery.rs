@@ -2,7 +2,7 @@
 //! tries to look like the log.
 
 use mail::QueueId;
-use sim::{Kind, SECTOR};
+use sim::{EIO, Kind, SECTOR};
 use spool::{CommitError, State};
 
 use crate::book::{Book, Found};
@@ -235,8 +235,8 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
     rig.close();
 }
 
-/// Its last word counts one recipient, as all outcomes do, and was the same for a message of which one recipient was
-/// delivered before: after a restart the other one was attempted again.
+/// Its last word stands at the first recipient. Where that one's outcome was final before, a restart passed the word
+/// by, and the other recipient's turn came again.
 #[test]
 fn a_message_that_was_set_aside_after_a_first_delivery_does_not_come_back() {
     let disk = sim::Disk::new(SEED);
@@ -275,9 +275,32 @@ fn setting_aside_that_failed_for_want_of_room_is_repeated_whole() {
     rig.close();
 }
 
+/// The failure was passed over, and the next start swept the body away as one that nobody claims.
+#[test]
+fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
+    let disk = sim::Disk::new(SEED);
+    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let id = rig.accept_spilled(2000, 1).unwrap();
+    let bytes = rig.book.letter(id).bytes.clone();
+    // The first change of names is that of the record.
+    disk.fail(Kind::Rename, 1..2, EIO);
+    assert!(matches!(set_aside(&rig, id), Err(CommitError::Failed(_))));
+    assert_eq!(letter(&rig.spool, id).unwrap().bytes, bytes, "it is in the queue until its bytes are safe");
+    assert_eq!(set_aside(&rig, id), Ok(()));
+    rig.close();
+    for seed in 0..10 {
+        let after = disk.crash(seed);
+        let (spool, found) = open(&after, config(32 << 10)).unwrap();
+        assert!(found.is_empty());
+        close(spool, &after);
+        let kept = |name: &String| name.starts_with("aside-body-") && after.content(name).unwrap() == bytes;
+        assert!(after.names().iter().any(kept), "seed {seed}: {:?}", after.names());
+    }
+}
+
 fn set_aside(rig: &Rig, id: QueueId) -> Result<(), CommitError> {
     let (tell, told) = std::sync::mpsc::channel();
-    rig.spool.set_aside(id, "a test says so", Box::new(move |result| tell.send(result).unwrap()));
+    rig.spool.set_aside(id, "a test says so", Box::new(move |result| drop(tell.send(result))));
     told.recv_timeout(std::time::Duration::from_secs(20)).expect("it is answered")
 }
 
