@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mail::{Body, QueueId, SpoolId};
 
@@ -20,6 +21,9 @@ use crate::{CommitError, Config, Done, Event, ReadError, spill};
 /// Lower bits of a sequence number that count messages; the upper ones are the epoch, the count of starts,
 /// so that a number given before a crash is never given again.
 pub(crate) const COUNTER_BITS: u32 = 40;
+
+/// A busy writer lets a batch gather for so long: one sync for many costs each of them less than it waits.
+const GATHER_MAX: Duration = Duration::from_micros(500);
 
 pub(crate) struct Lane {
     pub(crate) disk: Arc<dyn Disk>,
@@ -58,8 +62,8 @@ pub(crate) struct Yard {
 #[derive(Default)]
 struct Inbox {
     waiting: Vec<Submission>,
-    /// The writer sleeps: whoever brings something wakes it, once.
-    asleep: bool,
+    /// The writer sleeps until so many wait: whoever brings the last of them wakes it. 0: it is awake.
+    wanted: usize,
     closed: bool,
 }
 
@@ -147,7 +151,10 @@ impl Lane {
             return self.refuse(submission, CommitError::Closed);
         }
         inbox.waiting.push(submission);
-        let wake = std::mem::take(&mut inbox.asleep);
+        let wake = inbox.wanted != 0 && inbox.waiting.len() >= inbox.wanted;
+        if wake {
+            inbox.wanted = 0;
+        }
         drop(inbox);
         if wake {
             self.inbox_filled.notify_one();
@@ -168,14 +175,15 @@ impl Lane {
     }
 
     /// All that waits, at least one; None when the lane is closed and nothing waits. `idle` is called before
-    /// waiting and says how long at the most; after that, an empty list comes back.
-    pub(crate) fn take(&self, idle: impl Fn() -> Option<std::time::Duration>) -> Option<Vec<Submission>> {
+    /// waiting and says how long at the most; after that, an empty list comes back. Where fewer than `crowd` wait, some
+    /// more get a moment to come.
+    pub(crate) fn take(&self, crowd: usize, idle: impl Fn() -> Option<Duration>) -> Option<Vec<Submission>> {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         while inbox.waiting.is_empty() {
             if inbox.closed {
                 return None;
             }
-            inbox.asleep = true;
+            inbox.wanted = 1;
             match idle() {
                 None => inbox = self.inbox_filled.wait(inbox).unwrap_or_else(PoisonError::into_inner),
                 Some(span) => {
@@ -187,7 +195,11 @@ impl Lane {
                 }
             }
         }
-        inbox.asleep = false;
+        if inbox.waiting.len() < crowd && !inbox.closed {
+            inbox.wanted = crowd;
+            inbox = self.inbox_filled.wait_timeout(inbox, GATHER_MAX).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        inbox.wanted = 0;
         Some(std::mem::take(&mut inbox.waiting))
     }
 

@@ -22,6 +22,9 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// Frame and head of a [`Commit`].
 const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
 
+/// From so many submissions in a batch on, the next one is given time to gather.
+const BUSY: usize = 8;
+
 /// The segment under the pen.
 struct Open {
     slot: Slot,
@@ -78,7 +81,9 @@ impl<'a> Writer<'a> {
 
     /// Works until the lane is closed and nothing waits.
     pub(crate) fn run(mut self) {
-        while let Some(waiting) = self.lane.take(|| self.idle_time()) {
+        let mut crowd = 0;
+        while let Some(waiting) = self.lane.take(crowd, || self.idle_time()) {
+            crowd = if waiting.len() >= BUSY { 2 * waiting.len() } else { 0 };
             if waiting.is_empty() {
                 self.sync_relaxed();
             }
