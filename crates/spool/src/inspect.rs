@@ -1,12 +1,21 @@
 //! Looking at a lane that no server runs on: what each segment holds, and whether all of it can be read.
 //! Nothing is written.
+//!
+//! A body in a file of its own is looked at only while the log says that some recipient waits for it: the file of a
+//! message that is done with is removed at any time, and nobody misses it.
 
-use crate::OpenError;
-use crate::disk::Disk;
-use crate::entry::MessageHead;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::entry::{MessageHead, OutcomeHead, SpilledRange, State, merge_states};
 use crate::record::Kind;
-use crate::scan::{Contents, body_crc};
+use crate::scan::{Contents, Listed, body_crc};
 use crate::segment::{self, Header, Standing};
+use crate::{OpenError, spill};
+
+/// Files are read in pieces of this size.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// What a lane's folder holds.
 #[derive(Clone, Debug, Default)]
@@ -41,17 +50,27 @@ pub fn inspect(disk: &dyn Disk, bodies: bool) -> Result<Inspection, OpenError> {
     let mut names = disk.list()?;
     names.sort_unstable();
     let mut inspection = Inspection::default();
+    let mut files = BodyFiles::default();
     for name in names {
         if segment::file_ordinal(&name).is_some() {
-            inspection.segments.push(inspect_segment(disk, name, bodies)?);
+            files.segment = inspection.segments.len();
+            inspection.segments.push(inspect_segment(disk, name, bodies.then_some(&mut files))?);
         } else if name.starts_with("aside-") {
             inspection.aside.push(name);
         }
     }
+    for (segment, damage) in files.damage(disk) {
+        inspection.segments[segment].damage.push(damage);
+    }
     Ok(inspection)
 }
 
-fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<SegmentReport, OpenError> {
+/// Reads one segment, and its bodies where there are `files` to gather.
+fn inspect_segment(
+    disk: &dyn Disk,
+    name: String,
+    mut files: Option<&mut BodyFiles>,
+) -> Result<SegmentReport, OpenError> {
     let file = disk.open(&name)?;
     let mut report = SegmentReport {
         name,
@@ -96,7 +115,8 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
             _ => {}
         }
         report.body_bytes += u64::from(listed.frame.body_len);
-        if bodies {
+        if let Some(files) = &mut files {
+            files.note(&listed);
             let crc = body_crc(&*file, listed.offset + listed.frame.body_offset(), listed.frame.body_len);
             if crc != Some(listed.frame.body_crc) {
                 let whose = MessageHead::read(listed.head).map(|head| format!(" of message {:x}", head.sequence));
@@ -105,4 +125,76 @@ fn inspect_segment(disk: &dyn Disk, name: String, bodies: bool) -> Result<Segmen
         }
     }
     Ok(report)
+}
+
+/// The bodies of a lane that have files of their own, and what became of recipients.
+#[derive(Default)]
+struct BodyFiles {
+    /// The segment that is being read, by its place in the report.
+    segment: usize,
+    /// By sequence number.
+    spilled: BTreeMap<u64, BodyFile>,
+    /// Of every message: an outcome may be found before the message that it is about.
+    states: HashMap<u64, Vec<(u32, State)>>,
+}
+
+struct BodyFile {
+    segment: usize,
+    range: SpilledRange,
+    recipients: usize,
+}
+
+impl BodyFiles {
+    fn note(&mut self, listed: &Listed<'_>) {
+        let message = || MessageHead::read(listed.head).filter(|_| listed.frame.kind == Kind::Message);
+        let outcome = || OutcomeHead::read(listed.head).filter(|_| listed.frame.kind == Kind::Outcome);
+        if let Some(head) = message() {
+            if let Some(range) = head.spilled {
+                let recipients = head.envelope.recipients.len();
+                self.spilled.insert(head.sequence, BodyFile { segment: self.segment, range, recipients });
+                merge_states(self.states.entry(head.sequence).or_default(), &head.states);
+            }
+        } else if let Some(head) = outcome() {
+            merge_states(self.states.entry(head.sequence).or_default(), &head.states);
+        }
+    }
+
+    /// What is wrong with files that somebody waits for, each with the segment that names it.
+    fn damage(&self, disk: &dyn Disk) -> Vec<(usize, String)> {
+        let waits = |(sequence, file): &(&u64, &BodyFile)| {
+            let states = self.states.get(sequence).map_or(&[][..], Vec::as_slice);
+            states.iter().filter(|(_, state)| state.is_final()).count() < file.recipients
+        };
+        let damage = |(sequence, file): (&u64, &BodyFile)| {
+            let name = spill::file_name(*sequence);
+            let fault = file_fault(disk, &name, file.range)?;
+            Some((file.segment, format!("the body of message {sequence:x} in {name}: {fault}")))
+        };
+        self.spilled.iter().filter(waits).filter_map(damage).collect()
+    }
+}
+
+fn file_fault(disk: &dyn Disk, name: &str, range: SpilledRange) -> Option<String> {
+    let read = || {
+        let file = disk.open(name)?;
+        let len = file.len()?;
+        // One of another length is not what was written, whatever is in it.
+        Ok((len, if len == range.len { file_crc(&*file, len)? } else { 0 }))
+    };
+    let read: io::Result<_> = read();
+    match read {
+        Err(error) => Some(error.to_string()),
+        Ok((len, _)) if len != range.len => Some(format!("{len} bytes, expected {}", range.len)),
+        Ok((_, crc)) if crc != range.digest => Some("not what was written".into()),
+        Ok(_) => None,
+    }
+}
+
+fn file_crc(file: &dyn DiskFile, len: u64) -> io::Result<u32> {
+    let mut buffer = vec![0; PIECE_BYTES.min(len) as usize];
+    (0..len).step_by(PIECE_BYTES as usize).try_fold(0, |crc, offset| {
+        let piece = &mut buffer[..PIECE_BYTES.min(len - offset) as usize];
+        read_exact_at(file, piece, offset)?;
+        Ok(crc32c::crc32c_append(crc, piece))
+    })
 }
