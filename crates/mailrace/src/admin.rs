@@ -318,7 +318,7 @@ fn human(entry: &Value) -> String {
         Some(until) => format!("waiting until {until}, {} attempts", entry["attempts"]),
         None => text("state"),
     };
-    let (id, accepted, size) = (text("id"), text("accepted"), &entry["size"]);
+    let (id, accepted, size) = (text("id"), text("accepted"), entry["size"].as_u64().unwrap_or_default());
     format!("{id}  {accepted}  {size:>9}  <{}> to <{}>: {state}", text("sender"), text("recipient"))
 }
 
