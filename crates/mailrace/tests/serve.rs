@@ -1,0 +1,310 @@
+//! The server as a process: what its operator sees of it, from the first start to the end.
+//!
+//! Each test has a server of its own, on a port that the system chose and in a folder that is gone afterwards. Where
+//! nothing tells of an event, it is looked for again and again until [`WAIT_MAX`].
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User, geteuid};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_mailrace");
+/// Makes [`large`] a body with a file of its own.
+const SPILL: &str = "[limits]\nspill_above = \"64KiB\"";
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A process that does not outlive its test, even one that fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Mostly it has ended by now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Server {
+    process: Process,
+    address: SocketAddr,
+    said: JoinHandle<String>,
+}
+
+impl Server {
+    /// Starts it on the configuration that is in the folder, and waits until it listens.
+    fn start(folder: &Path) -> Server {
+        let mut command = Command::new(BINARY);
+        let mut process = Process(command.arg("serve").current_dir(folder).stderr(Stdio::piped()).spawn().unwrap());
+        let mut stderr = BufReader::new(process.0.stderr.take().unwrap());
+        let mut said = String::new();
+        let address = loop {
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "it ended early: {said}");
+            if let Some((_, address)) = said.trim_end().rsplit_once("listening protocol=smtp address=") {
+                break address.parse().unwrap();
+            }
+        };
+        let said = thread::spawn(move || {
+            stderr.read_to_string(&mut said).unwrap();
+            said
+        });
+        Server { process, address, said }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
+    }
+
+    /// How it ended, and all that it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = await_that("the end of the server", || self.process.0.try_wait().unwrap());
+        (status, self.said.join().unwrap())
+    }
+
+    fn stop(self) {
+        self.signal(Signal::SIGTERM);
+        let (status, said) = self.end();
+        assert!(status.success() && !said.contains("was not closed"), "{status}: {said}");
+    }
+
+    /// A session from which the banner was read.
+    fn client(&self) -> BufReader<TcpStream> {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let mut client = BufReader::new(stream);
+        expect(&mut client, "220");
+        client
+    }
+
+    fn deliver(&self, body: &str) {
+        let mut client = self.client();
+        let dialogue =
+            [("HELO client.test", "250"), ("MAIL FROM:<a@client.test>", "250"), ("RCPT TO:<bob@localhost>", "250")];
+        for (command, code) in dialogue.into_iter().chain([("DATA", "354"), (&*format!("{body}\r\n."), "250")]) {
+            say(&mut client, command, code);
+        }
+    }
+}
+
+fn say(client: &mut BufReader<TcpStream>, line: &str, code: &str) {
+    client.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    expect(client, code);
+}
+
+fn expect(client: &mut BufReader<TcpStream>, code: &str) {
+    let mut reply = String::new();
+    client.read_line(&mut reply).unwrap();
+    assert!(reply.starts_with(code), "{reply:?}, expected {code}");
+}
+
+fn await_that<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < WAIT_MAX, "not in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder with a configuration: a port of the system's choice and, where `more` does not name another, a queue that
+/// is held.
+fn folder(more: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    configure(folder.path(), &format!("{more}\n[[queue]]\nname = \"standard\"\nconcurrency = 0\n"));
+    folder
+}
+
+fn configure(folder: &Path, more: &str) {
+    let text = format!(
+        "hostname = \"localhost\"\nallow_root = true\n{more}\n\
+         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:0\"\n"
+    );
+    std::fs::write(folder.join("mailrace.toml"), text).unwrap();
+}
+
+fn mailrace(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn told(output: &Output) -> (Option<i32>, String) {
+    let said = [&*output.stdout, &*output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_queue_that_is_held_is_counted_and_listed() {
+    let folder = folder("");
+    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let server = Server::start(folder.path());
+    assert_eq!(ask(&["queue", "list"]), (Some(0), String::new()));
+    server.deliver("one");
+    server.deliver("two");
+    assert_eq!(ask(&["queue", "list", "--count"]), (Some(0), "2\n".into()));
+    let (code, list) = ask(&["queue", "list"]);
+    assert_eq!((code, list.lines().count()), (Some(0), 2), "{list}");
+    assert!(list.lines().all(|line| line.ends_with("<a@client.test> to <bob@localhost>: ready")), "{list}");
+    let (code, metrics) = ask(&["status"]);
+    assert_eq!(code, Some(0));
+    assert!(metrics.contains("\nmailrace_queue_recipients 2\n"), "{metrics}");
+    assert!(metrics.contains("\nmailrace_spool_relaxed 0\n") && !metrics.contains("done"), "{metrics}");
+    server.stop();
+    assert_eq!(ask(&["queue", "list", "--count"]).0, Some(69));
+}
+
+#[test]
+fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
+    let folder = folder("");
+    let server = Server::start(folder.path());
+    let socket = folder.path().join("mailrace-data/control.sock");
+    let silent: Vec<_> = (0..7).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let (code, counted) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
+    assert_eq!((code, &*counted), (Some(0), "0\n"));
+    let more: Vec<_> = (0..8).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let (code, refused) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
+    assert_eq!(code, Some(69), "{refused}");
+    assert!(refused.contains("8 others are asking"), "{refused}");
+    // Nor does the server wait for them when it stops.
+    server.stop();
+    drop((silent, more));
+}
+
+#[test]
+fn told_to_stop_a_second_time_it_ends_at_once() {
+    let folder = folder("");
+    let server = Server::start(folder.path());
+    let (mut busy, mut idle) = (server.client(), server.client());
+    for (command, code) in [("HELO client.test", "250"), ("MAIL FROM:<>", "250"), ("RCPT TO:<bob@localhost>", "250")] {
+        say(&mut busy, command, code);
+    }
+    say(&mut busy, "DATA", "354");
+    server.signal(Signal::SIGTERM);
+    expect(&mut idle, "421");
+    server.signal(Signal::SIGINT);
+    let (status, said) = server.end();
+    assert_eq!(status.code(), Some(70));
+    assert!(said.contains("told to stop again"), "{said}");
+}
+
+#[test]
+fn sighup_opens_the_log_again() {
+    let folder = folder("[log]\nto = \"logs/of/mail\"");
+    let (log, rotated) = (folder.path().join("logs/of/mail"), folder.path().join("logs/of/mail.1"));
+    let server = Server::start(folder.path());
+    let says = |word| std::fs::read_to_string(&log).ok().filter(|text| text.contains(word));
+    await_that("the start in the log", || says("message=started"));
+    std::fs::rename(&log, &rotated).unwrap();
+    server.signal(Signal::SIGHUP);
+    await_that("the new log", || says("SIGHUP"));
+    server.stop();
+    assert!(says("message=stopped").is_some());
+    assert!(!std::fs::read_to_string(&rotated).unwrap().contains("message=stopped"));
+}
+
+#[test]
+fn a_first_start_as_root_gives_the_user_all_that_it_needs() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let nobody = User::from_name("nobody").unwrap().unwrap();
+    let folder = folder(
+        "user = \"nobody\"\ndata_dir = \"var/lib/mailrace\"\n[log]\nto = \"var/log/mailrace/log\"\n\
+         [admin]\nsocket = \"var/run/mailrace/control.sock\"\n[spool]\nlanes = [\"disk/one/lane\"]",
+    );
+    let server = Server::start(folder.path());
+    server.deliver("one");
+    assert_eq!(told(&mailrace(folder.path(), &["queue", "list", "--count"])), (Some(0), "1\n".into()));
+    for place in ["var", "var/lib/mailrace", "var/log/mailrace/log", "var/run/mailrace/control.sock", "disk/one"] {
+        assert_eq!(folder.path().join(place).metadata().unwrap().uid(), nobody.uid.as_raw(), "{place}");
+    }
+    server.stop();
+}
+
+#[test]
+fn too_few_files_are_a_reason_not_to_start_or_to_take_fewer_sessions() {
+    let folder = folder("[log]\nto = \"log\"");
+    let limited = |files: u32| {
+        let script = format!("ulimit -n {files}; exec {BINARY} serve");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(folder.path());
+        command
+    };
+    let (code, said) = told(&limited(319).output().unwrap());
+    assert_eq!(code, Some(77), "{said}");
+    assert!(said.contains("319 open files (RLIMIT_NOFILE), expected at least 320"), "{said}");
+    let mut server = Process(limited(400).stderr(Stdio::null()).spawn().unwrap());
+    let logged = || std::fs::read_to_string(folder.path().join("log")).ok().filter(|text| text.contains("started"));
+    let log = await_that("the start", logged);
+    assert!(log.contains("limit=10000 sessions=144"), "{log}");
+    kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn nobody_needs_to_listen_to_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(BINARY);
+    let status = command.args(["-c", "missing", "check"]).current_dir(folder.path()).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(74));
+}
+
+#[test]
+fn verify_reads_bodies_that_have_files_of_their_own() {
+    let folder = folder(SPILL);
+    let server = Server::start(folder.path());
+    server.deliver(&large());
+    server.stop();
+    let verify = || told(&mailrace(folder.path(), &["spool", "verify"]));
+    assert_eq!(verify().0, Some(0), "{}", verify().1);
+
+    let body = body_file(folder.path()).unwrap();
+    let bytes = std::fs::read(&body).unwrap();
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for (damage, said) in [(&flipped[..], "not what was written"), (&bytes[1..], "bytes, expected ")] {
+        std::fs::write(&body, damage).unwrap();
+        let (code, verified) = verify();
+        assert_eq!(code, Some(1));
+        assert!(verified.contains(said) && verified.contains("1 damaged places"), "{verified}");
+    }
+    std::fs::remove_file(&body).unwrap();
+    let (code, verified) = verify();
+    assert_eq!(code, Some(1));
+    assert!(verified.contains("No such file"), "{verified}");
+}
+
+#[test]
+fn verify_does_not_miss_the_body_of_a_message_that_is_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    configure(folder.path(), SPILL);
+    let server = Server::start(folder.path());
+    server.deliver(&large());
+    await_that("the delivery", || body_file(folder.path()).is_none().then_some(()));
+    // A stop would tidy up.
+    server.signal(Signal::SIGKILL);
+    server.end();
+    let (code, verified) = told(&mailrace(folder.path(), &["spool", "verify"]));
+    assert_eq!(code, Some(0), "{verified}");
+    assert!(verified.contains(", 1 messages"), "the log has it: {verified}");
+}
+
+fn large() -> String {
+    format!("Subject: large\r\n{}", "\r\n0123456789".repeat(200_000))
+}
+
+fn body_file(folder: &Path) -> Option<PathBuf> {
+    let mut lane = std::fs::read_dir(folder.join("mailrace-data/spool")).unwrap().map(|entry| entry.unwrap().path());
+    lane.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("body-"))
+}
