@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use mail::{Address, Body, Enhanced, Envelope, Outcome, QueueId, Reply};
+use mail::{Address, Body, Damaged, Enhanced, Envelope, Outcome, QueueId, Reply};
 use mailbox::{Config, DeliverError, Letter, Maildirs};
 
 /// A message for some recipients of one transport.
@@ -115,6 +115,10 @@ impl<T> Local<T> {
         let task = self.under_way.get_mut(&place.task).expect("a letter's task is under way until its last letter");
         task.open -= 1;
         match result {
+            // The device may give the bytes at another time.
+            Err(error @ DeliverError::Damaged(Damaged::Unreadable(_))) => {
+                task.outcomes[place.index] = Some(outcome(&error));
+            }
             Err(DeliverError::Damaged(damage)) => task.damaged = Some(damage.to_string()),
             Err(error) => task.outcomes[place.index] = Some(outcome(&error)),
             Ok(()) => task.outcomes[place.index] = Some(Outcome::Delivered),

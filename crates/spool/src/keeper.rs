@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::disk::{keep_aside, read_exact_at, read_lossy};
+use crate::disk::{keep_aside, read_lossy};
 use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
 use crate::record::{FRAME_BYTES, Use};
-use crate::segment::{self, Header, Lease, read_record};
-use crate::{CommitError, Durability, Event, spill};
+use crate::segment::{self, Header, Lease, look_for_record};
+use crate::{CommitError, Done, Durability, Event, spill};
 
 /// How long the keeper sleeps when nobody wakes it: leases end without telling.
 const REST: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ impl Lane {
     /// Works until the lane is closing.
     pub(crate) fn keep(&self) {
         let mut weariness = Weariness::default();
-        while let Some(task) = self.await_task(&weariness) {
+        while let Some(task) = self.await_task(&mut weariness) {
             let failed_at = match task {
                 Task::Ready => &mut weariness.of_making,
                 _ => &mut weariness.of_tidying,
@@ -55,9 +55,12 @@ impl Lane {
         }
     }
 
-    fn await_task(&self, weariness: &Weariness) -> Option<Task> {
+    fn await_task(&self, weariness: &mut Weariness) -> Option<Task> {
         let mut yard = self.yard();
         while !yard.closing {
+            if self.copy_failed.swap(false, Relaxed) {
+                weariness.of_tidying = Some(Instant::now());
+            }
             if let Some(task) = self.next_task(&yard, weariness) {
                 return Some(task);
             }
@@ -270,9 +273,7 @@ impl Lane {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => continue,
                 Err(what) => {
-                    self.copying.store(true, Relaxed);
-                    let copying = self.copying.clone();
-                    return self.set_aside(sequence, &what, Box::new(move |_| copying.store(false, Relaxed)));
+                    return self.set_aside(sequence, &what, self.copies_sent());
                 }
             }
             bytes += place.span;
@@ -283,22 +284,30 @@ impl Lane {
         if items.is_empty() {
             return;
         }
+        self.submit(Submission { items, done: self.copies_sent() });
+    }
+
+    /// Notes that copies are on their way; what is given notes their arrival, or that they failed.
+    fn copies_sent(&self) -> Done {
         self.copying.store(true, Relaxed);
-        let copying = self.copying.clone();
-        self.submit(Submission { items, done: Box::new(move |_| copying.store(false, Relaxed)) });
+        let (copying, failed) = (self.copying.clone(), self.copy_failed.clone());
+        Box::new(move |result| {
+            failed.store(result.is_err(), Relaxed);
+            copying.store(false, Relaxed);
+        })
     }
 
     /// A live message's record once more; None if it died meanwhile.
     fn copy_of(&self, sequence: u64) -> Result<Option<Item>, String> {
         let Some(Located { place, lease, size, states, .. }) = self.locate(sequence) else { return Ok(None) };
-        let record = read_record(&*lease, place.offset, size).map_err(|error| error.to_string())?;
-        let (frame, record) = record.ok_or("the record's checksum is wrong")?;
+        let record = look_for_record(&*lease.0, place.offset, size);
+        let (frame, record) = record.ok_or("the record cannot be read")?;
         let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
         merge_states(&mut head.states, &states);
         let mut body = vec![0; frame.body_len as usize];
-        read_exact_at(&*lease, &mut body, place.offset + frame.body_offset()).map_err(|error| error.to_string())?;
-        if crc32c::crc32c(&body) != frame.body_crc {
-            return Err("the body's checksum is wrong".into());
+        let missing = read_lossy(&*lease.0, &mut body, place.offset + frame.body_offset());
+        if missing || crc32c::crc32c(&body) != frame.body_crc {
+            return Err("the body cannot be read".into());
         }
         Ok(Some(Item { draft: head.draft().with_body(body), effect: Effect::Relocate(head) }))
     }
@@ -313,7 +322,7 @@ impl Lane {
 
     /// Keeps what is left of a message that cannot be read in a file beside the log, and takes it out of the
     /// queue for good.
-    pub(crate) fn set_aside(&self, sequence: u64, what: &str, done: crate::Done) {
+    pub(crate) fn set_aside(&self, sequence: u64, what: &str, done: Done) {
         let Some(Located { place, lease, number, .. }) = self.locate(sequence) else {
             return done(Err(CommitError::Closed));
         };

@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::entry::{
     Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states, merge_states,
 };
-use crate::ledger::{Ledger, Place};
+use crate::ledger::{Ledger, Place, Stage};
 use crate::record::{Draft, FRAME_BYTES, RECORD_ALIGN};
 use crate::segment::{Lease, read_record};
 use crate::stats::{Counters, Stats};
@@ -38,6 +38,8 @@ pub(crate) struct Lane {
     pub(crate) sync_failed: AtomicBool,
     /// Copies are on their way through the writer.
     pub(crate) copying: Arc<AtomicBool>,
+    /// They did not arrive: the keeper rests before it tries again.
+    pub(crate) copy_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
     yard: Mutex<Yard>,
     /// The keeper waits here for work.
@@ -117,6 +119,7 @@ impl Lane {
             counters: Counters::default(),
             sync_failed: AtomicBool::new(false),
             copying: Arc::default(),
+            copy_failed: Arc::default(),
             next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
             yard: Mutex::new(Yard { ledger, next_number, shortage: None, wanted: false, closing: false }),
             work: Condvar::new(),
@@ -138,6 +141,11 @@ impl Lane {
     /// under it is made of steps that stand by themselves.
     pub(crate) fn yard(&self) -> MutexGuard<'_, Yard> {
         self.yard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a segment is ready for the writer.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.yard().ledger.count(Stage::Ready) > 0
     }
 
     pub(crate) fn tell(&self, event: Event) {
@@ -214,7 +222,7 @@ impl Lane {
         Stats {
             messages_live: yard.ledger.messages() as u64,
             segments: yard.ledger.segments.len() as u64,
-            segments_free: yard.ledger.count(crate::ledger::Stage::Free) as u64,
+            segments_free: yard.ledger.count(Stage::Free) as u64,
             ..self.counters.read()
         }
     }
@@ -235,7 +243,9 @@ impl Lane {
             true => damaged(error.to_string()),
             false => ReadError::Unavailable(error.to_string()),
         };
-        let record = read_record(&*lease, place.offset, size).map_err(failed)?;
+        // A device may fail once and then not again.
+        let again = |_| read_record(&*lease, place.offset, size);
+        let record = read_record(&*lease, place.offset, size).or_else(again).map_err(failed)?;
         let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
         let head = MessageHead::read(&record[FRAME_BYTES..])
             .filter(|head| head.sequence == sequence)

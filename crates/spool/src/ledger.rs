@@ -297,7 +297,11 @@ impl Ledger {
 
     /// Whether the keeper may have work with the segment at a slot since something in it died.
     pub(crate) fn is_waning(&self, slot: Slot) -> bool {
-        let waning = |segment: &Segment| segment.stage == Stage::Sealed && segment.live_bytes <= segment.size / 4;
+        let waning = |segment: &Segment| match segment.stage {
+            Stage::Sealed => segment.live_bytes <= segment.size / 4,
+            Stage::Broken => segment.live == 0,
+            _ => false,
+        };
         self.segments.get(&slot).is_some_and(waning)
     }
 

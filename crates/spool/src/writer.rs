@@ -112,6 +112,11 @@ impl<'a> Writer<'a> {
             self.lane.refuse(waiting.remove(0), CommitError::TooLarge);
             return waiting;
         }
+        if count == 0 && is_copy(&waiting[0]) && !self.lane.has_ready() {
+            // It can wait; what comes after it may still fit into the open segment.
+            self.lane.refuse(waiting.remove(0), CommitError::Full);
+            return waiting;
+        }
         if count == 0 {
             self.seal();
             match self.advance() {
@@ -300,6 +305,10 @@ impl<'a> Writer<'a> {
         self.lane.yard().ledger.segment(open.slot).stage = Stage::Sealed;
         self.lane.work.notify_one();
     }
+}
+
+fn is_copy(submission: &Submission) -> bool {
+    submission.items.iter().any(|item| matches!(item.effect, Effect::Relocate(_)))
 }
 
 /// Gives every copy the states of this moment. A copy of a message that died meanwhile must not bring it back,
