@@ -329,8 +329,10 @@ fn ask(socket: &Path, question: &str) -> anyhow::Result<String> {
         .map_err(|error| unavailable(format!("the server does not answer on {}: {error}", socket.display())))?;
     // One that refuses has hung up before it was asked; what it said is there to read.
     let asked = writeln!(&stream, "{question}");
-    let mut answer = String::new();
-    let read = (&stream).read_to_string(&mut answer);
+    let mut answer = Vec::new();
+    let read = (&stream).read_to_end(&mut answer);
+    // What is no text is no answer.
+    let mut answer = String::from_utf8(answer).unwrap_or_default();
     let body = answer.trim_end_matches('\n');
     let (start, last) = body.rsplit_once('\n').map_or((0, body), |(before, last)| (before.len() + 1, last));
     if let Some(why) = last.strip_prefix("failed: ").filter(|_| answer.ends_with('\n')) {
