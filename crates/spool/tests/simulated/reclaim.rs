@@ -31,12 +31,13 @@ fn a_half_alive_segment_does_not_keep_all_that_died_behind_it() {
         rig.settle(*id, &DELIVERED).unwrap();
     }
     let mut before = rig.accept(4000, 1).unwrap();
-    for _ in 0..160 {
+    for _ in 0..200 {
         let id = rig.accept(4000, 1).unwrap();
         rig.settle(before, &DELIVERED).unwrap();
         before = id;
     }
-    rig.wait_until("what is dead stays", |rig| rig.spool.stats().segments <= 8);
+    // Twenty without copies. With them: where the survivors are, a crowd that is not yet one, one open, one ready.
+    rig.wait_until("what is dead stays", |rig| rig.spool.stats().segments <= 11);
     assert!(rig.spool.stats().messages_copied >= 18, "{:?}", rig.spool.stats());
     rig.book.check(&rig.found()).unwrap();
     let (book, _) = rig.close();
