@@ -10,6 +10,7 @@ import pathlib
 import platform
 import shutil
 import subprocess
+import time
 import tempfile
 
 from . import accounting
@@ -49,9 +50,14 @@ def run(*argv):
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
+# Virtual machines are slower for a while after they were busy; each run begins after the same rest.
+REST_SECONDS = 8
+
+
 def settle():
-    """Lets the disk finish what earlier runs left behind, so that the next run does not pay for it."""
+    """Lets disk and machine finish what earlier runs left behind, so that the next run does not pay for it."""
     os.sync()
+    time.sleep(REST_SECONDS)
 
 
 def describe(folder):

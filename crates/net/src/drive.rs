@@ -187,9 +187,11 @@ async fn wait_until_writable(
     Ok(())
 }
 
-/// Ends the connection so that the peer gets the last reply.
+/// Ends the connection so that the peer gets the last reply. Nearly always there is nothing unread, and then the
+/// kernel does the rest: closing over unread bytes alone would reset the connection.
 async fn close(mut stream: TcpStream) {
-    if stream.shutdown().await.is_err() {
+    let unread = INPUT.with_borrow_mut(|input| stream.try_read(input));
+    if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;
     }
     // Reading so counts against the task's turn, so that a peer that never stops sending does not keep the thread.

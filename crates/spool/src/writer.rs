@@ -23,7 +23,7 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
 
 /// From so many submissions in a batch on, the next one is given time to gather.
-const BUSY: usize = 8;
+const BUSY: usize = 4;
 
 /// The segment under the pen.
 struct Open {
