@@ -134,7 +134,7 @@ mod tests {
             let c = Civil::of(Timestamp(day * 86_400_000));
             (c.year, c.month, c.day, c.weekday)
         };
-        let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let last = |year, month| match month {
             2 if is_leap(year) => 29,
             2 => 28,
