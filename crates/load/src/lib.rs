@@ -1,0 +1,1 @@
+//! Gauges of the machine, sampled and never asked per message.
