@@ -1,0 +1,34 @@
+//! Why a run could not be made, or had to be given up. What a server answers is never a fault: it is a result.
+
+use std::fmt::Display;
+use std::io;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The options contradict each other, or name something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// Data that was to be read does not say what it should: a ledger, a mailbox, a histogram of sizes.
+    #[error("{0}")]
+    Data(String),
+    /// Somebody who is needed does not answer.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The system refused.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried: `binding 127.0.0.1:25`.
+        what: String,
+        /// What it said.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl Fault {
+    /// For `map_err`: an error of the system together with what was tried.
+    pub(crate) fn system(what: impl Display) -> impl FnOnce(io::Error) -> Fault {
+        move |error| Fault::System { what: what.to_string(), error }
+    }
+}
