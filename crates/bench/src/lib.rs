@@ -6,6 +6,8 @@
 
 mod fault;
 mod report;
+mod stamp;
 
 pub use fault::Fault;
 pub use report::Verdict;
+pub use stamp::{Examiner, RunId, Seen, Stamp, examine};

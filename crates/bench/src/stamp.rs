@@ -1,0 +1,248 @@
+//! What makes a message known again: a header line with the run that sent it, its number in that run, and a digest.
+//!
+//! The digest (CRC-32C) covers the body as it goes over the wire, the run and the number: a cut, mixed up or altered
+//! message is told from a sound one wherever it turns up. Servers may put header lines before and after the stamp; a
+//! body that was kept with LF line ends is read as if it had CR LF. What bears no stamp is foreign and nobody's fault.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use memchr::memmem;
+
+/// The name of the header line, as it stands in a message.
+const FIELD: &[u8] = b"X-Mailrace-Bench: ";
+/// Header bytes that are searched for a stamp. Our line is the first one when the message sets out.
+const HEADER_OCTETS_MAX: usize = 256 * 1024;
+
+/// One run of a source, drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunId(pub u64);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<RunId, Self::Err> {
+        u64::from_str_radix(text, 16).map(RunId)
+    }
+}
+
+/// Which message it is, and what its body must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The run that sent it.
+    pub run: RunId,
+    /// Its number in that run, from 0.
+    pub sequence: u64,
+    digest: u32,
+}
+
+/// What was found of a message that bears a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What it says it is.
+    pub stamp: Stamp,
+    /// Whether it is what it says: no byte of the body is another one.
+    pub sound: bool,
+}
+
+impl Stamp {
+    /// The stamp of a message whose body consists of these pieces, with CR LF line ends and not dot-stuffed.
+    pub fn new<'a>(run: RunId, sequence: u64, body: impl IntoIterator<Item = &'a [u8]>) -> Stamp {
+        let digest = body.into_iter().fold(0, crc32c::crc32c_append);
+        Stamp { run, sequence, digest: sealed(digest, run, sequence) }
+    }
+
+    /// Appends the header line, with its CR LF.
+    pub fn write(&self, header: &mut Vec<u8>) {
+        use std::io::Write as _;
+        header.extend_from_slice(FIELD);
+        // Writing to a Vec cannot fail.
+        let _ = write!(header, "run={} seq={} crc32c={:08x}\r\n", self.run, self.sequence, self.digest);
+    }
+
+    fn parse(line: &str) -> Option<Stamp> {
+        let mut words = line.split_ascii_whitespace();
+        let mut value = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=');
+        let run = value("run")?.parse().ok()?;
+        let sequence = value("seq")?.parse().ok()?;
+        let digest = u32::from_str_radix(value("crc32c")?, 16).ok()?;
+        Some(Stamp { run, sequence, digest })
+    }
+}
+
+/// Binds the digest of a body to the message that it belongs to.
+fn sealed(digest: u32, run: RunId, sequence: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(digest, &run.0.to_le_bytes()), &sequence.to_le_bytes())
+}
+
+/// Looks at a message while its bytes come in.
+#[derive(Debug, Default)]
+pub struct Examiner {
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The header so far; most arrive whole and are never kept.
+    Header(Vec<u8>),
+    Body {
+        stamp: Stamp,
+        digest: u32,
+    },
+    Foreign,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::Header(Vec::new())
+    }
+}
+
+impl Examiner {
+    /// Takes the next bytes, with CR LF line ends and not dot-stuffed.
+    pub fn append(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            State::Header(before) if before.is_empty() => {
+                self.state = begun(bytes).unwrap_or_else(|| State::Header(bytes.to_vec()));
+            }
+            State::Header(before) => {
+                before.extend_from_slice(bytes);
+                if let Some(state) = begun(before) {
+                    self.state = state;
+                }
+            }
+            State::Body { digest, .. } => *digest = crc32c::crc32c_append(*digest, bytes),
+            State::Foreign => {}
+        }
+    }
+
+    /// The message is complete. None for one that bears no stamp.
+    pub fn finish(self) -> Option<Seen> {
+        let (stamp, digest) = match self.state {
+            State::Body { stamp, digest } => (stamp, digest),
+            // Some servers drop the empty line after a header without a body.
+            State::Header(header) => (stamp_in(&header)?, 0),
+            State::Foreign => return None,
+        };
+        Some(Seen { stamp, sound: sealed(digest, stamp.run, stamp.sequence) == stamp.digest })
+    }
+}
+
+/// What is known once the header is complete; None before.
+fn begun(bytes: &[u8]) -> Option<State> {
+    let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
+        return (bytes.len() > HEADER_OCTETS_MAX).then_some(State::Foreign);
+    };
+    let (header, body) = bytes.split_at(end + 4);
+    let body = |stamp| State::Body { stamp, digest: crc32c::crc32c(body) };
+    Some(stamp_in(header).map_or(State::Foreign, body))
+}
+
+fn stamp_in(header: &[u8]) -> Option<Stamp> {
+    let mut places = memmem::find_iter(header, FIELD);
+    let place = places.find(|&place| place == 0 || header[place - 1] == b'\n')?;
+    let value = &header[place + FIELD.len()..];
+    let line = value.split(|&byte| byte == b'\r' || byte == b'\n').next()?;
+    Stamp::parse(str::from_utf8(line).ok()?)
+}
+
+/// Looks at a whole message, with either kind of line ends.
+pub fn examine(message: &[u8]) -> Option<Seen> {
+    let mut examiner = Examiner::default();
+    examiner.append(&with_crlf(message));
+    examiner.finish()
+}
+
+/// The message with every LF that has no CR before it made CR LF.
+pub(crate) fn with_crlf(message: &[u8]) -> Cow<'_, [u8]> {
+    let bare = |&place: &usize| place == 0 || message[place - 1] != b'\r';
+    let Some(first) = memchr::memchr_iter(b'\n', message).find(bare) else { return Cow::Borrowed(message) };
+    let mut mended = Vec::with_capacity(message.len() + message.len() / 32);
+    mended.extend_from_slice(&message[..first]);
+    let mut from = first;
+    for place in memchr::memchr_iter(b'\n', &message[first..]).map(|place| first + place).filter(bare) {
+        mended.extend_from_slice(&message[from..place]);
+        mended.extend_from_slice(b"\r\n");
+        from = place + 1;
+    }
+    mended.extend_from_slice(&message[from..]);
+    Cow::Owned(mended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &[u8] = b"Hello.\r\n\r\nThis is a line.\r\n";
+
+    fn message() -> Vec<u8> {
+        let mut message = Vec::new();
+        Stamp::new(RunId(7), 42, [&BODY[..5], &BODY[5..]]).write(&mut message);
+        message.extend_from_slice(b"Subject: x\r\n\r\n");
+        message.extend_from_slice(BODY);
+        message
+    }
+
+    #[test]
+    fn a_message_is_known_again_however_its_bytes_come_in() {
+        let message = [b"Received: by somebody\r\n\tfor somebody\r\n", &message()[..]].concat();
+        for cut in 0..=message.len() {
+            let mut examiner = Examiner::default();
+            examiner.append(&message[..cut]);
+            examiner.append(&message[cut..]);
+            let seen = examiner.finish().expect("it bears a stamp");
+            assert!(seen.sound, "cut at {cut}");
+            assert_eq!((seen.stamp.run, seen.stamp.sequence), (RunId(7), 42));
+        }
+    }
+
+    #[test]
+    fn a_mailbox_with_lf_line_ends_is_read_as_the_wire_was() {
+        let kept = String::from_utf8(message()).unwrap().replace("\r\n", "\n");
+        assert!(examine(kept.as_bytes()).unwrap().sound);
+        assert_eq!(with_crlf(b"\na\r\nb\n"), &b"\r\na\r\nb\r\n"[..]);
+    }
+
+    #[test]
+    fn any_flipped_byte_of_the_body_and_any_cut_is_damage() {
+        let message = message();
+        let body = message.len() - BODY.len();
+        for place in body..message.len() {
+            let mut altered = message.clone();
+            altered[place] ^= 1;
+            assert!(!examine(&altered).unwrap().sound, "flipped at {place}");
+            assert!(!examine(&message[..place]).unwrap().sound, "cut at {place}");
+        }
+    }
+
+    #[test]
+    fn a_stamp_on_the_body_of_another_message_is_damage() {
+        let mut other = Vec::new();
+        Stamp::new(RunId(7), 43, [BODY]).write(&mut other);
+        let altered = String::from_utf8(other).unwrap().replace("seq=43", "seq=42");
+        assert!(!examine(&[altered.as_bytes(), b"\r\n", BODY].concat()).unwrap().sound);
+    }
+
+    #[test]
+    fn without_a_stamp_a_message_is_foreign() {
+        assert_eq!(examine(b"Subject: x\r\n\r\nX-Mailrace-Bench: run=1 seq=1 crc32c=0\r\n"), None);
+        assert_eq!(examine(b"X-Mailrace-Bench: run=1 seq=x crc32c=0\r\n\r\n"), None);
+        assert_eq!(examine(b""), None);
+    }
+
+    #[test]
+    fn a_header_alone_has_an_empty_body() {
+        let mut header = Vec::new();
+        Stamp::new(RunId(1), 0, []).write(&mut header);
+        assert!(examine(&header).unwrap().sound);
+        header.extend_from_slice(b"Subject: x\r\n\r\n");
+        assert!(examine(&header).unwrap().sound);
+    }
+}
