@@ -11,6 +11,7 @@ mod id;
 mod outcome;
 mod reply;
 mod time;
+pub mod units;
 
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
 pub use body::{Body, BodyFlags, ByteSource, Damaged};

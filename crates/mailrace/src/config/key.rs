@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use mail::Address;
+use mail::{Address, units};
 use toml::de::DeValue;
 
-use super::units::{self, Network};
+use super::network::Network;
 
 /// A kind of value.
 pub(super) struct Kind<T> {

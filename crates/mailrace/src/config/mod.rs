@@ -9,10 +9,10 @@
 mod fault;
 mod key;
 mod locate;
+mod network;
 mod path;
 mod read;
 mod section;
-mod units;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ use mail::Address;
 
 pub use fault::{Fault, Faults};
 pub use locate::{Loaded, Source, USUAL_FILES, load};
+pub use network::Network;
 pub use path::MaildirPath;
-pub use units::Network;
 
 /// The text that stands in where there is no file: every key, with its default.
 pub const DEFAULT: &str = include_str!("default.toml");

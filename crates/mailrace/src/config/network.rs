@@ -1,48 +1,8 @@
-//! Values that are written with a unit or in a notation of their own: sizes, spans of time, networks.
-//! Pure functions from text; None means that the text is not one.
+//! Networks, in a notation of their own.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::Duration;
-
-/// `64MiB`, `10 MB`, `100B`: bytes.
-pub(super) fn size(text: &str) -> Option<u64> {
-    let (count, unit) = number_and_unit(text)?;
-    let octets = match unit {
-        "B" => 1,
-        "kB" | "KB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        _ => return None,
-    };
-    count.checked_mul(octets)
-}
-
-/// `500ms`, `30s`, `5m`, `2h`, `5d`.
-pub(super) fn span(text: &str) -> Option<Duration> {
-    let (count, unit) = number_and_unit(text)?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60 * 1000,
-        "h" => 3600 * 1000,
-        "d" => 86_400 * 1000,
-        _ => return None,
-    };
-    count.checked_mul(millis).map(Duration::from_millis)
-}
-
-fn number_and_unit(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(end);
-    Some((number.parse().ok()?, unit.trim_start_matches(' ')))
-}
 
 /// A range of addresses in CIDR notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,32 +75,6 @@ impl fmt::Display for Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_and_spans_have_a_number_and_a_unit() {
-        assert_eq!(size("50MiB"), Some(50 << 20));
-        assert_eq!(size("10 MB"), Some(10_000_000));
-        assert_eq!(size("0B"), Some(0));
-        assert_eq!(span("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(span("5d"), Some(Duration::from_secs(5 * 86_400)));
-        for text in [
-            "",
-            "5",
-            "MiB",
-            "-1B",
-            "+1B",
-            "1.5MiB",
-            "1mib",
-            "1 parsec",
-            "99999999999999999999B",
-            "18446744073709551615TiB",
-        ] {
-            assert_eq!(size(text), None, "{text}");
-        }
-        for text in ["", "5", "s", "5M", "5 months", "18446744073709551615d", "１s"] {
-            assert_eq!(span(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn a_network_contains_what_shares_its_prefix() {

@@ -1,0 +1,73 @@
+//! Sizes and spans of time as people write them, in a configuration file and on a command line. Pure functions from
+//! text; None means that the text is not one.
+
+use std::time::Duration;
+
+/// `64MiB`, `10 MB`, `100B`: bytes.
+pub fn size(text: &str) -> Option<u64> {
+    let (count, unit) = number_and_unit(text)?;
+    let octets = match unit {
+        "B" => 1,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    count.checked_mul(octets)
+}
+
+/// `500ms`, `30s`, `5m`, `2h`, `5d`.
+pub fn span(text: &str) -> Option<Duration> {
+    let (count, unit) = number_and_unit(text)?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 3600 * 1000,
+        "d" => 86_400 * 1000,
+        _ => return None,
+    };
+    count.checked_mul(millis).map(Duration::from_millis)
+}
+
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim_start_matches(' ')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_spans_have_a_number_and_a_unit() {
+        assert_eq!(size("50MiB"), Some(50 << 20));
+        assert_eq!(size("10 MB"), Some(10_000_000));
+        assert_eq!(size("0B"), Some(0));
+        assert_eq!(span("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(span("5d"), Some(Duration::from_secs(5 * 86_400)));
+        for text in [
+            "",
+            "5",
+            "MiB",
+            "-1B",
+            "+1B",
+            "1.5MiB",
+            "1mib",
+            "1 parsec",
+            "99999999999999999999B",
+            "18446744073709551615TiB",
+        ] {
+            assert_eq!(size(text), None, "{text}");
+        }
+        for text in ["", "5", "s", "5M", "5 months", "18446744073709551615d", "１s"] {
+            assert_eq!(span(text), None, "{text}");
+        }
+    }
+}
