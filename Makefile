@@ -6,7 +6,7 @@ TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
 SCENARIOS := accept-many accept-one maildir flat memory filesystems
 
-.PHONY: all run test lint unit integration peers soak bench fuzz audit
+.PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit
 
 all:
 	$(CARGO) build --release
@@ -14,7 +14,7 @@ all:
 run:
 	$(CARGO) run --release --package mailrace -- serve
 
-test: peers lint unit integration
+test: test-peers lint unit integration
 
 lint:
 	$(CARGO) fmt --all --check
@@ -28,11 +28,15 @@ integration:
 	MAILRACE_BIN=$(TEST_BIN) tests/run
 
 # The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
+test-peers:
+	bench/peers/install tests
+
+# And those that only the measurements need: Exim, postal, postmark, wrk.
 peers:
 	bench/peers/install
 
 # The tests that gain by time: more crashes, against the release build.
-soak: peers all
+soak: test-peers all
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
 
 bench: peers all
