@@ -5,9 +5,11 @@
 //! standard error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
 
 mod fault;
+mod ledger;
 mod report;
 mod stamp;
 
 pub use fault::Fault;
+pub use ledger::{Acknowledged, Ledger};
 pub use report::Verdict;
 pub use stamp::{Examiner, RunId, Seen, Stamp, examine};

@@ -1,0 +1,286 @@
+//! The ledger: what a server answered 250, written down so that it can be held to it.
+//!
+//! A text file that only grows, with one run after the other: a line `run 0123456789abcdef`, then a line for each
+//! message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with those recipients that were accepted for it. A line is there
+//! at the latest [`SYNC_EVERY`] and a sync after its 250; what a crash of the *source* takes with it is a message that
+//! arrives unannounced, never a loss that did not happen. A last line without its end was torn and does not count.
+//! Writing never waits for the disk: a disk that fails or falls behind fails the ledger, and the source must stop.
+
+mod acknowledged;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::{Fault, RunId};
+
+pub use acknowledged::Acknowledged;
+
+/// The first word of the line that begins a run.
+const RUN: &str = "run ";
+/// Between two syncs, which would else disturb the disk that is being measured.
+const SYNC_EVERY: Duration = Duration::from_millis(200);
+/// Lines that wait for the disk: some ten seconds of the fastest source. Beyond, the ledger has failed.
+const PENDING_OCTETS_MAX: usize = 64 << 20;
+
+/// A ledger that is being written. Any thread may say what was acknowledged; one of its own writes it down.
+#[derive(Debug)]
+pub struct Ledger {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<io::Result<()>>>,
+    what: String,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    pending: Mutex<Pending>,
+    closing: Condvar,
+    failed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    lines: Vec<u8>,
+    is_closing: bool,
+    fell_behind: bool,
+}
+
+impl Ledger {
+    /// Begins the run in the ledger at `path`, which is made if it is not there. Nobody else may be writing to it.
+    pub fn open(path: &Path, run: RunId) -> Result<Ledger, Fault> {
+        let what = format!("writing the ledger {}", path.display());
+        let mut file = open_locked(path)?;
+        let begun = begin(&mut file, path, run);
+        begun.map_err(Fault::system(&what))?;
+        let shared = Arc::new(Shared::default());
+        let writing = shared.clone();
+        let named = thread::Builder::new().name("ledger".into());
+        let writer = named.spawn(move || writing.write_to(&file)).map_err(Fault::system(&what))?;
+        Ok(Ledger { shared, writer: Some(writer), what })
+    }
+
+    /// Notes that a message was answered 250 for these recipients, of whom there is at least one. Never waits for the
+    /// disk.
+    pub fn acknowledged<'a>(&self, sequence: u64, recipients: impl Iterator<Item = &'a str>) {
+        if self.failed() {
+            return;
+        }
+        let mut pending = self.shared.pending();
+        let lines = &mut pending.lines;
+        // Writing to a Vec cannot fail.
+        let _ = write!(lines, "{sequence}");
+        for recipient in recipients {
+            lines.push(b'\t');
+            lines.extend_from_slice(recipient.as_bytes());
+        }
+        lines.push(b'\n');
+        if lines.len() > PENDING_OCTETS_MAX {
+            pending.fell_behind = true;
+            self.shared.failed.store(true, Relaxed);
+        }
+    }
+
+    /// Whether it cannot be written any more. Nothing should be sent then; [`Ledger::close`] says why.
+    pub fn failed(&self) -> bool {
+        self.shared.failed.load(Relaxed)
+    }
+
+    /// Waits until all is on the disk.
+    pub fn close(mut self) -> Result<(), Fault> {
+        let written = self.finish();
+        written.map_err(Fault::system(&self.what))
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        self.shared.pending().is_closing = true;
+        self.shared.closing.notify_one();
+        writer.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // Who wanted to know would have closed it.
+        let _ = self.finish();
+    }
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        // Appending lines cannot panic half-way.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer's life.
+    fn write_to(&self, file: &File) -> io::Result<()> {
+        let written = self.write_batches(file);
+        if written.is_err() {
+            self.failed.store(true, Relaxed);
+        }
+        written
+    }
+
+    fn write_batches(&self, mut file: &File) -> io::Result<()> {
+        let mut batch = Vec::new();
+        loop {
+            let is_last = self.next_batch(&mut batch)?;
+            if !batch.is_empty() {
+                file.write_all(&batch)?;
+                file.sync_data()?;
+                batch.clear();
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gathers for a while, and changes the full buffer for the empty one. Says whether nothing comes after it.
+    fn next_batch(&self, batch: &mut Vec<u8>) -> io::Result<bool> {
+        let waited = self.closing.wait_timeout_while(self.pending(), SYNC_EVERY, |pending| !pending.is_closing);
+        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if pending.fell_behind {
+            return Err(io::Error::other("the disk does not keep up with the source"));
+        }
+        std::mem::swap(&mut pending.lines, batch);
+        Ok(pending.is_closing)
+    }
+}
+
+/// Runs of two sources must not mix: lines belong to the run that was begun last.
+fn open_locked(path: &Path) -> Result<File, Fault> {
+    let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+    let file = opened.map_err(Fault::system(format_args!("opening the ledger {}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Fault::Unavailable(format!("another source is writing to the ledger {}", path.display())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(Fault::system(format_args!("locking the ledger {}", path.display()))(error))
+        }
+    }
+}
+
+/// Takes away what an earlier source left of a line, which would else seem whole, and begins the run.
+fn begin(file: &mut File, path: &Path, run: RunId) -> io::Result<()> {
+    let torn = torn_octets(file)?;
+    let length = file.metadata()?.len();
+    file.set_len(length - torn)?;
+    writeln!(file, "{RUN}{run}")?;
+    file.sync_all()?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// How many octets follow the last whole line.
+fn torn_octets(file: &mut File) -> io::Result<u64> {
+    const PIECE: u64 = 64 * 1024;
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut piece = Vec::new();
+    while end > 0 {
+        let start = end.saturating_sub(PIECE);
+        file.seek(SeekFrom::Start(start))?;
+        piece.clear();
+        (&*file).take(end - start).read_to_end(&mut piece)?;
+        if let Some(place) = memchr::memrchr(b'\n', &piece) {
+            return Ok(length - (start + place as u64 + 1));
+        }
+        end = start;
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &Path) -> Vec<(RunId, u64, Vec<String>)> {
+        let acknowledged = Acknowledged::read(path).unwrap();
+        let message = |number| {
+            let (run, sequence) = acknowledged.message(number);
+            (run, sequence, acknowledged.recipients(number).map(str::to_owned).collect())
+        };
+        (0..acknowledged.len()).map(message).collect()
+    }
+
+    fn write(path: &Path, run: u64, sequences: impl IntoIterator<Item = u64>) {
+        let ledger = Ledger::open(path, RunId(run)).unwrap();
+        sequences.into_iter().for_each(|sequence| ledger.acknowledged(sequence, ["a@x.test", "b@x.test"].into_iter()));
+        assert!(!ledger.failed());
+        ledger.close().unwrap();
+    }
+
+    #[test]
+    fn what_is_written_is_read_run_by_run_in_the_order_of_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        write(&path, 0xabc, [2, 0]);
+        write(&path, 0x1, [0]);
+        let recipients = || vec!["a@x.test".to_owned(), "b@x.test".to_owned()];
+        let expected = [(0xabc, 0), (0xabc, 2), (0x1, 0)].map(|(run, number)| (RunId(run), number, recipients()));
+        assert_eq!(messages(&path), expected);
+        let acknowledged = Acknowledged::read(&path).unwrap();
+        assert_eq!(acknowledged.find(RunId(0xabc), 2), Some(1));
+        assert_eq!(acknowledged.find(RunId(0xabc), 1), None);
+        assert_eq!(acknowledged.find(RunId(2), 0), None);
+    }
+
+    #[test]
+    fn a_torn_last_line_does_not_count_and_does_not_join_the_next_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        std::fs::write(&path, b"run 000000000000000a\n1\tu@x.test\n2\tu@x.te").unwrap();
+        assert_eq!(messages(&path).len(), 1);
+        write(&path, 0xb, [7]);
+        let found: Vec<_> = messages(&path).into_iter().map(|(run, sequence, _)| (run.0, sequence)).collect();
+        assert_eq!(found, [(0xa, 1), (0xb, 7)]);
+    }
+
+    #[test]
+    fn threads_write_at_once_and_no_line_is_mixed_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let ledger = Ledger::open(&path, RunId(1)).unwrap();
+        thread::scope(|scope| {
+            for part in 0..4 {
+                let ledger = &ledger;
+                scope.spawn(move || {
+                    for sequence in 0..10_000 {
+                        ledger.acknowledged(part * 10_000 + sequence, [format!("u{part}@x.test").as_str()].into_iter());
+                    }
+                });
+            }
+        });
+        ledger.close().unwrap();
+        let found = messages(&path);
+        assert_eq!(found.len(), 40_000);
+        for (number, (_, sequence, recipients)) in found.iter().enumerate() {
+            assert_eq!((*sequence, recipients), (number as u64, &vec![format!("u{}@x.test", number / 10_000)]));
+        }
+    }
+
+    #[test]
+    fn one_source_at_a_time_writes_to_a_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let _first = Ledger::open(&path, RunId(1)).unwrap();
+        assert!(matches!(Ledger::open(&path, RunId(2)), Err(Fault::Unavailable(_))));
+    }
+
+    #[test]
+    fn a_disk_that_refuses_fails_the_ledger_and_its_closing_says_why() {
+        let shared = Shared::default();
+        shared.pending().lines.extend_from_slice(b"1\tu@x.test\n");
+        shared.pending().is_closing = true;
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(shared.write_to(&full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(shared.failed.load(Relaxed));
+    }
+}

@@ -1,0 +1,144 @@
+//! A ledger that was read: its text in one piece and an index into it, so that a million messages take some 60 MB.
+//! Messages are numbered run by run in the order of their sequence numbers.
+
+use std::path::Path;
+
+use super::RUN;
+use crate::{Fault, RunId};
+
+/// Everything that was answered 250.
+#[derive(Debug, Default)]
+pub struct Acknowledged {
+    text: String,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug)]
+struct Run {
+    id: RunId,
+    /// How many messages the runs before it have.
+    before: usize,
+    messages: Vec<Message>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    sequence: u64,
+    /// Where in the text its recipients begin.
+    recipients_at: usize,
+}
+
+impl Acknowledged {
+    /// Reads a ledger, which may still be being written.
+    pub fn read(path: &Path) -> Result<Acknowledged, Fault> {
+        let name = path.display();
+        let mut text = std::fs::read(path).map_err(Fault::system(format_args!("reading the ledger {name}")))?;
+        text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |last| last + 1));
+        let text = String::from_utf8(text).map_err(|_| Fault::Data(format!("the ledger {name} is not UTF-8")))?;
+        Acknowledged::of(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
+    }
+
+    /// Of whole lines.
+    pub(crate) fn of(text: String) -> Result<Acknowledged, String> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = 0;
+        for (number, line) in text.split_inclusive('\n').enumerate() {
+            let fault = |why: &str| format!("line {}: {why}: {}", number + 1, line.trim_end());
+            if let Some(id) = line.strip_prefix(RUN) {
+                let id = id.trim_end().parse().map_err(|_| fault("not the name of a run"))?;
+                runs.push(Run { id, before: 0, messages: Vec::new() });
+            } else {
+                let run = runs.last_mut().ok_or_else(|| fault("no run has begun"))?;
+                let (sequence, _) = line.split_once('\t').ok_or_else(|| fault("a number and recipients expected"))?;
+                let recipients_at = at + sequence.len() + 1;
+                let sequence = sequence.parse().map_err(|_| fault("not a number"))?;
+                run.messages.push(Message { sequence, recipients_at });
+            }
+            at += line.len();
+        }
+        number_messages(&mut runs)?;
+        Ok(Acknowledged { text, runs })
+    }
+
+    /// How many messages there are.
+    pub fn len(&self) -> usize {
+        self.runs.last().map_or(0, |run| run.before + run.messages.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the ledger has messages of this run, or at least its beginning.
+    pub fn has_run(&self, run: RunId) -> bool {
+        self.runs.iter().any(|known| known.id == run)
+    }
+
+    /// The number of a message, from 0.
+    pub fn find(&self, run: RunId, sequence: u64) -> Option<usize> {
+        self.runs.iter().filter(|known| known.id == run).find_map(|run| {
+            let place = run.messages.binary_search_by_key(&sequence, |message| message.sequence);
+            place.ok().map(|place| run.before + place)
+        })
+    }
+
+    /// The message with this number, which is less than [`Acknowledged::len`].
+    pub fn message(&self, number: usize) -> (RunId, u64) {
+        let (run, message) = self.entry(number);
+        (run, message.sequence)
+    }
+
+    /// The recipients that the message with this number was accepted for.
+    pub fn recipients(&self, number: usize) -> impl Iterator<Item = &str> {
+        let (_, message) = self.entry(number);
+        let rest = &self.text[message.recipients_at..];
+        rest[..rest.find('\n').unwrap_or(rest.len())].split('\t')
+    }
+
+    fn entry(&self, number: usize) -> (RunId, Message) {
+        let run = &self.runs[self.runs.partition_point(|run| run.before + run.messages.len() <= number)];
+        (run.id, run.messages[number - run.before])
+    }
+}
+
+fn number_messages(runs: &mut [Run]) -> Result<(), String> {
+    let mut before = 0;
+    for run in runs {
+        run.before = before;
+        run.messages.shrink_to_fit();
+        run.messages.sort_unstable_by_key(|message| message.sequence);
+        if let Some(twice) = run.messages.windows(2).find(|pair| pair[0].sequence == pair[1].sequence) {
+            return Err(format!("message {} of run {} is there twice", twice[0].sequence, run.id));
+        }
+        before += run.messages.len();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_ledger_is_refused_with_its_line() {
+        for (text, why) in [
+            ("1\tu@x.test\n", "line 1: no run has begun: 1\tu@x.test"),
+            ("run xyz\n", "line 1: not the name of a run: run xyz"),
+            ("run 1\n1\n", "line 2: a number and recipients expected: 1"),
+            ("run 1\nx\tu@x.test\n", "line 2: not a number: x\tu@x.test"),
+            ("run 1\n1\ta@x\n1\tb@x\n", "message 1 of run 0000000000000001 is there twice"),
+        ] {
+            assert_eq!(Acknowledged::of(text.to_owned()).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn a_run_without_messages_is_passed_over() {
+        let ledger = Acknowledged::of("run 1\nrun 2\n5\ta@x\trun b@x\nrun 3\n".to_owned()).unwrap();
+        assert_eq!((ledger.len(), ledger.message(0)), (1, (RunId(2), 5)));
+        assert_eq!(ledger.recipients(0).collect::<Vec<_>>(), ["a@x", "run b@x"]);
+        assert!(ledger.has_run(RunId(1)) && !ledger.has_run(RunId(4)));
+        assert!(Acknowledged::of(String::new()).unwrap().is_empty());
+    }
+}
