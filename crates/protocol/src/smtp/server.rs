@@ -58,21 +58,13 @@ use std::sync::Arc;
 
 use mail::{Address, Reply, Timestamp};
 
+pub use super::Flavor;
 pub use exchange::{Action, Answer, BodySink, MailRequest, MessageEnd, Question, RcptRequest};
 pub use limits::Limits;
 
 use command::{Chunk, Verb};
 use content::{Content, Fault};
 use dot::DotDecoder;
-
-/// Which of the two protocols is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavor {
-    /// RFC 5321.
-    Smtp,
-    /// RFC 2033: LHLO for EHLO, and after a message one reply for each of its recipients.
-    Lmtp,
-}
 
 /// What all sessions of a listener share.
 #[derive(Clone, Debug)]

@@ -1,0 +1,283 @@
+//! The open transaction: which reply is due, and what is decided. The commands of one go out in a group where the
+//! server has PIPELINING (RFC 2920), else each after the reply to the one before; either way the replies are taken one
+//! after the other, and what is left to say is decided when none is outstanding.
+//!
+//! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
+//! |------------|-------------------------|-----------------------------------|------------------------------------|
+//! | Mail       | Rcpt(0)                 | misbehaviour                      | all are refused                    |
+//! | Rcpt(i)    | the next one            | misbehaviour                      | this one is refused                |
+//! | Data       | misbehaviour            | Message; a lone dot if to nobody  | all left are refused; over         |
+//! | Message    | all left are accepted   | misbehaviour                      | all left are refused; over         |
+//! | Message(i) | this one is accepted    | misbehaviour                      | this one is refused; over with all |
+//!
+//! A message that nobody is left to get is not sent, unless a group has said BDAT already. What MAIL opened and no
+//! final reply has closed is ended by RSET.
+
+use mail::Reply;
+
+use super::outbox::Outbox;
+use super::transaction::{Content, Form, Transaction};
+use super::{Client, Closed, Event, Misbehaviour, Stage, State, Unsendable, Verdict};
+use crate::smtp::Flavor;
+
+/// Up to so many octets a BDAT goes out in one group with its envelope; a larger message waits until somebody is known
+/// to want it.
+pub const GROUPED_CHUNK_OCTETS_MAX: u64 = 1 << 20;
+
+/// The open transaction.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    due: Due,
+    content: Content,
+    chunked: bool,
+    /// MAIL was accepted.
+    is_open: bool,
+    /// The content, or the lone dot, was handed to the outbox.
+    content_begun: bool,
+    /// [`Verdict::NotSent`] where nothing is decided yet.
+    verdicts: Vec<Verdict>,
+    undecided: usize,
+}
+
+/// The reply that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Mail,
+    Rcpt(usize),
+    Data,
+    Message,
+    /// With LMTP, for this recipient.
+    MessageFor(usize),
+}
+
+impl Exchange {
+    pub(super) fn stage(&self) -> Stage {
+        match self.due {
+            Due::Mail => Stage::Mail,
+            Due::Rcpt(index) => Stage::Rcpt(index),
+            Due::Data => Stage::Data,
+            Due::Message => Stage::Message(None),
+            Due::MessageFor(index) => Stage::Message(Some(index)),
+        }
+    }
+
+    /// What became of the message when the session ends here. The end of the content went out if nothing is left to send.
+    pub(super) fn into_verdicts(self, outbox: &Outbox) -> Vec<Verdict> {
+        let mut verdicts = self.verdicts;
+        if self.content_begun && outbox.output().is_empty() {
+            let undecided = verdicts.iter_mut().filter(|verdict| **verdict == Verdict::NotSent);
+            undecided.for_each(|verdict| *verdict = Verdict::InDoubt);
+        }
+        verdicts
+    }
+
+    /// The server goes away, and says so instead of an answer. With LMTP it answers for one recipient only.
+    pub(super) fn handle_shutdown(&mut self, stage: Stage, reply: &Reply) {
+        let verdict = Verdict::Refused { stage, reply: reply.clone() };
+        match self.due {
+            Due::MessageFor(index) => self.decide(index, verdict),
+            _ => self.decide_all(&verdict),
+        }
+    }
+
+    fn decide(&mut self, index: usize, verdict: Verdict) {
+        if self.verdicts[index] == Verdict::NotSent {
+            self.verdicts[index] = verdict;
+            self.undecided -= 1;
+        }
+    }
+
+    fn decide_all(&mut self, verdict: &Verdict) {
+        for index in 0..self.verdicts.len() {
+            if self.verdicts[index] == Verdict::NotSent {
+                self.decide(index, verdict.clone());
+            }
+        }
+    }
+
+    /// The first recipient from `index` on about whom nothing is decided.
+    fn next_undecided(&self, index: usize) -> Option<usize> {
+        (index..self.verdicts.len()).find(|index| self.verdicts[*index] == Verdict::NotSent)
+    }
+}
+
+impl Client {
+    pub(super) fn open(&mut self, transaction: &Transaction) -> Result<(), Unsendable> {
+        transaction.check(&self.extensions)?;
+        let Transaction { content, recipients, .. } = transaction;
+        let grouped = self.config.pipelining && self.extensions.pipelining;
+        let chunked = self.config.chunking && self.extensions.chunking;
+        let mut lines = transaction.envelope_lines(&self.extensions);
+        let envelope_octets = lines.len();
+        if chunked {
+            lines.extend_from_slice(format!("BDAT {} LAST\r\n", content.octets).as_bytes());
+        } else {
+            lines.extend_from_slice(b"DATA\r\n");
+        }
+        let octets = lines.len();
+        self.outbox.hold(lines);
+        let mut exchange = Exchange {
+            due: Due::Mail,
+            content: *content,
+            chunked,
+            is_open: false,
+            content_begun: false,
+            verdicts: vec![Verdict::NotSent; recipients.len()],
+            undecided: recipients.len(),
+        };
+        match (grouped, chunked) {
+            (false, _) => self.outbox.release_line(),
+            (true, true) if content.octets > GROUPED_CHUNK_OCTETS_MAX => self.outbox.release(envelope_octets),
+            (true, true) => {
+                self.outbox.release(octets);
+                self.send_content(&mut exchange);
+            }
+            (true, false) => self.outbox.release(octets),
+        }
+        self.state = State::Exchange(exchange);
+        Ok(())
+    }
+
+    /// Takes the reply to the stage that the exchange was in.
+    pub(super) fn take_exchange_reply(&mut self, exchange: Exchange, stage: Stage, reply: Reply) {
+        let expected = match exchange.due {
+            Due::Data => reply.code == 354,
+            _ => reply.is_success(),
+        };
+        if !expected && !reply.is_transient() && !reply.is_permanent() {
+            self.state = State::Exchange(exchange);
+            return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
+        }
+        match exchange.due {
+            Due::Mail => self.mail_replied(exchange, reply),
+            Due::Rcpt(index) => self.rcpt_replied(exchange, index, reply),
+            Due::Data => self.data_replied(exchange, reply),
+            Due::Message | Due::MessageFor(_) if !self.outbox.output().is_empty() => {
+                self.replied_too_early(exchange, stage, reply);
+            }
+            Due::Message => self.message_replied(exchange, reply),
+            Due::MessageFor(index) => self.message_replied_for(exchange, index, reply),
+        }
+    }
+
+    fn mail_replied(&mut self, mut exchange: Exchange, reply: Reply) {
+        exchange.is_open = reply.is_success();
+        if !exchange.is_open {
+            exchange.decide_all(&Verdict::Refused { stage: Stage::Mail, reply });
+        }
+        exchange.due = Due::Rcpt(0);
+        self.go_on(exchange);
+    }
+
+    fn rcpt_replied(&mut self, mut exchange: Exchange, index: usize, reply: Reply) {
+        let stage = Stage::Rcpt(index);
+        if !reply.is_success() {
+            exchange.decide(index, Verdict::Refused { stage, reply });
+        } else if !exchange.is_open {
+            // A recipient of a transaction that was refused: what would be sent could go anywhere.
+            self.state = State::Exchange(exchange);
+            return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
+        }
+        exchange.due = match index + 1 {
+            next if next < exchange.verdicts.len() => Due::Rcpt(next),
+            _ if exchange.chunked => self.due_for_message(&exchange),
+            _ => Due::Data,
+        };
+        self.go_on(exchange);
+    }
+
+    fn data_replied(&mut self, mut exchange: Exchange, reply: Reply) {
+        if reply.code != 354 {
+            exchange.decide_all(&Verdict::Refused { stage: Stage::Data, reply });
+            return self.finish(exchange);
+        }
+        if exchange.undecided == 0 && self.config.flavor == Flavor::Lmtp {
+            // RFC 2033 section 4.2 has 503 here, and says not how many replies a message to nobody would get.
+            self.state = State::Exchange(exchange);
+            return self.misbehaved(Misbehaviour::Unexpected { stage: Stage::Data, code: reply.code });
+        }
+        exchange.due = self.due_for_message(&exchange);
+        self.send_content(&mut exchange);
+        self.state = State::Exchange(exchange);
+    }
+
+    /// RFC 2033 section 4.2: LMTP has a reply for each recipient that it accepted.
+    fn due_for_message(&self, exchange: &Exchange) -> Due {
+        match (self.config.flavor, exchange.next_undecided(0)) {
+            (Flavor::Lmtp, Some(index)) => Due::MessageFor(index),
+            _ => Due::Message,
+        }
+    }
+
+    fn message_replied(&mut self, mut exchange: Exchange, reply: Reply) {
+        let stage = Stage::Message(None);
+        let accepted = reply.is_success();
+        exchange.decide_all(&if accepted { Verdict::Accepted(reply) } else { Verdict::Refused { stage, reply } });
+        exchange.is_open = false;
+        self.finish(exchange);
+    }
+
+    fn message_replied_for(&mut self, mut exchange: Exchange, index: usize, reply: Reply) {
+        let stage = Stage::Message(Some(index));
+        let accepted = reply.is_success();
+        exchange.decide(index, if accepted { Verdict::Accepted(reply) } else { Verdict::Refused { stage, reply } });
+        match exchange.next_undecided(index) {
+            Some(next) => {
+                exchange.due = Due::MessageFor(next);
+                self.state = State::Exchange(exchange);
+            }
+            None => {
+                exchange.is_open = false;
+                self.finish(exchange);
+            }
+        }
+    }
+
+    /// A final reply before the last byte: a refusal is believed, but nobody knows what the server takes the rest for.
+    fn replied_too_early(&mut self, mut exchange: Exchange, stage: Stage, reply: Reply) {
+        if reply.is_success() {
+            self.state = State::Exchange(exchange);
+            return self.misbehaved(Misbehaviour::Early);
+        }
+        exchange.decide_all(&Verdict::Refused { stage, reply: reply.clone() });
+        self.state = State::Exchange(exchange);
+        self.close(Closed::Refused { stage, reply });
+    }
+
+    /// Once all that was released is answered: the next line, or the end where nobody is left to get the message.
+    fn go_on(&mut self, mut exchange: Exchange) {
+        if !self.outbox.is_awaiting() && !exchange.content_begun {
+            if exchange.undecided == 0 {
+                return self.finish(exchange);
+            }
+            self.outbox.release_line();
+            if matches!(exchange.due, Due::Message | Due::MessageFor(_)) {
+                self.send_content(&mut exchange);
+            }
+        }
+        self.state = State::Exchange(exchange);
+    }
+
+    fn send_content(&mut self, exchange: &mut Exchange) {
+        let content = &exchange.content;
+        match exchange.chunked {
+            true => self.outbox.send_content(content.octets, Form::Plain, b""),
+            // Nobody is left: the server waits for a message, and gets an empty one.
+            false if exchange.undecided == 0 => self.outbox.send_content(0, Form::Stuffed, b".\r\n"),
+            false => {
+                let tail: &[u8] = if content.ends_in_crlf { b".\r\n" } else { b"\r\n.\r\n" };
+                self.outbox.send_content(content.octets_as(Form::Stuffed), Form::Stuffed, tail);
+            }
+        }
+        exchange.content_begun = true;
+    }
+
+    fn finish(&mut self, exchange: Exchange) {
+        self.events.push_back(Event::Finished(exchange.verdicts));
+        if exchange.is_open {
+            self.say(State::Reset, "RSET\r\n");
+        } else {
+            self.ready();
+        }
+    }
+}

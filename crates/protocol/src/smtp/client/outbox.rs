@@ -1,0 +1,135 @@
+//! What is to be sent, in order: command lines, the message's bytes by their range, the mark of its end. Empty of
+//! buffers when all lines were answered.
+//!
+//! Lines wait here until they are released: all at once in a group, else one after the other. A line counts as sent
+//! when its last byte went out, and no reply may come before that.
+
+use std::fmt;
+use std::ops::Range;
+
+use memchr::memchr;
+
+use super::transaction::Form;
+
+/// What to send now: first all of the head, then that range of the content, then all of the tail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// Commands.
+    pub head: &'a [u8],
+    /// Octets of the transaction's content in its `form`; empty where none are due.
+    pub content: Range<u64>,
+    /// The form that the range is counted in.
+    pub form: Form,
+    /// The end of the data.
+    pub tail: &'a [u8],
+}
+
+impl Output<'_> {
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.head.is_empty() && self.content.is_empty() && self.tail.is_empty()
+    }
+
+    /// How many octets there are to send.
+    pub fn octets(&self) -> u64 {
+        self.head.len() as u64 + (self.content.end - self.content.start) + self.tail.len() as u64
+    }
+}
+
+/// Sent, unsent and unreleased bytes; each place is an index into the lines.
+#[derive(Default)]
+pub(super) struct Outbox {
+    lines: Vec<u8>,
+    answered: usize,
+    sent: usize,
+    released: usize,
+    /// What is left of the content.
+    content: Range<u64>,
+    form: Form,
+    tail: &'static [u8],
+}
+
+impl Outbox {
+    /// Takes lines none of which is released. All lines before them were answered.
+    pub(super) fn hold(&mut self, lines: Vec<u8>) {
+        *self = Outbox { lines, ..Outbox::default() };
+    }
+
+    /// Sends a line, or several, now.
+    pub(super) fn send(&mut self, lines: Vec<u8>) {
+        self.hold(lines);
+        self.release(self.lines.len());
+    }
+
+    /// Releases the next line.
+    pub(super) fn release_line(&mut self) {
+        self.release(line_end(&self.lines, self.released));
+    }
+
+    /// Releases what is before `place`.
+    pub(super) fn release(&mut self, place: usize) {
+        self.released = place;
+    }
+
+    /// Lets content follow the lines, all of which are released.
+    pub(super) fn send_content(&mut self, octets: u64, form: Form, tail: &'static [u8]) {
+        self.content = 0..octets;
+        self.form = form;
+        self.tail = tail;
+    }
+
+    /// Notes that the next line was answered; false if it was not sent.
+    pub(super) fn answer_line(&mut self) -> bool {
+        let end = line_end(&self.lines, self.answered);
+        if end == self.answered || end > self.sent {
+            return false;
+        }
+        self.answered = end;
+        if self.answered == self.lines.len() {
+            self.lines = Vec::new();
+            (self.answered, self.sent, self.released) = (0, 0, 0);
+        }
+        true
+    }
+
+    /// Whether a released line was not answered yet.
+    pub(super) fn is_awaiting(&self) -> bool {
+        self.answered < self.released
+    }
+
+    pub(super) fn output(&self) -> Output<'_> {
+        let head = &self.lines[self.sent..self.released];
+        Output { head, content: self.content.clone(), form: self.form, tail: self.tail }
+    }
+
+    /// The first `count` octets of the output went out.
+    pub(super) fn handle_sent(&mut self, count: u64) {
+        let head = count.min((self.released - self.sent) as u64);
+        self.sent += head as usize;
+        let content = (count - head).min(self.content.end - self.content.start);
+        self.content.start += content;
+        let tail = (count - head - content).min(self.tail.len() as u64);
+        self.tail = &self.tail[tail as usize..];
+    }
+}
+
+/// What goes out may be a password.
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outbox { lines, answered, sent, released, content, form, tail } = self;
+        f.debug_struct("Outbox")
+            .field("octets", &lines.len())
+            .field("answered", answered)
+            .field("sent", sent)
+            .field("released", released)
+            .field("content", content)
+            .field("form", form)
+            .field("tail", &tail.escape_ascii().to_string())
+            .finish()
+    }
+}
+
+/// Where the line ends that begins at `place`.
+fn line_end(lines: &[u8], place: usize) -> usize {
+    memchr(b'\n', &lines[place..]).map_or(lines.len(), |end| place + end + 1)
+}

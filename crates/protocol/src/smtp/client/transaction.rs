@@ -1,0 +1,219 @@
+//! A message as the client is to send it: its envelope, what is known of its bytes, and the commands made of them.
+
+use std::borrow::Cow;
+use std::io::Write as _;
+
+use mail::{Address, BodyType, Notify, Return};
+use memchr::memmem;
+
+use super::{Extensions, Unsendable, Word};
+
+/// One message to some recipients of one server. The client keeps none of it once it has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transaction {
+    /// The reverse-path; None is the null sender `<>`.
+    pub sender: Option<Address>,
+    /// To whom.
+    pub recipients: Vec<Recipient>,
+    /// What is known of its bytes.
+    pub content: Content,
+    /// BODY= of RFC 6152. Whoever says 7BIT of an 8-bit message has it sent as it is.
+    pub body_type: BodyType,
+    /// Asks for SMTPUTF8 (RFC 6531).
+    pub smtputf8: bool,
+    /// RET= of RFC 3461. This and its like are left out where the server has no DSN.
+    pub ret: Option<Return>,
+    /// ENVID= of RFC 3461, in xtext.
+    pub envid: Option<Word>,
+}
+
+/// One of its recipients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipient {
+    /// The forward-path.
+    pub address: Address,
+    /// NOTIFY= of RFC 3461.
+    pub notify: Notify,
+    /// ORCPT= of RFC 3461: a type, a semicolon, xtext.
+    pub orcpt: Option<Word>,
+}
+
+impl From<Address> for Recipient {
+    fn from(address: Address) -> Self {
+        Recipient { address, notify: Notify::UNSET, orcpt: None }
+    }
+}
+
+/// What is known of a message without its bytes, which the driver has. Its lines end in CRLF, and it has no bare CR or
+/// LF: the driver answers for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Octets of the message itself, dots not doubled.
+    pub octets: u64,
+    /// How many of its lines begin with a dot. DATA sends so many octets more.
+    pub dot_lines: u64,
+    /// Its last two octets are CRLF; so it is with an empty message.
+    pub ends_in_crlf: bool,
+}
+
+/// In which form the bytes of a message go out. Without lines that begin with a dot both are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As they are, for BDAT.
+    #[default]
+    Plain,
+    /// With a second dot before each dot that begins a line (RFC 5321 section 4.5.2), for DATA.
+    Stuffed,
+}
+
+impl Content {
+    /// Looks at the bytes of a message.
+    pub fn of(message: &[u8]) -> Self {
+        let dot_lines = dot_lines(message).count() as u64;
+        let ends_in_crlf = message.is_empty() || message.ends_with(b"\r\n");
+        Content { octets: message.len() as u64, dot_lines, ends_in_crlf }
+    }
+
+    /// How many octets go out in that form.
+    pub fn octets_as(&self, form: Form) -> u64 {
+        match form {
+            Form::Plain => self.octets,
+            Form::Stuffed => self.octets + self.dot_lines,
+        }
+    }
+
+    /// RFC 1870 section 3: the message with the CRLF that DATA would have to add.
+    fn declared_octets(&self) -> u64 {
+        self.octets + if self.ends_in_crlf { 0 } else { 2 }
+    }
+}
+
+/// A message in the form that DATA sends ([`Form::Stuffed`]).
+pub fn stuff_dots(message: &[u8]) -> Cow<'_, [u8]> {
+    let mut stuffed = Vec::new();
+    let mut done = 0;
+    for place in dot_lines(message) {
+        stuffed.extend_from_slice(&message[done..place]);
+        stuffed.push(b'.');
+        done = place;
+    }
+    if done == 0 && stuffed.is_empty() {
+        return Cow::Borrowed(message);
+    }
+    stuffed.extend_from_slice(&message[done..]);
+    Cow::Owned(stuffed)
+}
+
+/// The places of the dots that begin a line.
+fn dot_lines(message: &[u8]) -> impl Iterator<Item = usize> {
+    let first = message.starts_with(b".").then_some(0);
+    first.into_iter().chain(memmem::find_iter(message, b"\r\n.").map(|place| place + 2))
+}
+
+impl Transaction {
+    /// A plain one: nothing asked for beyond RFC 5321.
+    pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: Content) -> Self {
+        Transaction {
+            sender,
+            recipients: recipients.into_iter().map(Recipient::from).collect(),
+            content,
+            body_type: BodyType::SevenBit,
+            smtputf8: false,
+            ret: None,
+            envid: None,
+        }
+    }
+
+    /// Whether a server with these extensions can be asked to take it.
+    pub(super) fn check(&self, extensions: &Extensions) -> Result<(), Unsendable> {
+        let octets_max = extensions.size.filter(|size| *size > 0).unwrap_or(u64::MAX);
+        if self.recipients.is_empty() {
+            Err(Unsendable::NoRecipients)
+        } else if self.content.declared_octets() > octets_max {
+            Err(Unsendable::TooBig { octets_max })
+        } else if self.body_type == BodyType::EightBitMime && !extensions.eight_bit_mime {
+            Err(Unsendable::EightBit)
+        } else if if self.smtputf8 { !extensions.smtputf8 } else { !self.is_ascii() } {
+            Err(Unsendable::Smtputf8)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_ascii(&self) -> bool {
+        let word = |word: &Option<Word>| word.as_ref().is_none_or(|word| word.as_str().is_ascii());
+        self.sender.as_ref().is_none_or(Address::is_ascii)
+            && word(&self.envid)
+            && self.recipients.iter().all(|recipient| recipient.address.is_ascii() && word(&recipient.orcpt))
+    }
+
+    /// MAIL and all RCPT, as lines. Every text in them is an [`Address`] or a [`Word`], so none ends a line early.
+    pub(super) fn envelope_lines(&self, extensions: &Extensions) -> Vec<u8> {
+        const LINE_OCTETS_EXPECTED: usize = 64;
+        let mut lines = Vec::with_capacity(LINE_OCTETS_EXPECTED * (2 + self.recipients.len()));
+        self.write_mail(extensions, &mut lines);
+        for recipient in &self.recipients {
+            recipient.write_rcpt(extensions, &mut lines);
+        }
+        lines
+    }
+
+    fn write_mail(&self, extensions: &Extensions, out: &mut Vec<u8>) {
+        let sender = self.sender.as_ref().map_or("", Address::as_str);
+        write_all(out, &["MAIL FROM:<", sender, ">"]);
+        if extensions.size.is_some() {
+            // Writing to a Vec cannot fail.
+            let _ = write!(out, " SIZE={}", self.content.declared_octets());
+        }
+        if self.body_type == BodyType::EightBitMime {
+            write_all(out, &[" BODY=8BITMIME"]);
+        }
+        if self.smtputf8 {
+            write_all(out, &[" SMTPUTF8"]);
+        }
+        if extensions.dsn {
+            match self.ret {
+                Some(Return::Full) => write_all(out, &[" RET=FULL"]),
+                Some(Return::Headers) => write_all(out, &[" RET=HDRS"]),
+                None => {}
+            }
+            if let Some(envid) = &self.envid {
+                write_all(out, &[" ENVID=", envid.as_str()]);
+            }
+        }
+        write_all(out, &["\r\n"]);
+    }
+}
+
+impl Recipient {
+    fn write_rcpt(&self, extensions: &Extensions, out: &mut Vec<u8>) {
+        write_all(out, &["RCPT TO:<", self.address.as_str(), ">"]);
+        if extensions.dsn {
+            self.write_notify(out);
+            if let Some(orcpt) = &self.orcpt {
+                write_all(out, &[" ORCPT=", orcpt.as_str()]);
+            }
+        }
+        write_all(out, &["\r\n"]);
+    }
+
+    /// RFC 3461 section 4.1: NEVER stands alone.
+    fn write_notify(&self, out: &mut Vec<u8>) {
+        if self.notify.contains(Notify::NEVER) {
+            return write_all(out, &[" NOTIFY=NEVER"]);
+        }
+        let mut mark = " NOTIFY=";
+        for (wish, name) in [(Notify::SUCCESS, "SUCCESS"), (Notify::FAILURE, "FAILURE"), (Notify::DELAY, "DELAY")] {
+            if self.notify.contains(wish) {
+                write_all(out, &[mark, name]);
+                mark = ",";
+            }
+        }
+    }
+}
+
+fn write_all(out: &mut Vec<u8>, texts: &[&str]) {
+    for text in texts {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
