@@ -1,6 +1,5 @@
 //! One connection and its conversation: bytes in, work, bytes out, and the deadline beside them.
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -12,17 +11,12 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::input::with_input;
 use crate::{Stop, steady_now as now};
 
-/// Bytes that one read takes at the most.
-const READ_BYTES: usize = 64 * 1024;
 /// How long a closing connection listens for the peer's last bytes: closing over unread input would reset it,
 /// and the peer might never see the last reply.
 const LINGER: Duration = Duration::from_secs(2);
-
-thread_local! {
-    static INPUT: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
-}
 
 /// A protocol machine together with whoever answers its questions. It is told the time by [`crate::steady_now`].
 pub trait Conversation {
@@ -128,7 +122,7 @@ fn until_deadline(conversation: &impl Conversation) -> Duration {
 }
 
 fn poll_input(stream: &mut TcpStream, conversation: &mut impl Conversation, context: &mut Context<'_>) -> Poll<Event> {
-    INPUT.with_borrow_mut(|input| {
+    with_input(|input| {
         let mut buffer = ReadBuf::new(input);
         Poll::Ready(match ready!(Pin::new(stream).poll_read(context, &mut buffer)) {
             Err(_) => Event::Broken,
@@ -190,13 +184,13 @@ async fn wait_until_writable(
 /// Ends the connection so that the peer gets the last reply. Nearly always there is nothing unread, and then the
 /// kernel does the rest: closing over unread bytes alone would reset the connection.
 async fn close(mut stream: TcpStream) {
-    let unread = INPUT.with_borrow_mut(|input| stream.try_read(input));
+    let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;
     }
     // Reading so counts against the task's turn, so that a peer that never stops sending does not keep the thread.
     let drained = poll_fn(|context| {
-        INPUT.with_borrow_mut(|input| {
+        with_input(|input| {
             loop {
                 let mut buffer = ReadBuf::new(input);
                 match ready!(Pin::new(&mut stream).poll_read(context, &mut buffer)) {

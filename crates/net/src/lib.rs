@@ -7,11 +7,16 @@
 mod clock;
 mod drive;
 mod gate;
+mod input;
 mod listen;
 mod stop;
+mod tls;
+mod wire;
 
 pub use clock::steady_now;
 pub use drive::{Conversation, drive};
 pub use gate::{Gate, GateLimits, Pass, Turned};
 pub use listen::{accept, bind};
 pub use stop::{Stop, Stopper};
+pub use tls::Trust;
+pub use wire::Wire;
