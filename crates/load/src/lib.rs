@@ -1,1 +1,24 @@
-//! Gauges of the machine, sampled and never asked per message.
+//! Gauges of the machine: load average, processors, pressure, memory, disks; sampled, never asked per message.
+//!
+//! A source is opened once and sampled as often as is wanted: its handle stays open and is read by `pread`, which costs
+//! a fraction of opening the file again (`mailrace bench load` says which). What the kernel writes is read by pure
+//! functions, which give `None` where it is not of the form they know. Nothing here is fatal: a machine that lacks a
+//! gauge says so when the source is opened, and a file that does not read as expected is an error of the kind
+//! `InvalidData` that names it.
+
+mod average;
+mod disk;
+mod memory;
+mod pressure;
+mod process;
+mod processors;
+mod record;
+mod space;
+
+pub use average::{LoadAverage, LoadAverageSource, PROC_LOADAVG};
+pub use disk::{Disk, DiskSource};
+pub use memory::{Memory, MemorySource};
+pub use pressure::{Pressure, PressureSource, Resource, Stall};
+pub use process::ProcessTime;
+pub use processors::{ProcessorSource, Processors};
+pub use space::Space;

@@ -1,0 +1,123 @@
+//! Pressure stall information: how much of the time tasks waited for a processor, for memory, for a disk.
+//! (Linux's `Documentation/accounting/psi.rst`.) A kernel may be built or started without it.
+
+use std::io;
+
+use crate::record::Record;
+
+/// What tasks may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// A processor.
+    Cpu,
+    /// Memory: reclaim, swapping, pages that were dropped and are read again.
+    Memory,
+    /// A disk.
+    Io,
+}
+
+/// One reading.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks that had something to do waited. For the processors of a whole machine it is always zero, and older
+    /// kernels leave it out.
+    pub full: Option<Stall>,
+}
+
+/// Time lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Share of the last ten seconds, 0 to 100.
+    pub avg10_percent: f64,
+    /// Sum since the machine was started.
+    pub total_us: u64,
+}
+
+/// A file of `/proc/pressure`, held open.
+#[derive(Debug)]
+pub struct PressureSource {
+    record: Record,
+}
+
+impl PressureSource {
+    /// Opens the gauge of a resource, and tries it: a kernel that was started with `psi=0` has the files but does not
+    /// let them be read. `None` where there is no such gauge.
+    pub fn open(resource: Resource) -> Option<PressureSource> {
+        let path = match resource {
+            Resource::Cpu => "/proc/pressure/cpu",
+            Resource::Memory => "/proc/pressure/memory",
+            Resource::Io => "/proc/pressure/io",
+        };
+        let mut source = PressureSource { record: Record::open(path).ok()? };
+        source.sample().ok()?;
+        Some(source)
+    }
+
+    /// The pressure now.
+    ///
+    /// # Errors
+    ///
+    /// That of reading the file; `InvalidData` where it does not read as expected.
+    pub fn sample(&mut self) -> io::Result<Pressure> {
+        self.record.sample(Pressure::parse)
+    }
+}
+
+impl Pressure {
+    /// Reads what a file of `/proc/pressure` says: a line `some`, and mostly a line `full`.
+    pub fn parse(text: &str) -> Option<Pressure> {
+        let mut lines = text.lines();
+        let some = Stall::parse(lines.next()?.strip_prefix("some ")?)?;
+        let full = match lines.next() {
+            Some(line) => Some(Stall::parse(line.strip_prefix("full ")?)?),
+            None => None,
+        };
+        Some(Pressure { some, full })
+    }
+}
+
+impl Stall {
+    fn parse(pairs: &str) -> Option<Stall> {
+        let value = |name: &str| pairs.split_ascii_whitespace().find_map(|pair| pair.strip_prefix(name));
+        let avg10_percent = value("avg10=")?.parse::<f64>().ok().filter(|share| share.is_finite())?;
+        Some(Stall { avg10_percent, total_us: value("total=")?.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lines_are_read() {
+        let text = "some avg10=1.42 avg60=1.61 avg300=1.12 total=549088792\n\
+                    full avg10=1.36 avg60=1.52 avg300=0.90 total=246636287\n";
+        let some = Stall { avg10_percent: 1.42, total_us: 549_088_792 };
+        let full = Some(Stall { avg10_percent: 1.36, total_us: 246_636_287 });
+        assert_eq!(Pressure::parse(text), Some(Pressure { some, full }));
+    }
+
+    #[test]
+    fn an_older_kernel_says_nothing_of_processors_that_all_wait() {
+        let read = Pressure::parse("some avg10=0.59 avg60=1.57 avg300=2.36 total=2322344480\n").unwrap();
+        assert_eq!((read.some.total_us, read.full), (2_322_344_480, None));
+    }
+
+    #[test]
+    fn garbage_is_no_pressure() {
+        for text in [
+            "",
+            "some",
+            "some avg10=0.59",
+            "some avg10=x total=1",
+            "some avg10=inf total=1",
+            "some avg10=0.59 total=-1",
+            "some avg10=0.59 total=1\nfull total=1\n",
+            "full avg10=0.59 total=1\n",
+        ] {
+            assert_eq!(Pressure::parse(text), None, "{text:?}");
+        }
+    }
+}

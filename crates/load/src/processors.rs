@@ -1,0 +1,112 @@
+//! What the processors of the machine did, all together, since it was started.
+
+use std::io;
+
+use crate::record::Record;
+
+/// Seconds of all processors, counted since the machine was started; the kernel counts in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processors {
+    /// How many are at work.
+    pub count: usize,
+    /// Spent on programs, nice ones and guests too.
+    pub user_secs: f64,
+    /// Spent in the kernel on behalf of programs.
+    pub system_secs: f64,
+    /// Spent on interrupts, hard and soft.
+    pub irq_secs: f64,
+    /// Idle while a disk was awaited. A hint only: on several processors the kernel cannot say more.
+    pub iowait_secs: f64,
+    /// Taken away by the hypervisor.
+    pub steal_secs: f64,
+    /// Idle without a reason.
+    pub idle_secs: f64,
+}
+
+/// `/proc/stat`, held open.
+#[derive(Debug)]
+pub struct ProcessorSource {
+    record: Record,
+    ticks_per_second: f64,
+}
+
+impl ProcessorSource {
+    /// Opens `/proc/stat`.
+    ///
+    /// # Errors
+    ///
+    /// That of opening the file.
+    pub fn open() -> io::Result<ProcessorSource> {
+        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+        Ok(ProcessorSource { record: Record::open("/proc/stat")?, ticks_per_second })
+    }
+
+    /// The counts as they are now.
+    ///
+    /// # Errors
+    ///
+    /// That of reading the file; `InvalidData` where it does not read as expected.
+    pub fn sample(&mut self) -> io::Result<Processors> {
+        self.record.sample(|text| Processors::parse(text, self.ticks_per_second))
+    }
+}
+
+impl Processors {
+    /// Reads what `/proc/stat` says: a line `cpu` with the sums, then a line for each processor, then other matters.
+    pub fn parse(text: &str, ticks_per_second: f64) -> Option<Processors> {
+        let mut lines = text.lines();
+        let mut words = lines.next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+        let mut next = || Some(words.next()?.parse::<u64>().ok()? as f64 / ticks_per_second);
+        let (user, nice, system, idle, iowait) = (next()?, next()?, next()?, next()?, next()?);
+        let (irq, softirq, steal) = (next()?, next()?, next()?);
+        Some(Processors {
+            count: lines.take_while(|line| line.starts_with("cpu")).count(),
+            user_secs: user + nice,
+            system_secs: system,
+            irq_secs: irq + softirq,
+            iowait_secs: iowait,
+            steal_secs: steal,
+            idle_secs: idle,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = "\
+cpu  575310 63102 249952 1345011 32910 0 35930 596 0 0
+cpu0 285474 30583 113585 700567 5912 0 14646 283 0 0
+cpu1 289835 32518 136366 644443 26997 0 21284 313 0 0
+intr 19880112 0 0 24 1 13
+ctxt 71016900
+btime 1795195869
+";
+
+    #[test]
+    fn sums_become_seconds_and_processors_are_counted() {
+        let read = Processors::parse(SAMPLE, 100.0).unwrap();
+        assert_eq!(read.count, 2);
+        assert_eq!(read.user_secs, 5753.10 + 631.02);
+        assert_eq!(read.system_secs, 2499.52);
+        assert_eq!(read.idle_secs, 13450.11);
+        assert_eq!(read.iowait_secs, 329.10);
+        assert_eq!(read.irq_secs, 359.30);
+        assert_eq!(read.steal_secs, 5.96);
+    }
+
+    #[test]
+    fn garbage_is_no_count() {
+        for text in ["", "cpu", "cpu  1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3 4 5 6 7 -8"] {
+            assert_eq!(Processors::parse(text, 100.0), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_processors_and_spends_time() {
+        let mut source = ProcessorSource::open().unwrap();
+        let read = source.sample().unwrap();
+        assert!(read.count > 0 && read.user_secs + read.system_secs + read.idle_secs > 0.0, "{read:?}");
+    }
+}
