@@ -6,6 +6,7 @@
 
 mod fault;
 mod ledger;
+pub mod meanwhile;
 mod report;
 mod stamp;
 

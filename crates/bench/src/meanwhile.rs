@@ -1,0 +1,439 @@
+//! What the machine did while a run went on, so that one can say what the limit was: processors, this process, the disk,
+//! pressure, load average, memory.
+//!
+//! [`Meanwhile::begin`] takes a first reading of all gauges and gives a [`Meter`]; [`Meter::end`] takes a second one, and
+//! what lies between is the result. A gauge that the machine lacks, or that fails on the way, is left out; no run
+//! fails for want of one. A megabyte is 1,000,000 bytes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use load::{
+    Disk, DiskSource, LoadAverage, LoadAverageSource, Memory, MemorySource, Pressure, PressureSource, ProcessTime,
+    ProcessorSource, Processors, Resource, Space, Stall,
+};
+use serde::Serialize;
+
+const BYTES_PER_MB: f64 = 1e6;
+const BYTES_PER_GB: f64 = 1e9;
+
+/// What happened between two moments. Shares are per cent of the time between them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Meanwhile {
+    /// The time between them.
+    pub seconds: f64,
+    /// The processors of the machine.
+    pub cpu: Option<Cpu>,
+    /// This process's part of them.
+    pub own_cpu: Option<OwnCpu>,
+    /// The disk that was named, if it has a gauge.
+    pub disk: Option<DiskWork>,
+    /// Room left at the end on the file system that was named.
+    pub disk_free_bytes: Option<u64>,
+    /// Time that tasks lost by waiting for a processor.
+    pub cpu_pressure: Option<Waiting>,
+    /// Time that tasks lost by waiting for memory.
+    pub memory_pressure: Option<Waiting>,
+    /// Time that tasks lost by waiting for a disk.
+    pub io_pressure: Option<Waiting>,
+    /// Memory left at the end.
+    pub memory_available_bytes: Option<u64>,
+    /// The load average at the end.
+    pub load_average: Option<Average>,
+}
+
+/// The processors, all together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cpu {
+    /// How many there are.
+    pub processors: usize,
+    /// Share of them that this machine used: user, system and interrupts.
+    pub busy_percent: f64,
+    /// Programs.
+    pub user_seconds: f64,
+    /// The kernel on behalf of programs.
+    pub system_seconds: f64,
+    /// Interrupts, hard and soft.
+    pub irq_seconds: f64,
+    /// Idle while a disk was awaited.
+    pub iowait_seconds: f64,
+    /// Taken away by the hypervisor.
+    pub steal_seconds: f64,
+}
+
+/// What this process used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OwnCpu {
+    /// In the program.
+    pub user_seconds: f64,
+    /// In the kernel on its behalf.
+    pub system_seconds: f64,
+}
+
+/// What a disk did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiskWork {
+    /// The kernel's name.
+    pub name: String,
+    /// Share of the time in which it had something to do.
+    pub busy_percent: f64,
+    /// What a read or a write took on average, waiting included. Null where there were none.
+    pub await_ms: Option<f64>,
+    /// Reads completed.
+    pub reads_per_second: f64,
+    /// Writes completed.
+    pub writes_per_second: f64,
+    /// Flushes of the disk's cache. Null where the kernel does not count them.
+    pub flushes_per_second: Option<f64>,
+    /// Read.
+    pub read_mb_per_second: f64,
+    /// Written.
+    pub written_mb_per_second: f64,
+}
+
+/// Time lost by waiting for something.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waiting {
+    /// At least one task waited.
+    pub some_percent: f64,
+    /// Every task that had something to do waited.
+    pub full_percent: Option<f64>,
+}
+
+/// Load averages, in tasks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Average {
+    /// Where they were read.
+    pub source: String,
+    /// Over one minute.
+    pub one_minute: f64,
+    /// Over five minutes.
+    pub five_minutes: f64,
+    /// Over fifteen minutes.
+    pub fifteen_minutes: f64,
+}
+
+/// The gauges, and what they said at the beginning.
+#[derive(Debug)]
+pub struct Meter {
+    gauges: Gauges,
+    first: Reading,
+}
+
+#[derive(Debug)]
+struct Gauges {
+    processors: Option<ProcessorSource>,
+    disk: Option<DiskSource>,
+    disk_path: Option<PathBuf>,
+    pressures: [Option<PressureSource>; 3],
+    memory: Option<MemorySource>,
+    load_average: LoadAverageSource,
+}
+
+/// What all gauges say at one moment.
+#[derive(Clone, Debug)]
+struct Reading {
+    at: Instant,
+    processors: Option<Processors>,
+    own: Option<ProcessTime>,
+    disk: Option<Disk>,
+    disk_space: Option<Space>,
+    pressures: [Option<Pressure>; 3],
+    memory: Option<Memory>,
+    load_average: Option<LoadAverage>,
+}
+
+impl Meanwhile {
+    /// Opens the gauges and reads them. `disk_path` names a path on the disk that matters to the run, if one does.
+    pub fn begin(disk_path: Option<&Path>) -> Meter {
+        let mut gauges = Gauges::open(disk_path);
+        let first = gauges.read();
+        Meter { gauges, first }
+    }
+
+    fn between(first: &Reading, last: &Reading, average_source: String) -> Meanwhile {
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let [cpu_pressure, memory_pressure, io_pressure] =
+            [0, 1, 2].map(|of| Waiting::between(first.pressures[of]?, last.pressures[of]?, seconds));
+        Meanwhile {
+            seconds,
+            cpu: first.processors.zip(last.processors).map(|(first, last)| Cpu::between(first, last)),
+            own_cpu: first.own.zip(last.own).map(|(first, last)| OwnCpu::between(first, last)),
+            disk: first.disk.as_ref().zip(last.disk.as_ref()).map(|(a, b)| DiskWork::between(a, b, seconds)),
+            disk_free_bytes: last.disk_space.map(|space| space.free_bytes),
+            cpu_pressure,
+            memory_pressure,
+            io_pressure,
+            memory_available_bytes: last.memory.map(|memory| memory.available_bytes),
+            load_average: last.load_average.map(|tasks| Average {
+                source: average_source,
+                one_minute: tasks.one_min,
+                five_minutes: tasks.five_min,
+                fifteen_minutes: tasks.fifteen_min,
+            }),
+        }
+    }
+}
+
+impl Meter {
+    /// Reads the gauges again.
+    pub fn end(mut self) -> Meanwhile {
+        let last = self.gauges.read();
+        Meanwhile::between(&self.first, &last, self.gauges.load_average.to_string())
+    }
+}
+
+impl Gauges {
+    fn open(disk_path: Option<&Path>) -> Gauges {
+        Gauges {
+            processors: ProcessorSource::open().ok(),
+            disk: disk_path.and_then(|path| DiskSource::of(path).ok()),
+            disk_path: disk_path.map(Path::to_owned),
+            pressures: [Resource::Cpu, Resource::Memory, Resource::Io].map(PressureSource::open),
+            memory: MemorySource::open().ok(),
+            load_average: LoadAverageSource::open(),
+        }
+    }
+
+    fn read(&mut self) -> Reading {
+        Reading {
+            at: Instant::now(),
+            processors: self.processors.as_mut().and_then(|source| source.sample().ok()),
+            own: ProcessTime::sample().ok(),
+            disk: self.disk.as_mut().and_then(|source| source.sample().ok()),
+            disk_space: self.disk_path.as_deref().and_then(|path| Space::of(path).ok()),
+            pressures: self.pressures.each_mut().map(|source| source.as_mut()?.sample().ok()),
+            memory: self.memory.as_mut().and_then(|source| source.sample().ok()),
+            load_average: self.load_average.sample().ok(),
+        }
+    }
+}
+
+impl Cpu {
+    fn between(first: Processors, last: Processors) -> Cpu {
+        // The kernel's counts of idle time and iowait may step back a little.
+        let spent = |of: fn(&Processors) -> f64| (of(&last) - of(&first)).max(0.0);
+        let [user, system, irq] = [spent(|p| p.user_secs), spent(|p| p.system_secs), spent(|p| p.irq_secs)];
+        let [iowait, steal, idle] = [spent(|p| p.iowait_secs), spent(|p| p.steal_secs), spent(|p| p.idle_secs)];
+        let busy = user + system + irq;
+        Cpu {
+            processors: last.count,
+            busy_percent: percent(busy, busy + iowait + steal + idle),
+            user_seconds: user,
+            system_seconds: system,
+            irq_seconds: irq,
+            iowait_seconds: iowait,
+            steal_seconds: steal,
+        }
+    }
+}
+
+impl OwnCpu {
+    fn between(first: ProcessTime, last: ProcessTime) -> OwnCpu {
+        OwnCpu { user_seconds: last.user_secs - first.user_secs, system_seconds: last.system_secs - first.system_secs }
+    }
+}
+
+impl DiskWork {
+    fn between(first: &Disk, last: &Disk, seconds: f64) -> DiskWork {
+        let done = |of: fn(&Disk) -> u64| of(last).saturating_sub(of(first)) as f64;
+        let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let (reads, writes) = (done(|disk| disk.reads), done(|disk| disk.writes));
+        let waited_ms = done(|disk| disk.reads_ms) + done(|disk| disk.writes_ms);
+        DiskWork {
+            name: last.name.clone(),
+            busy_percent: percent(done(|disk| disk.busy_ms) / 1e3, seconds),
+            await_ms: (reads + writes > 0.0).then(|| waited_ms / (reads + writes)),
+            reads_per_second: per_second(reads),
+            writes_per_second: per_second(writes),
+            flushes_per_second: last.flushes.zip(first.flushes).map(|(b, a)| per_second(b.saturating_sub(a) as f64)),
+            read_mb_per_second: per_second(done(|disk| disk.read_bytes)) / BYTES_PER_MB,
+            written_mb_per_second: per_second(done(|disk| disk.written_bytes)) / BYTES_PER_MB,
+        }
+    }
+}
+
+impl Waiting {
+    fn between(first: Pressure, last: Pressure, seconds: f64) -> Option<Waiting> {
+        let share =
+            |first: Stall, last: Stall| percent(last.total_us.saturating_sub(first.total_us) as f64 / 1e6, seconds);
+        Some(Waiting {
+            some_percent: share(first.some, last.some),
+            full_percent: first.full.zip(last.full).map(|(first, last)| share(first, last)),
+        })
+    }
+}
+
+/// A share of the whole. The kernel's clocks tick apart, so it is never let pass 100.
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (100.0 * part / whole).min(100.0) } else { 0.0 }
+}
+
+impl fmt::Display for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "meanwhile, in {:.1} s:", self.seconds)?;
+        line(f, "processors", self.cpu.as_ref())?;
+        line(f, "this process", self.own_cpu.as_ref())?;
+        line(f, "disk", self.disk.as_ref())?;
+        line(f, "waited for cpu", self.cpu_pressure.as_ref())?;
+        line(f, "waited for memory", self.memory_pressure.as_ref())?;
+        line(f, "waited for io", self.io_pressure.as_ref())?;
+        line(f, "load average", self.load_average.as_ref())?;
+        line(f, "disk space left", self.disk_free_bytes.map(Gigabytes))?;
+        line(f, "memory left", self.memory_available_bytes.map(Gigabytes))
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl fmt::Display>) -> fmt::Result {
+    value.map_or(Ok(()), |value| writeln!(f, "  {name:<18} {value}"))
+}
+
+struct Gigabytes(u64);
+
+impl fmt::Display for Gigabytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} GB", self.0 as f64 / BYTES_PER_GB)
+    }
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} % of {} busy: user {:.1} s, ", self.busy_percent, self.processors, self.user_seconds)?;
+        write!(f, "system {:.1} s, interrupts {:.1} s; ", self.system_seconds, self.irq_seconds)?;
+        write!(f, "iowait {:.1} s, stolen {:.1} s", self.iowait_seconds, self.steal_seconds)
+    }
+}
+
+impl fmt::Display for OwnCpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {:.2} s, system {:.2} s", self.user_seconds, self.system_seconds)
+    }
+}
+
+impl fmt::Display for DiskWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:.0} % busy, ", self.name, self.busy_percent)?;
+        if let Some(await_ms) = self.await_ms {
+            write!(f, "await {await_ms:.2} ms, ")?;
+        }
+        write!(f, "{:.0} reads/s ({:.1} MB/s), ", self.reads_per_second, self.read_mb_per_second)?;
+        write!(f, "{:.0} writes/s ({:.1} MB/s)", self.writes_per_second, self.written_mb_per_second)?;
+        self.flushes_per_second.map_or(Ok(()), |flushes| write!(f, ", {flushes:.0} flushes/s"))
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} % some", self.some_percent)?;
+        self.full_percent.map_or(Ok(()), |full| write!(f, ", {full:.1} % all"))
+    }
+}
+
+impl fmt::Display for Average {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} {:.2} {:.2} at the end ", self.one_minute, self.five_minutes, self.fifteen_minutes)?;
+        write!(f, "({})", self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn processors(busy_secs: f64, idle_secs: f64) -> Processors {
+        let (user_secs, system_secs, irq_secs) = (busy_secs / 2.0, busy_secs / 4.0, busy_secs / 4.0);
+        Processors { count: 2, user_secs, system_secs, irq_secs, iowait_secs: 1.0, steal_secs: 0.5, idle_secs }
+    }
+
+    fn disk(reads: u64, writes: u64) -> Disk {
+        Disk {
+            name: "vda".to_owned(),
+            reads,
+            read_bytes: reads * 4096,
+            reads_ms: reads * 2,
+            writes,
+            written_bytes: writes * 10_000,
+            writes_ms: writes * 4,
+            busy_ms: writes * 5,
+            flushes: Some(writes / 2),
+        }
+    }
+
+    fn pressure(total_us: u64) -> Pressure {
+        let stall = |total_us| Stall { avg10_percent: 0.0, total_us };
+        Pressure { some: stall(total_us), full: Some(stall(total_us / 2)) }
+    }
+
+    fn two_readings() -> (Reading, Reading) {
+        let first = Reading {
+            at: Instant::now(),
+            processors: Some(processors(100.0, 1000.0)),
+            own: Some(ProcessTime { user_secs: 1.0, system_secs: 2.0 }),
+            disk: Some(disk(100, 1000)),
+            disk_space: None,
+            pressures: [Some(pressure(7_000_000)), None, Some(pressure(0))],
+            memory: None,
+            load_average: None,
+        };
+        let last = Reading {
+            at: first.at + Duration::from_secs(10),
+            processors: Some(processors(116.0, 1004.0)),
+            own: Some(ProcessTime { user_secs: 4.0, system_secs: 2.5 }),
+            disk: Some(disk(200, 2000)),
+            disk_space: Some(Space { free_bytes: 5_000_000_000, free_files: 1 }),
+            pressures: [Some(pressure(9_000_000)), Some(pressure(1)), Some(pressure(0))],
+            memory: Some(Memory { total_bytes: 25_000_000_000, available_bytes: 23_200_000_000 }),
+            load_average: Some(LoadAverage { one_min: 1.5, five_min: 1.25, fifteen_min: 1.0 }),
+        };
+        (first, last)
+    }
+
+    #[test]
+    fn counts_become_shares_and_rates() {
+        let (first, last) = two_readings();
+        let seen = Meanwhile::between(&first, &last, "test".to_owned());
+        let cpu = seen.cpu.unwrap();
+        assert_eq!((cpu.processors, cpu.busy_percent, cpu.user_seconds), (2, 80.0, 8.0));
+        assert_eq!(seen.own_cpu, Some(OwnCpu { user_seconds: 3.0, system_seconds: 0.5 }));
+        let disk = seen.disk.unwrap();
+        assert_eq!((disk.busy_percent, disk.reads_per_second, disk.writes_per_second), (50.0, 10.0, 100.0));
+        assert_eq!((disk.flushes_per_second, disk.written_mb_per_second), (Some(50.0), 1.0));
+        assert!((disk.await_ms.unwrap() - 4200.0 / 1100.0).abs() < 1e-9);
+        assert_eq!(seen.cpu_pressure, Some(Waiting { some_percent: 20.0, full_percent: Some(10.0) }));
+        assert_eq!(seen.memory_pressure, None, "a gauge that failed once is left out");
+    }
+
+    #[test]
+    fn people_read_a_line_for_each_gauge() {
+        let (first, last) = two_readings();
+        insta::assert_snapshot!(Meanwhile::between(&first, &last, "/proc/loadavg".to_owned()), @"
+        meanwhile, in 10.0 s:
+          processors         80 % of 2 busy: user 8.0 s, system 4.0 s, interrupts 4.0 s; iowait 0.0 s, stolen 0.0 s
+          this process       user 3.00 s, system 0.50 s
+          disk               vda 50 % busy, await 3.82 ms, 10 reads/s (0.0 MB/s), 100 writes/s (1.0 MB/s), 50 flushes/s
+          waited for cpu     20.0 % some, 10.0 % all
+          waited for io      0.0 % some, 0.0 % all
+          load average       1.50 1.25 1.00 at the end (/proc/loadavg)
+          disk space left    5.0 GB
+          memory left        23.2 GB
+        ");
+    }
+
+    #[test]
+    fn an_idle_disk_has_no_await_and_no_time_gives_no_rates() {
+        let (mut first, _) = two_readings();
+        first.disk = Some(disk(0, 0));
+        let disk = Meanwhile::between(&first, &first, String::new()).disk.unwrap();
+        assert_eq!((disk.await_ms, disk.writes_per_second, disk.busy_percent), (None, 0.0, 0.0));
+    }
+
+    #[test]
+    fn this_machine_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = Meanwhile::begin(Some(folder.path())).end();
+        assert!(seen.cpu.is_some() && seen.own_cpu.is_some() && seen.load_average.is_some(), "{seen:?}");
+    }
+}
