@@ -13,10 +13,10 @@ mod stop;
 mod tls;
 mod wire;
 
-pub use clock::steady_now;
+pub use clock::{instant_of, steady_now};
 pub use drive::{Conversation, drive};
 pub use gate::{Gate, GateLimits, Pass, Turned};
 pub use listen::{accept, bind};
 pub use stop::{Stop, Stopper};
 pub use tls::Trust;
-pub use wire::Wire;
+pub use wire::{Moved, Wire};

@@ -28,6 +28,15 @@ pub struct Wire {
     timer: Pin<Box<Sleep>>,
 }
 
+/// Which way bytes went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved<T> {
+    /// So many to the peer.
+    Sent(usize),
+    /// Some from the peer, and what was made of them.
+    Received(T),
+}
+
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
@@ -70,17 +79,31 @@ impl Wire {
     /// Waits for input and shows it to `take`; empty at the end of the connection.
     pub async fn receive<T>(&mut self, deadline: Instant, take: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut take = Some(take);
+        poll_fn(|context| match self.poll_show(&mut take, context) {
+            Poll::Pending => self.poll_deadline(deadline, context).map(Err),
+            received => received,
+        })
+        .await
+    }
+
+    /// Sends some of the pieces, or, where the peer takes no bytes now, shows input to `take`: whoever only sends to a
+    /// peer that only sends waits for ever. With nothing to send it receives.
+    pub async fn exchange<T>(
+        &mut self,
+        pieces: &[IoSlice<'_>],
+        deadline: Instant,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> io::Result<Moved<T>> {
+        let mut take = Some(take);
+        let idle = pieces.iter().all(|piece| piece.is_empty());
         poll_fn(|context| {
-            let received = with_input(|input| {
-                let mut buffer = ReadBuf::new(input);
-                ready!(self.poll_receive(context, &mut buffer))?;
-                let take = take.take().ok_or_else(|| io::Error::other("polled after it was ready"))?;
-                Poll::Ready(Ok(take(buffer.filled())))
-            });
-            match received {
-                Poll::Pending => self.poll_deadline(deadline, context).map(Err),
-                received => received,
+            if !idle && let Poll::Ready(sent) = self.poll_send(pieces, context) {
+                return Poll::Ready(sent.map(Moved::Sent));
             }
+            if let Poll::Ready(received) = self.poll_show(&mut take, context) {
+                return Poll::Ready(received.map(Moved::Received));
+            }
+            self.poll_deadline(deadline, context).map(Err)
         })
         .await
     }
@@ -88,6 +111,19 @@ impl Wire {
     /// Whether the connection is a secure one.
     pub fn is_secure(&self) -> bool {
         matches!(self.stream, Stream::Secure(_))
+    }
+
+    fn poll_show<T>(
+        &mut self,
+        take: &mut Option<impl FnOnce(&[u8]) -> T>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        with_input(|input| {
+            let mut buffer = ReadBuf::new(input);
+            ready!(self.poll_receive(context, &mut buffer))?;
+            let take = take.take().ok_or_else(|| io::Error::other("polled after it was ready"))?;
+            Poll::Ready(Ok(take(buffer.filled())))
+        })
     }
 
     fn poll_send(&mut self, pieces: &[IoSlice<'_>], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
