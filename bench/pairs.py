@@ -11,6 +11,11 @@ import time
 
 from peers import accounting
 
+NOUNS = {
+    "rate": "{unit}s a second",
+    "cpu_per_thousand": "CPU per {unit}",
+    "load_cpu_per_thousand": "CPU of the load per {unit}",
+}
 _LATE_WORK_SECONDS = 1.0
 
 
@@ -18,10 +23,10 @@ _LATE_WORK_SECONDS = 1.0
 class Figures:
     """What one side did in one round."""
 
-    side: str
-    messages: int
+    messages: int  # or requests, or transactions
     seconds: float
     cpu_seconds: float  # of the server
+    load_cpu_seconds: float  # of what sends
     machine_cpu_seconds: float  # of everything, load included
     resident_bytes: int
 
@@ -35,6 +40,11 @@ class Figures:
         """CPU seconds of the server for a thousand messages."""
         return self.cpu_seconds / self.messages * 1000
 
+    @property
+    def load_cpu_per_thousand(self):
+        """CPU seconds of the load for a thousand messages."""
+        return self.load_cpu_seconds / self.messages * 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -42,33 +52,43 @@ class Target:
 
     over: str  # side above the line
     under: str  # side below the line
-    figure: str  # "rate" or "cpu_per_thousand"
+    figure: str  # one of NOUNS
     least: float | None = None
     most: float | None = None
+
+    def concerns(self, rounds):
+        """Whether both its sides were run."""
+        return all({self.over, self.under} <= set(r) for r in rounds)
 
     def ratio(self, rounds):
         """The median of the rounds' ratios."""
         return statistics.median(getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds)
 
     def is_met(self, rounds):
-        """Whether the median reaches the aim."""
+        """Whether the median reaches the aim, from either end."""
         ratio = self.ratio(rounds)
-        return ratio >= self.least if self.least is not None else ratio <= self.most
+        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most)
 
-    def __str__(self):
-        aim = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:.4g}"
-        noun = {"rate": "messages a second", "cpu_per_thousand": "CPU per message"}[self.figure]
-        return f"{noun}, {self.over} / {self.under}: {aim}"
+    def aim(self, unit):
+        """It in words; `unit` is one of what is counted."""
+        bounds = [f"at least {self.least:g}"] if self.least is not None else []
+        bounds += [f"at most {self.most:.4g}"] if self.most is not None else []
+        return f"{NOUNS[self.figure].format(unit=unit)}, {self.over} / {self.under}: {' and '.join(bounds)}"
 
 
-def measure(server, messages, work):
-    """Runs `work` against a started server; it returns the seconds it took."""
-    cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
-    seconds = work()
+def measure(server, work):
+    """Runs `work`, which returns what was done (`load.Done`), against a started server, or None where nobody serves."""
+    cpu, machine = _cpu_seconds(server), accounting.machine_busy_seconds()
+    done = work()
     machine = accounting.machine_busy_seconds() - machine
     time.sleep(_LATE_WORK_SECONDS)
-    cpu = server.group.cpu_seconds() - cpu
-    return Figures(server.name, messages, seconds, cpu, machine, server.group.resident_bytes())
+    cpu = _cpu_seconds(server) - cpu
+    resident = server.group.resident_bytes() if server else 0
+    return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident)
+
+
+def _cpu_seconds(server):
+    return server.group.cpu_seconds() if server else 0.0
 
 
 def rounds(count, sides, chosen=None):
@@ -81,8 +101,9 @@ def rounds(count, sides, chosen=None):
         for name in names:
             figures = measured[name] = sides[name](number)
             print(
-                f"round {number + 1}/{count}  {name:14} {figures.rate:9.0f} messages/s "
-                f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  {figures.resident_bytes / 1e6:6.1f} MB",
+                f"round {number + 1}/{count}  {name:14} {figures.rate:9.0f}/s "
+                f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  load {figures.load_cpu_per_thousand:8.4f}  "
+                f"{figures.resident_bytes / 1e6:6.1f} MB",
                 flush=True,
             )
         found.append(measured)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 
-from . import accounting
+from . import accounting, load
 
 _LISTEN_SECONDS_MAX = 20.0
 
@@ -38,19 +38,9 @@ class Load:
         ]  # fmt: skip
 
     def run(self, port):
-        """Sends everything, and returns the seconds from the first connection to the last reply."""
-        begin = time.monotonic()
-        sources = [subprocess.Popen(self.command(port), stdin=subprocess.DEVNULL) for _ in range(self.sources)]
-        try:
-            codes = [source.wait(max(0.0, begin + self.seconds_max - time.monotonic())) for source in sources]
-        finally:
-            for source in sources:
-                if source.poll() is None:
-                    source.kill()
-                    source.wait()
-        if any(codes):
-            raise RuntimeError(f"smtp-source ended with {codes}: {' '.join(self.command(port))}")
-        return time.monotonic() - begin
+        """Sends everything, from the first connection to the last reply."""
+        ran = load.run(*[self.command(port)] * self.sources, seconds_max=self.seconds_max)
+        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
 
 
 class Sink:

@@ -75,7 +75,7 @@ def measure(plan, folder, options):
             server = _server(name, place)
             server.start()
             try:
-                figures = pairs.measure(server, loads[name].count, lambda: loads[name].run(server.port))
+                figures = pairs.measure(server, lambda: loads[name].run(server.port))
                 server.check_kept(loads[name].count)
                 configurations[name] = server.configuration()
             finally:
@@ -87,11 +87,6 @@ def measure(plan, folder, options):
     found = pairs.rounds(options.pairs, {name: side(name) for name in counts}, options.sides)
     commands = {name: [" ".join(loads[name].command("PORT"))] for name in found[0]}
     return found, commands, configurations
-
-
-def targets(plan, options):
-    """The plan's aims, as far as both their sides are run."""
-    return [target for target in plan.targets if {target.over, target.under} <= set(options.sides)]
 
 
 def _server(name, place):
@@ -111,7 +106,7 @@ def _scenario(name, plan):
             found, commands, configurations = measure(plan, folder, options)
             return report.Report(
                 name, plan.title, facts, folder, commands, NOTES, configurations, rounds=found,
-                targets=targets(plan, options),
+                targets=plan.targets,
             ).finish(options)  # fmt: skip
 
     return run

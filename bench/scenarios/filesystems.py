@@ -33,7 +33,7 @@ def scenario(options):
                 met &= report.Report(
                     f"filesystems-{kind}", f"Accepting on {kind}, on a loop device", facts, place, commands,
                     [*accept.NOTES, "One round only: it shows whether the ratios hold, not by how much."],
-                    configurations, rounds=found, targets=accept.targets(plan, one),
+                    configurations, rounds=found, targets=plan.targets,
                 ).finish(options)  # fmt: skip
     return met
 

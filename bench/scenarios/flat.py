@@ -66,7 +66,7 @@ def _empty(folder, load):
         server = Mailrace(folder / f"{number}-empty", concurrency=0)
         server.start()
         try:
-            return _measure("empty", server, load)
+            return _measure(server, load)
         finally:
             server.stop()
 
@@ -74,14 +74,12 @@ def _empty(folder, load):
 
 
 def _held(server, load):
-    return lambda _number: _measure("held", server, load)
+    return lambda _number: _measure(server, load)
 
 
-def _measure(side, server, load):
+def _measure(server, load):
     machine.settle()
-    figures = pairs.measure(server, load.count, lambda: load.run(server.port))
-    figures.side = side
-    return figures
+    return pairs.measure(server, lambda: load.run(server.port))
 
 
 def _restart(server, count):
