@@ -4,4 +4,7 @@
 //! its `poll_*` methods. It opens no socket, asks no clock and looks nothing up: whoever drives it does, and so every
 //! session here can be replayed, byte by byte, from a text file.
 
+pub mod http;
+pub mod pop3;
 pub mod smtp;
+mod text;

@@ -195,7 +195,8 @@ impl Client {
         self.patience().map(|span| self.moved_at + span)
     }
 
-    /// Whether the connection is to be closed once the output is sent.
+    /// Whether the connection is to be closed once the output is sent, which is a QUIT at the most: it need not wait for
+    /// that long.
     pub fn wants_close(&self) -> bool {
         matches!(self.state, State::Closed)
     }
@@ -237,14 +238,19 @@ impl Client {
         }
     }
 
+    /// Tells the reply, and then what it leads to.
     fn take_reply(&mut self, reply: Reply) {
-        let stage = self.stage();
-        self.events.push_back(Event::Replied { stage, reply: reply.clone() });
+        let (stage, place) = (self.stage(), self.events.len());
+        self.obey_reply(stage, &reply);
+        self.events.insert(place, Event::Replied { stage, reply });
+    }
+
+    fn obey_reply(&mut self, stage: Stage, reply: &Reply) {
         if reply.code == 421 && stage != Stage::Quit {
             return self.shut_down(stage, reply);
         }
-        let had_line = !matches!(stage, Stage::Banner | Stage::Message(_));
-        if had_line && !self.outbox.answer_line() {
+        let has_line = !matches!(stage, Stage::Banner | Stage::Message(_));
+        if has_line && !self.outbox.answer_line() {
             return self.misbehaved(Misbehaviour::Early);
         }
         match std::mem::replace(&mut self.state, State::Closed) {
@@ -256,7 +262,7 @@ impl Client {
             State::Reset if reply.is_success() => self.ready(),
             State::Reset => self.give_up(stage, reply),
             State::Quit => self.close(Closed::Quit),
-            // Nothing was said that could be answered, and no line found above.
+            // Nothing was said, and so no line was found above.
             State::Ready | State::Handshake | State::Closed => self.misbehaved(Misbehaviour::Early),
         }
     }
@@ -272,11 +278,11 @@ impl Client {
     }
 
     /// RFC 5321 section 3.8: 421 may come at any time.
-    fn shut_down(&mut self, stage: Stage, reply: Reply) {
+    fn shut_down(&mut self, stage: Stage, reply: &Reply) {
         if let State::Exchange(exchange) = &mut self.state {
-            exchange.handle_shutdown(stage, &reply);
+            exchange.handle_shutdown(stage, reply);
         }
-        self.close(Closed::Shutdown(reply));
+        self.close(Closed::Shutdown(reply.clone()));
     }
 
     fn misbehaved(&mut self, misbehaviour: Misbehaviour) {

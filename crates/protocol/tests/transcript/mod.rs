@@ -1,8 +1,13 @@
 //! Reads transcripts of SMTP sessions; the format is told in `tests/transcripts/README.md`. This knows nothing of the
 //! machine, so that a runner over TCP can play the same files.
 
+mod text;
+
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub(crate) use text::duration;
+use text::unescape;
 
 /// One file.
 pub(crate) struct Transcript {
@@ -124,19 +129,6 @@ fn moment(text: &str) -> Option<Event> {
     }
 }
 
-/// `500ms`, `30s`, `5m`, `2h`.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let unit_ms = match &text[digits..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    Some(Duration::from_millis(text[..digits].parse::<u64>().ok()? * unit_ms))
-}
-
 /// `rcpt bob@x.example -> 550 5.1.1 text`.
 fn script(text: &str) -> Option<Event> {
     let (question, reply) = text.split_once(" -> ")?;
@@ -146,32 +138,4 @@ fn script(text: &str) -> Option<Event> {
     let enhanced = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
     let text = words.next()?.to_owned();
     Some(Event::Script { question: question.trim().to_owned(), code, enhanced, text })
-}
-
-fn unescape(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'\\' {
-            bytes.push(first);
-            continue;
-        }
-        let (&kind, after) = rest.split_first()?;
-        rest = after;
-        bytes.push(match kind {
-            b'r' => b'\r',
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'0' => 0,
-            b'\\' => b'\\',
-            b'x' => {
-                let (digits, after) = rest.split_at_checked(2)?;
-                rest = after;
-                u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?
-            }
-            _ => return None,
-        });
-    }
-    Some(bytes)
 }

@@ -73,26 +73,30 @@ impl Exchange {
 
     /// The server goes away, and says so instead of an answer. With LMTP it answers for one recipient only.
     pub(super) fn handle_shutdown(&mut self, stage: Stage, reply: &Reply) {
-        let verdict = Verdict::Refused { stage, reply: reply.clone() };
         match self.due {
-            Due::MessageFor(index) => self.decide(index, verdict),
-            _ => self.decide_all(&verdict),
+            Due::MessageFor(index) => self.decide(index, stage, reply),
+            _ => self.decide_all(stage, reply),
         }
     }
 
-    fn decide(&mut self, index: usize, verdict: Verdict) {
-        if self.verdicts[index] == Verdict::NotSent {
-            self.verdicts[index] = verdict;
+    /// The reply is the last word on this recipient, unless that was said before.
+    fn decide(&mut self, index: usize, stage: Stage, reply: &Reply) {
+        let verdict = &mut self.verdicts[index];
+        if *verdict == Verdict::NotSent {
+            let (is_success, reply) = (reply.is_success(), reply.clone());
+            *verdict = if is_success { Verdict::Accepted(reply) } else { Verdict::Refused { stage, reply } };
             self.undecided -= 1;
         }
     }
 
-    fn decide_all(&mut self, verdict: &Verdict) {
-        for index in 0..self.verdicts.len() {
-            if self.verdicts[index] == Verdict::NotSent {
-                self.decide(index, verdict.clone());
-            }
-        }
+    fn decide_all(&mut self, stage: Stage, reply: &Reply) {
+        (0..self.verdicts.len()).for_each(|index| self.decide(index, stage, reply));
+    }
+
+    /// The final reply came. RFC 3030 section 2: after a refused BDAT only RSET makes sure that nothing is left.
+    fn end(&mut self) {
+        let is_accepted = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_));
+        self.is_open &= self.chunked && !self.verdicts.iter().any(is_accepted);
     }
 
     /// The first recipient from `index` on about whom nothing is decided.
@@ -139,7 +143,7 @@ impl Client {
     }
 
     /// Takes the reply to the stage that the exchange was in.
-    pub(super) fn take_exchange_reply(&mut self, exchange: Exchange, stage: Stage, reply: Reply) {
+    pub(super) fn take_exchange_reply(&mut self, exchange: Exchange, stage: Stage, reply: &Reply) {
         let expected = match exchange.due {
             Due::Data => reply.code == 354,
             _ => reply.is_success(),
@@ -160,19 +164,19 @@ impl Client {
         }
     }
 
-    fn mail_replied(&mut self, mut exchange: Exchange, reply: Reply) {
+    fn mail_replied(&mut self, mut exchange: Exchange, reply: &Reply) {
         exchange.is_open = reply.is_success();
         if !exchange.is_open {
-            exchange.decide_all(&Verdict::Refused { stage: Stage::Mail, reply });
+            exchange.decide_all(Stage::Mail, reply);
         }
         exchange.due = Due::Rcpt(0);
         self.go_on(exchange);
     }
 
-    fn rcpt_replied(&mut self, mut exchange: Exchange, index: usize, reply: Reply) {
+    fn rcpt_replied(&mut self, mut exchange: Exchange, index: usize, reply: &Reply) {
         let stage = Stage::Rcpt(index);
         if !reply.is_success() {
-            exchange.decide(index, Verdict::Refused { stage, reply });
+            exchange.decide(index, stage, reply);
         } else if !exchange.is_open {
             // A recipient of a transaction that was refused: what would be sent could go anywhere.
             self.state = State::Exchange(exchange);
@@ -186,9 +190,9 @@ impl Client {
         self.go_on(exchange);
     }
 
-    fn data_replied(&mut self, mut exchange: Exchange, reply: Reply) {
+    fn data_replied(&mut self, mut exchange: Exchange, reply: &Reply) {
         if reply.code != 354 {
-            exchange.decide_all(&Verdict::Refused { stage: Stage::Data, reply });
+            exchange.decide_all(Stage::Data, reply);
             return self.finish(exchange);
         }
         if exchange.undecided == 0 && self.config.flavor == Flavor::Lmtp {
@@ -209,44 +213,40 @@ impl Client {
         }
     }
 
-    fn message_replied(&mut self, mut exchange: Exchange, reply: Reply) {
-        let stage = Stage::Message(None);
-        let accepted = reply.is_success();
-        exchange.decide_all(&if accepted { Verdict::Accepted(reply) } else { Verdict::Refused { stage, reply } });
-        exchange.is_open = false;
+    fn message_replied(&mut self, mut exchange: Exchange, reply: &Reply) {
+        exchange.decide_all(Stage::Message(None), reply);
+        exchange.end();
         self.finish(exchange);
     }
 
-    fn message_replied_for(&mut self, mut exchange: Exchange, index: usize, reply: Reply) {
-        let stage = Stage::Message(Some(index));
-        let accepted = reply.is_success();
-        exchange.decide(index, if accepted { Verdict::Accepted(reply) } else { Verdict::Refused { stage, reply } });
+    fn message_replied_for(&mut self, mut exchange: Exchange, index: usize, reply: &Reply) {
+        exchange.decide(index, Stage::Message(Some(index)), reply);
         match exchange.next_undecided(index) {
             Some(next) => {
                 exchange.due = Due::MessageFor(next);
                 self.state = State::Exchange(exchange);
             }
             None => {
-                exchange.is_open = false;
+                exchange.end();
                 self.finish(exchange);
             }
         }
     }
 
     /// A final reply before the last byte: a refusal is believed, but nobody knows what the server takes the rest for.
-    fn replied_too_early(&mut self, mut exchange: Exchange, stage: Stage, reply: Reply) {
+    fn replied_too_early(&mut self, mut exchange: Exchange, stage: Stage, reply: &Reply) {
         if reply.is_success() {
             self.state = State::Exchange(exchange);
             return self.misbehaved(Misbehaviour::Early);
         }
-        exchange.decide_all(&Verdict::Refused { stage, reply: reply.clone() });
+        exchange.decide_all(stage, reply);
         self.state = State::Exchange(exchange);
-        self.close(Closed::Refused { stage, reply });
+        self.close(Closed::Refused { stage, reply: reply.clone() });
     }
 
     /// Once all that was released is answered: the next line, or the end where nobody is left to get the message.
     fn go_on(&mut self, mut exchange: Exchange) {
-        if !self.outbox.is_awaiting() && !exchange.content_begun {
+        if !self.outbox.is_awaiting() {
             if exchange.undecided == 0 {
                 return self.finish(exchange);
             }
@@ -273,6 +273,7 @@ impl Client {
     }
 
     fn finish(&mut self, exchange: Exchange) {
+        self.outbox = Outbox::default();
         self.events.push_back(Event::Finished(exchange.verdicts));
         if exchange.is_open {
             self.say(State::Reset, "RSET\r\n");

@@ -30,7 +30,7 @@ pub(super) enum Hello {
 }
 
 impl Client {
-    pub(super) fn banner_came(&mut self, reply: Reply) {
+    pub(super) fn banner_came(&mut self, reply: &Reply) {
         match reply.code {
             220 => self.say_hello(Hello::Extended),
             _ => self.give_up(Stage::Banner, reply),
@@ -47,7 +47,7 @@ impl Client {
         self.say(State::Hello(hello), &line);
     }
 
-    pub(super) fn hello_replied(&mut self, hello: Hello, reply: Reply) {
+    pub(super) fn hello_replied(&mut self, hello: Hello, reply: &Reply) {
         if reply.code == 250 {
             if hello == Hello::Extended {
                 self.extensions = Extensions::parse(&reply.text);
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    pub(super) fn start_tls_replied(&mut self, reply: Reply) {
+    pub(super) fn start_tls_replied(&mut self, reply: &Reply) {
         match reply.code {
             220 => {
                 self.state = State::Handshake;
@@ -103,7 +103,7 @@ impl Client {
         }
     }
 
-    pub(super) fn auth_replied(&mut self, login: Login, reply: Reply) {
+    pub(super) fn auth_replied(&mut self, login: Login, reply: &Reply) {
         let config = self.config.clone();
         match (login, reply.code, &config.credentials) {
             (Login::User, 334, Some(credentials)) => {
@@ -120,11 +120,11 @@ impl Client {
     }
 
     /// Ends the session over a reply that leaves no way on.
-    pub(super) fn give_up(&mut self, stage: Stage, reply: Reply) {
+    pub(super) fn give_up(&mut self, stage: Stage, reply: &Reply) {
         if !reply.is_transient() && !reply.is_permanent() {
             return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
         }
-        self.close(Closed::Refused { stage, reply });
+        self.close(Closed::Refused { stage, reply: reply.clone() });
         self.outbox.send(b"QUIT\r\n".to_vec());
     }
 

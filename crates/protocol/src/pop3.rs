@@ -1,0 +1,3 @@
+//! POP3 (RFC 1939): reading mail from a mailbox over a connection.
+
+pub mod client;

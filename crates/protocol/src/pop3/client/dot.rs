@@ -1,0 +1,75 @@
+//! The content of a message: takes the dot off each line that begins with one, and finds the end, which is CRLF `.` CRLF
+//! and nothing else (RFC 1939 section 3). A bare CR or LF is content like any other byte: what a server gives out is
+//! for others to judge.
+//!
+//! | state     | byte      | then                                   |
+//! |-----------|-----------|----------------------------------------|
+//! | LineStart | `.`       | Dot; the dot is nobody's               |
+//! |           | any other | as Within                              |
+//! | Dot       | CR        | DotCr; the CR waits                    |
+//! |           | any other | as Within                              |
+//! | DotCr     | LF        | the end                                |
+//! |           | any other | the CR was content: as AfterCr         |
+//! | Within    | CR        | AfterCr                                |
+//! |           | any other | Within                                 |
+//! | AfterCr   | LF        | LineStart                              |
+//! |           | any other | as Within                              |
+
+use memchr::memmem;
+
+/// What is found in it.
+pub(super) enum Piece<'a> {
+    /// Never empty.
+    Content(&'a [u8]),
+    End,
+}
+
+/// How far it was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Dots {
+    #[default]
+    LineStart,
+    Dot,
+    DotCr,
+    Within,
+    AfterCr,
+}
+
+impl Dots {
+    /// The next piece of `input`, which is cut by what was used of it; None when all was used.
+    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+        while let Some((&byte, rest)) = input.split_first() {
+            match (*self, byte) {
+                (Dots::LineStart, b'.') => *self = Dots::Dot,
+                (Dots::Dot, b'\r') => *self = Dots::DotCr,
+                (Dots::DotCr, b'\n') => {
+                    *input = rest;
+                    return Some(Piece::End);
+                }
+                (Dots::DotCr, _) => {
+                    *self = Dots::AfterCr;
+                    return Some(Piece::Content(b"\r"));
+                }
+                _ => return Some(Piece::Content(self.stretch(input))),
+            }
+            *input = rest;
+        }
+        None
+    }
+
+    /// Takes what there is up to the next line that begins with a dot.
+    fn stretch<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
+        let end = match (*self, *input) {
+            (Dots::AfterCr, [b'\n', b'.', ..]) => 1,
+            _ => memmem::find(input, b"\r\n.").map_or(input.len(), |place| place + 2),
+        };
+        let (content, rest) = input.split_at(end);
+        *self = match (*self, content) {
+            (_, [.., b'\r', b'\n']) | (Dots::AfterCr, [b'\n']) => Dots::LineStart,
+            (_, [.., b'\r']) => Dots::AfterCr,
+            _ => Dots::Within,
+        };
+        *input = rest;
+        content
+    }
+}
