@@ -2,52 +2,28 @@
 //!
 //! A text file that only grows, with one run after the other: a line `run 0123456789abcdef`, then a line for each
 //! message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with those recipients that were accepted for it. A line is there
-//! at the latest [`SYNC_EVERY`] and a sync after its 250; what a crash of the *source* takes with it is a message that
+//! a fifth of a second and a sync after its 250 at the latest; what a crash of the *source* takes with it is a message that
 //! arrives unannounced, never a loss that did not happen. A last line without its end was torn and does not count.
 //! Writing never waits for the disk: a disk that fails or falls behind fails the ledger, and the source must stop.
 
 mod acknowledged;
+mod scribe;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use crate::{Fault, RunId};
 
 pub use acknowledged::Acknowledged;
+pub(crate) use scribe::{Durability, Scribe};
 
 /// The first word of the line that begins a run.
 const RUN: &str = "run ";
-/// Between two syncs, which would else disturb the disk that is being measured.
-const SYNC_EVERY: Duration = Duration::from_millis(200);
-/// Lines that wait for the disk: some ten seconds of the fastest source. Beyond, the ledger has failed.
-const PENDING_OCTETS_MAX: usize = 64 << 20;
 
 /// A ledger that is being written. Any thread may say what was acknowledged; one of its own writes it down.
 #[derive(Debug)]
-pub struct Ledger {
-    shared: Arc<Shared>,
-    writer: Option<JoinHandle<io::Result<()>>>,
-    what: String,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    pending: Mutex<Pending>,
-    closing: Condvar,
-    failed: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Pending {
-    lines: Vec<u8>,
-    is_closing: bool,
-    fell_behind: bool,
-}
+pub struct Ledger(Scribe);
 
 impl Ledger {
     /// Begins the run in the ledger at `path`, which is made if it is not there. Nobody else may be writing to it.
@@ -56,99 +32,31 @@ impl Ledger {
         let mut file = open_locked(path)?;
         let begun = begin(&mut file, path, run);
         begun.map_err(Fault::system(&what))?;
-        let shared = Arc::new(Shared::default());
-        let writing = shared.clone();
-        let named = thread::Builder::new().name("ledger".into());
-        let writer = named.spawn(move || writing.write_to(&file)).map_err(Fault::system(&what))?;
-        Ok(Ledger { shared, writer: Some(writer), what })
+        Scribe::start(file, Durability::Synced, what).map(Ledger)
     }
 
     /// Notes that a message was answered 250 for these recipients, of whom there is at least one. Never waits for the
     /// disk.
     pub fn acknowledged<'a>(&self, sequence: u64, recipients: impl Iterator<Item = &'a str>) {
-        if self.failed() {
-            return;
-        }
-        let mut pending = self.shared.pending();
-        let lines = &mut pending.lines;
-        // Writing to a Vec cannot fail.
-        let _ = write!(lines, "{sequence}");
-        for recipient in recipients {
-            lines.push(b'\t');
-            lines.extend_from_slice(recipient.as_bytes());
-        }
-        lines.push(b'\n');
-        if lines.len() > PENDING_OCTETS_MAX {
-            pending.fell_behind = true;
-            self.shared.failed.store(true, Relaxed);
-        }
+        self.0.note(|lines| {
+            // Writing to a Vec cannot fail.
+            let _ = write!(lines, "{sequence}");
+            for recipient in recipients {
+                lines.push(b'\t');
+                lines.extend_from_slice(recipient.as_bytes());
+            }
+            lines.push(b'\n');
+        });
     }
 
     /// Whether it cannot be written any more. Nothing should be sent then; [`Ledger::close`] says why.
     pub fn failed(&self) -> bool {
-        self.shared.failed.load(Relaxed)
+        self.0.failed()
     }
 
     /// Waits until all is on the disk.
-    pub fn close(mut self) -> Result<(), Fault> {
-        let written = self.finish();
-        written.map_err(Fault::system(&self.what))
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        self.shared.pending().is_closing = true;
-        self.shared.closing.notify_one();
-        writer.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
-    }
-}
-
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        // Who wanted to know would have closed it.
-        let _ = self.finish();
-    }
-}
-
-impl Shared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        // Appending lines cannot panic half-way.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The writer's life.
-    fn write_to(&self, file: &File) -> io::Result<()> {
-        let written = self.write_batches(file);
-        if written.is_err() {
-            self.failed.store(true, Relaxed);
-        }
-        written
-    }
-
-    fn write_batches(&self, mut file: &File) -> io::Result<()> {
-        let mut batch = Vec::new();
-        loop {
-            let is_last = self.next_batch(&mut batch)?;
-            if !batch.is_empty() {
-                file.write_all(&batch)?;
-                file.sync_data()?;
-                batch.clear();
-            }
-            if is_last {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Gathers for a while, and changes the full buffer for the empty one. Says whether nothing comes after it.
-    fn next_batch(&self, batch: &mut Vec<u8>) -> io::Result<bool> {
-        let waited = self.closing.wait_timeout_while(self.pending(), SYNC_EVERY, |pending| !pending.is_closing);
-        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if pending.fell_behind {
-            return Err(io::Error::other("the disk does not keep up with the source"));
-        }
-        std::mem::swap(&mut pending.lines, batch);
-        Ok(pending.is_closing)
+    pub fn close(self) -> Result<(), Fault> {
+        self.0.close()
     }
 }
 
@@ -248,7 +156,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let ledger = Ledger::open(&path, RunId(1)).unwrap();
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             for part in 0..4 {
                 let ledger = &ledger;
                 scope.spawn(move || {
@@ -272,15 +180,5 @@ mod tests {
         let path = folder.path().join("ledger");
         let _first = Ledger::open(&path, RunId(1)).unwrap();
         assert!(matches!(Ledger::open(&path, RunId(2)), Err(Fault::Unavailable(_))));
-    }
-
-    #[test]
-    fn a_disk_that_refuses_fails_the_ledger_and_its_closing_says_why() {
-        let shared = Shared::default();
-        shared.pending().lines.extend_from_slice(b"1\tu@x.test\n");
-        shared.pending().is_closing = true;
-        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        assert_eq!(shared.write_to(&full).unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert!(shared.failed.load(Relaxed));
     }
 }

@@ -70,6 +70,11 @@ impl Acknowledged {
         self.len() == 0
     }
 
+    /// Whether any run has begun; a ledger that nobody wrote has none.
+    pub fn has_runs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
     /// Whether the ledger has messages of this run, or at least its beginning.
     pub fn has_run(&self, run: RunId) -> bool {
         self.runs.iter().any(|known| known.id == run)
