@@ -1,0 +1,111 @@
+//! `bench verify`: what arrived is held against the ledger of what was answered 250.
+//!
+//! Copies are looked for in a tree of Maildirs or in the record of a sink, as often as `--wait` allows while some are
+//! missing, each time from the start. Lost, doubled and damaged ones make the verdict bad. What cannot be read at all
+//! is a fault: a proof with holes is none.
+
+mod held;
+mod holding;
+mod maildir;
+mod record;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::options::span;
+use crate::{Acknowledged, Fault, Verdict, report};
+
+pub(crate) use held::Held;
+pub(crate) use holding::{Found, Holding, Place, Places};
+pub(crate) use record::write_line as write_record_line;
+
+/// The least time between two looks; a look that takes longer is followed by a rest of its own length.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What `bench verify` is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// What was answered 250, as `bench smtp --ledger` wrote it
+    #[arg(long, value_name = "FILE")]
+    pub ledger: PathBuf,
+    /// Where what arrived is
+    #[command(flatten)]
+    pub whereabouts: Whereabouts,
+    /// Look again for so long while something is missing, for it may be on its way
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub wait: Option<Duration>,
+    /// The report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the copies are.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Whereabouts {
+    /// A tree of Maildirs, of any depth
+    #[arg(long, value_name = "DIR")]
+    pub maildir: Option<PathBuf>,
+    /// What `bench sink --record` wrote
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// Holds what arrived against the ledger, and prints what came of it.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    let acknowledged = Acknowledged::read(&options.ledger)?;
+    let copies = Copies::of(&options.whereabouts)?;
+    let held = held_in_time(&acknowledged, &copies, options.wait.unwrap_or_default())?;
+    report::print(&held, options.json)?;
+    Ok(held.verdict())
+}
+
+/// Where copies are looked for. Another place needs a variant, the kind of its places, and a look.
+#[derive(Clone, Debug)]
+pub(crate) enum Copies {
+    /// A tree of Maildirs.
+    Maildirs(PathBuf),
+    /// The record of a sink.
+    Record(PathBuf),
+}
+
+impl Copies {
+    fn of(whereabouts: &Whereabouts) -> Result<Copies, Fault> {
+        match whereabouts {
+            Whereabouts { maildir: Some(root), record: None } => Ok(Copies::Maildirs(root.clone())),
+            Whereabouts { record: Some(file), maildir: None } => Ok(Copies::Record(file.clone())),
+            _ => Err(Fault::Usage("either --maildir or --record says where to look".into())),
+        }
+    }
+
+    fn places(&self) -> Places {
+        match self {
+            Copies::Maildirs(_) => Places::Mailboxes,
+            Copies::Record(_) => Places::Recipients,
+        }
+    }
+
+    fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault> {
+        match self {
+            Copies::Maildirs(root) => maildir::look(root, holding),
+            Copies::Record(file) => record::look(file, holding),
+        }
+    }
+}
+
+/// Looks until nothing is missing, at the most so long, and at least once.
+pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &Copies, wait: Duration) -> Result<Held, Fault> {
+    let begun = Instant::now();
+    loop {
+        let looked = Instant::now();
+        let mut holding = Holding::new(acknowledged, copies.places());
+        copies.look(&mut holding)?;
+        let left = wait.saturating_sub(begun.elapsed());
+        if holding.is_complete() || left.is_zero() {
+            return Ok(holding.finish());
+        }
+        drop(holding);
+        thread::sleep(looked.elapsed().max(LOOK_EVERY).min(left));
+    }
+}

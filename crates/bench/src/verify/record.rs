@@ -1,0 +1,92 @@
+//! The record of a sink: a line for each copy, `RUN SEQUENCE sound|damaged RECIPIENT`, and `- - foreign RECIPIENT` for
+//! one that bears no stamp. A last line without its end may still be being written, and does not count; any other line
+//! that is not like this is a fault.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+
+use super::{Found, Holding, Place};
+use crate::{Fault, Seen};
+
+/// Appends the line of one copy.
+pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8>) {
+    // Writing to a Vec cannot fail.
+    let _ = match seen {
+        Some(Seen { stamp, sound }) => {
+            let state = if sound { "sound" } else { "damaged" };
+            writeln!(lines, "{} {} {state} {recipient}", stamp.run, stamp.sequence)
+        }
+        None => writeln!(lines, "- - foreign {recipient}"),
+    };
+}
+
+/// Finds every copy that the record has.
+pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> {
+    let what = format!("reading the record {}", path.display());
+    let mut file = BufReader::new(File::open(path).map_err(Fault::system(&what))?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        file.read_until(b'\n', &mut line).map_err(Fault::system(&what))?;
+        let Some((b'\n', line)) = line.split_last() else { break };
+        let text = str::from_utf8(line).ok();
+        let kept = text.and_then(|line| hold(line, holding));
+        kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is not the line of a copy")))?;
+    }
+    Ok(())
+}
+
+fn hold(line: &str, holding: &mut Holding<'_>) -> Option<()> {
+    let mut words = line.splitn(4, ' ');
+    let (run, sequence, state, recipient) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let sound = match state {
+        "sound" => true,
+        "damaged" => false,
+        "foreign" => {
+            holding.find_foreign();
+            return Some(());
+        }
+        _ => return None,
+    };
+    let place = Place::recipient(recipient);
+    let found = Found { run: run.parse().ok()?, sequence: sequence.parse().ok()?, sound, place };
+    holding.find(found, recipient);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::{Copies, held_in_time};
+    use crate::{Acknowledged, RunId, Stamp};
+
+    fn held(record: &[u8]) -> Result<super::super::Held, Fault> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        std::fs::write(&path, record).unwrap();
+        let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\tb@x.test\n".into()).unwrap();
+        held_in_time(&acknowledged, &Copies::Record(path), Default::default())
+    }
+
+    #[test]
+    fn what_a_sink_wrote_is_read_again() {
+        let stamp = Stamp::new(RunId(1), 0, []);
+        let mut record = Vec::new();
+        write_line(Some(Seen { stamp, sound: true }), "a@x.test", &mut record);
+        write_line(Some(Seen { stamp, sound: false }), "\"b b\"@x.test", &mut record);
+        write_line(None, "a@x.test", &mut record);
+        record.extend_from_slice(b"0000000000000001 0 sound b@x");
+        let held = held(&record).unwrap();
+        assert_eq!((held.found, held.lost, held.damaged, held.foreign), (1, 1, 1, 1));
+        assert_eq!(held.examples.damaged[0].at, "\"b b\"@x.test");
+    }
+
+    #[test]
+    fn a_record_that_is_none_is_refused_with_its_line() {
+        for line in ["1 0 sound", "1 x sound a@x.test", "1 0 odd a@x.test", ""] {
+            let fault = held(format!("1 0 sound a@x.test\n{line}\n").as_bytes()).unwrap_err();
+            assert!(fault.to_string().ends_with("line 2 is not the line of a copy"), "{line}: {fault}");
+        }
+    }
+}
