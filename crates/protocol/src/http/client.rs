@@ -29,7 +29,7 @@ pub use chunked::FRAMING_OCTETS_MAX;
 pub use head::{FIELDS_MAX, Head};
 pub use request::{Persistence, Request, TARGET_OCTETS_MAX, Unsendable};
 
-use chunked::{Chunked, Piece};
+use chunked::Piece;
 use head::Framing;
 
 /// Octets of a head, with the empty line that ends it.

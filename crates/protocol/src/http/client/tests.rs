@@ -1,0 +1,275 @@
+//! What a server can send, whole and cut at every byte: the same must come of it.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One reply as a driver gathers it, or why there is none.
+#[derive(Debug, PartialEq)]
+struct Gathered {
+    head: Option<Head>,
+    body: Vec<u8>,
+    ends: usize,
+    fault: Option<Misbehaviour>,
+    is_idle: bool,
+}
+
+/// What comes of the pieces and then, if `ends`, of the end of the connection.
+fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Gathered {
+    let mut client = Client::new(limits);
+    client.handle_request(method);
+    let mut gathered = Gathered { head: None, body: Vec::new(), ends: 0, fault: None, is_idle: false };
+    for mut input in pieces.iter().copied() {
+        loop {
+            match client.handle_input(&mut input) {
+                Ok(None) => break assert!(input.is_empty(), "input was left over"),
+                Ok(Some(event)) => gathered.take(event),
+                Err(fault) => return Gathered { fault: Some(fault), ..gathered },
+            }
+        }
+    }
+    if ends {
+        match client.handle_end() {
+            Ok(event) => event.into_iter().for_each(|event| gathered.take(event)),
+            Err(fault) => gathered.fault = Some(fault),
+        }
+    }
+    Gathered { is_idle: client.is_idle(), ..gathered }
+}
+
+impl Gathered {
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Head(head) => assert_eq!(self.head.replace(head), None, "a second head"),
+            Event::Body(piece) => {
+                assert!(!piece.is_empty());
+                self.body.extend_from_slice(piece);
+            }
+            Event::End => self.ends += 1,
+        }
+    }
+}
+
+/// The same comes of the input whole and cut at any byte.
+fn check(method: Method, input: &[u8], ends: bool) -> Gathered {
+    let limits = Limits { body_octets_max: 1000 };
+    let whole = gather(method, limits, &[input], ends);
+    for cut in 0..=input.len() {
+        let cut_once = gather(method, limits, &[&input[..cut], &input[cut..]], ends);
+        assert_same(&whole, &cut_once, &format!("{} cut at {cut}", input.escape_ascii()));
+    }
+    let bytes = gather(method, limits, &input.chunks(1).collect::<Vec<_>>(), ends);
+    assert_same(&whole, &bytes, &format!("{} byte by byte", input.escape_ascii()));
+    whole
+}
+
+/// How much of a body comes before misbehaviour that is found behind it depends on the cuts.
+fn assert_same(one: &Gathered, other: &Gathered, what: &str) {
+    assert_eq!(
+        (&one.head, one.ends, &one.fault, one.is_idle),
+        (&other.head, other.ends, &other.fault, other.is_idle),
+        "{what}"
+    );
+    assert!(one.fault.is_some() || one.body == other.body, "{what}");
+}
+
+fn sound(method: Method, input: &[u8], body: &[u8], is_kept: bool) {
+    let gathered = check(method, input, false);
+    assert_eq!((gathered.fault, gathered.ends, gathered.is_idle), (None, 1, is_kept), "{}", input.escape_ascii());
+    assert_eq!(gathered.body, body);
+}
+
+fn faulty(input: &[u8], fault: Misbehaviour) {
+    let gathered = check(Method::Get, input, true);
+    assert_eq!((gathered.fault, gathered.is_idle), (Some(fault), false), "{}", input.escape_ascii());
+}
+
+#[test]
+fn a_body_of_a_length_keeps_the_connection() {
+    sound(Method::Get, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", true);
+    sound(Method::Get, b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nX: y\r\n\r\n", b"", true);
+    sound(Method::Get, b"HTTP/1.1 200\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", b"x", true);
+    let head = check(Method::Get, b"HTTP/1.1 503 No\r\nContent-Length: 5\r\n\r\nhello", false).head;
+    assert_eq!(head, Some(Head { status: 503, length: Some(5), is_kept: true }));
+}
+
+#[test]
+fn the_server_may_want_to_close() {
+    sound(Method::Get, b"HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 2\r\n\r\nab", b"ab", false);
+    sound(Method::Get, b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nab", b"ab", false);
+    sound(Method::Get, b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab", b"ab", true);
+    // What it sends behind its last reply is nobody's.
+    sound(Method::Get, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nabcde", b"ab", false);
+}
+
+#[test]
+fn some_replies_have_no_body_whatever_they_say() {
+    sound(Method::Head, b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", b"", true);
+    sound(Method::Head, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"", true);
+    sound(Method::Get, b"HTTP/1.1 204 None\r\n\r\n", b"", true);
+    sound(Method::Get, b"HTTP/1.1 304 Same\r\nContent-Length: 7\r\n\r\n", b"", true);
+}
+
+#[test]
+fn chunks_are_put_together() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n";
+    for (chunks, body) in [
+        ("0\r\n\r\n", ""),
+        ("5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("00a;x=\"y\"\r\n0123456789\r\n1 \r\nx\r\n000\r\n\r\n", "0123456789x"),
+        ("2\r\n\r\n\r\n0\r\nX: y\r\nZ: 0\r\n\r\n", "\r\n"),
+    ] {
+        sound(Method::Get, format!("{HEAD}{chunks}").as_bytes(), body.as_bytes(), true);
+    }
+    for chunks in
+        ["\r\n", ";x\r\n", "g\r\n", "1\nx", "1\r\nxy", "1\r\nx\r\n\r\n", "0\r\n\n", "0\r\nX\n", "-1\r\n", "1;\n"]
+    {
+        faulty(format!("{HEAD}{chunks}").as_bytes(), Misbehaviour::Chunk);
+    }
+    faulty(format!("{HEAD}{}\r\n", "f".repeat(16)).as_bytes(), Misbehaviour::Chunk);
+    faulty(format!("{HEAD}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(0x3e9)).as_bytes(), Misbehaviour::BodyTooLong);
+    faulty(format!("{HEAD}5\r\nhel").as_bytes(), Misbehaviour::Cut);
+    for endless in ["1;", "0\r\n"] {
+        let input = format!("{HEAD}{endless}{}", "x: y".repeat(FRAMING_OCTETS_MAX / 4));
+        let gathered = gather(Method::Get, Limits::default(), &[input.as_bytes()], false);
+        assert_eq!(gathered.fault, Some(Misbehaviour::Chunk));
+    }
+}
+
+#[test]
+fn a_body_without_a_length_ends_with_the_connection() {
+    const INPUT: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nhello";
+    let gathered = check(Method::Get, INPUT, true);
+    assert_eq!((gathered.body.as_slice(), gathered.ends, gathered.fault), (&b"hello"[..], 1, None));
+    assert_eq!(gathered.head, Some(Head { status: 200, length: None, is_kept: false }));
+    assert_eq!(check(Method::Get, INPUT, false).ends, 0);
+    faulty(&[INPUT, &[b'x'; 996]].concat(), Misbehaviour::BodyTooLong);
+}
+
+#[test]
+fn interim_replies_are_passed_over_but_not_for_ever() {
+    const INTERIM: &[u8] = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n";
+    const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
+    sound(Method::Get, &[INTERIM, LAST].concat(), b"x", true);
+    let many = INTERIM.repeat(INTERIM_HEADS_MAX as usize);
+    assert_eq!(gather(Method::Get, Limits::default(), &[&many, LAST], false).fault, None);
+    let too_many = gather(Method::Get, Limits::default(), &[&many, INTERIM, LAST], false);
+    assert_eq!(too_many.fault, Some(Misbehaviour::TooManyInterim));
+    faulty(b"HTTP/1.1 101 Switching\r\n\r\n", Misbehaviour::Upgrade);
+}
+
+#[test]
+fn a_length_that_could_be_read_in_two_ways_is_refused() {
+    for fields in [
+        "Content-Length: 1\r\nContent-Length: 2",
+        "Content-Length: 1\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: identity",
+        "Content-Length: +1",
+        "Content-Length: 1, 1",
+        "Content-Length: -1",
+        "Content-Length:",
+        "Content-Length: 18446744073709551616",
+    ] {
+        faulty(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes(), Misbehaviour::Length);
+    }
+    faulty(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Misbehaviour::Length);
+    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", Misbehaviour::BodyTooLong);
+}
+
+#[test]
+fn what_is_no_head_is_misbehaviour() {
+    for input in [
+        "\r\n\r\n",
+        "SSH-2.0-x\r\n\r\n",
+        "HTTP/2 200 OK\r\n\r\n",
+        "HTTP/1.1 099 OK\r\n\r\n",
+        "HTTP/1.1 600 OK\r\n\r\n",
+        "HTTP/1.1 2x0 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA B: c\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA: b\r\n folded\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA: b\n\nsmuggled\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA: b\0c\r\n\r\n",
+    ] {
+        faulty(input.as_bytes(), Misbehaviour::NoHead);
+    }
+    let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
+    assert!(gather(Method::Head, Limits::default(), &[fields(FIELDS_MAX).as_bytes()], false).head.is_some());
+    faulty(fields(FIELDS_MAX + 1).as_bytes(), Misbehaviour::NoHead);
+    faulty(b"", Misbehaviour::Cut);
+    faulty(b"HTTP/1.1 200 OK\r\n", Misbehaviour::Cut);
+}
+
+#[test]
+fn a_head_has_a_limit() {
+    let head = |octets: usize| {
+        let rest = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: \r\n\r\n".len();
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "x".repeat(octets - rest))
+    };
+    for pieces in [1000, usize::MAX] {
+        let fault = |octets| {
+            let head = head(octets);
+            let pieces: Vec<_> = head.as_bytes().chunks(pieces).collect();
+            gather(Method::Get, Limits::default(), &pieces, false).fault
+        };
+        assert_eq!(fault(HEAD_OCTETS_MAX), None);
+        assert_eq!(fault(HEAD_OCTETS_MAX + 1), Some(Misbehaviour::HeadTooLong));
+    }
+    let endless = gather(Method::Get, Limits::default(), &[&[b'x'; 1000][..]; 1000], false);
+    assert_eq!(endless.fault, Some(Misbehaviour::HeadTooLong));
+}
+
+#[test]
+fn nobody_speaks_unasked() {
+    let mut client = Client::new(Limits::default());
+    assert_eq!(client.handle_input(&mut &b""[..]), Ok(None));
+    assert_eq!(client.handle_input(&mut &b"HTTP/1.1 408 Late\r\n\r\n"[..]), Err(Misbehaviour::Unasked));
+    assert!(!client.is_idle());
+    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", Misbehaviour::Unasked);
+    let mut idle = Client::new(Limits::default());
+    assert_eq!(idle.handle_end(), Ok(None));
+    assert!(!idle.is_idle());
+}
+
+#[test]
+fn a_kept_connection_serves_one_request_after_the_other() {
+    let mut client = Client::new(Limits::default());
+    for round in 0..3 {
+        client.handle_request(Method::Get);
+        let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..];
+        let place = input[38..].as_ptr();
+        assert!(matches!(client.handle_input(&mut input), Ok(Some(Event::Head(_)))), "round {round}");
+        let body = client.handle_input(&mut input);
+        assert!(matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)), "it was copied");
+        assert_eq!(client.handle_input(&mut input), Ok(Some(Event::End)));
+        assert_eq!(client.handle_input(&mut input), Ok(None));
+        assert!(client.is_idle());
+    }
+}
+
+#[test]
+fn a_request_carries_no_other_one() {
+    let get = |host, target| Request::new(Method::Get, host, target, Persistence::Keep);
+    let request = get("a.example:80", "/x?y").unwrap();
+    assert_eq!(request.bytes(), b"GET /x?y HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
+    let last = Request::new(Method::Head, "a", "/", Persistence::Close).unwrap();
+    assert_eq!(last.bytes(), b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    for host in ["", "a b", "a\r\nX: y", "a/b", "\u{fc}"] {
+        assert_eq!(get(host, "/"), Err(Unsendable::Host), "{host:?}");
+    }
+    for target in ["", "x", "/ HTTP/1.1", "/\r\n", "/\u{fc}", &format!("/{}", "x".repeat(TARGET_OCTETS_MAX))] {
+        assert_eq!(get("a", target), Err(Unsendable::Target), "{target:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_the_same_garbage_however_it_is_cut(
+        input in "(HTTP/1.1 [1-3]0[0-4] OK\r\n)?((Content-Length: [0-9]|Transfer-Encoding: chunked|Connection: close)\r\n){0,2}\
+                  (\r\n)?[0-3a\r\n;x]{0,40}",
+        ends: bool,
+    ) {
+        check(Method::Get, input.as_bytes(), ends);
+    }
+}

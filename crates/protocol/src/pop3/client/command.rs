@@ -1,6 +1,8 @@
 //! What a client says, and how what comes back is read. Whatever goes into a line was looked at before, so that no
 //! command can carry another one.
 
+use std::fmt;
+
 use super::{Event, Misbehaviour};
 use crate::text::printable;
 
@@ -60,18 +62,27 @@ pub(super) enum Answer {
 }
 
 impl Command<'_> {
+    /// Its first word.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Command::User(_) => "USER",
+            Command::Pass(_) => "PASS",
+            Command::Capa => "CAPA",
+            Command::Stat => "STAT",
+            Command::List => "LIST",
+            Command::Uidl => "UIDL",
+            Command::Retr(_) => "RETR",
+            Command::Dele(_) => "DELE",
+            Command::Quit => "QUIT",
+        }
+    }
+
     /// Appends its line.
     pub(super) fn write(self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
         match self {
-            Command::User(user) => write_line(out, "USER ", user),
-            Command::Pass(password) => write_line(out, "PASS ", password),
-            Command::Capa => write_line(out, "CAPA", ""),
-            Command::Stat => write_line(out, "STAT", ""),
-            Command::List => write_line(out, "LIST", ""),
-            Command::Uidl => write_line(out, "UIDL", ""),
-            Command::Retr(number) => write_line(out, "RETR ", &number.to_string()),
-            Command::Dele(number) => write_line(out, "DELE ", &number.to_string()),
-            Command::Quit => write_line(out, "QUIT", ""),
+            Command::User(argument) | Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
+            Command::Retr(number) | Command::Dele(number) => write_line(out, &[self.verb(), " ", &number.to_string()]),
+            _ => write_line(out, &[self.verb()]),
         }
     }
 
@@ -89,19 +100,9 @@ impl Command<'_> {
 }
 
 /// The argument may be a password.
-impl std::fmt::Debug for Command<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Command::User(user) => write!(f, "USER {user:?}"),
-            Command::Pass(_) => f.write_str("PASS ..."),
-            Command::Capa => f.write_str("CAPA"),
-            Command::Stat => f.write_str("STAT"),
-            Command::List => f.write_str("LIST"),
-            Command::Uidl => f.write_str("UIDL"),
-            Command::Retr(number) => write!(f, "RETR {number}"),
-            Command::Dele(number) => write!(f, "DELE {number}"),
-            Command::Quit => f.write_str("QUIT"),
-        }
+impl fmt::Debug for Command<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.verb())
     }
 }
 
@@ -134,14 +135,14 @@ impl Answer {
     }
 }
 
-fn write_line(out: &mut Vec<u8>, verb: &str, argument: &str) -> Result<(), Unsayable> {
-    if argument.chars().any(char::is_control) {
+fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), Unsayable> {
+    if words.iter().any(|word| word.chars().any(char::is_control)) {
         return Err(Unsayable::ControlCharacter);
     }
-    if verb.len() + argument.len() + 2 > COMMAND_OCTETS_MAX {
+    if words.iter().map(|word| word.len()).sum::<usize>() + "\r\n".len() > COMMAND_OCTETS_MAX {
         return Err(Unsayable::TooLong);
     }
-    for text in [verb, argument, "\r\n"] {
+    for text in words.iter().copied().chain(["\r\n"]) {
         out.extend_from_slice(text.as_bytes());
     }
     Ok(())

@@ -8,6 +8,7 @@ use mail::{Enhanced, Reply};
 use memchr::memchr;
 
 use super::Misbehaviour;
+use crate::text::printable;
 
 /// Octets of a line of a reply with its CRLF. RFC 5321 section 4.5.3.1.5 has 512; servers go beyond it.
 pub const LINE_OCTETS_MAX: usize = 2048;
@@ -151,13 +152,6 @@ impl Gathered {
 fn code(digits: [u8; 3]) -> Option<u16> {
     let sound = (b'2'..=b'5').contains(&digits[0]) && digits.iter().all(u8::is_ascii_digit);
     sound.then(|| digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0')))
-}
-
-fn printable(text: &[u8]) -> Cow<'_, str> {
-    match str::from_utf8(text) {
-        Ok(text) if !text.chars().any(char::is_control) => Cow::Borrowed(text),
-        _ => Cow::Owned(String::from_utf8_lossy(text).replace(char::is_control, " ")),
-    }
 }
 
 /// The enhanced code that a text begins with, if its class is that of the code (RFC 2034 section 4).
