@@ -4,13 +4,26 @@
 //! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what people watch meanwhile goes to
 //! standard error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
 
+mod engine;
 mod fault;
+mod handles;
 mod ledger;
 pub mod meanwhile;
+mod options;
+mod pace;
 mod report;
+pub mod smtp;
 mod stamp;
+mod summary;
+mod tally;
+mod target;
+pub mod verify;
+mod view;
 
 pub use fault::Fault;
 pub use ledger::{Acknowledged, Ledger};
+pub use options::LoadOptions;
 pub use report::Verdict;
 pub use stamp::{Examiner, RunId, Seen, Stamp, examine};
+pub use summary::{Summary, Times};
+pub use target::{Ownership, Target};

@@ -51,6 +51,16 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server
     Status,
+    /// Put any mail server under load, and hold it to what it answered
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// What the laboratory can do.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Send mail: as fast as the server takes it, or so much a second
+    Smtp(Box<bench::smtp::Options>),
 }
 
 /// What can be done with tables.

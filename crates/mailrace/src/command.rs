@@ -9,7 +9,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::check::Summary;
-use crate::cli::{Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
+use crate::cli::{BenchCommand, Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Faults, Loaded};
 use crate::exit::{self, Exit};
 use crate::{admin, serve, spool_tools, tables};
@@ -53,6 +53,17 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
+        Command::Bench(command) => measure(command),
+    }
+}
+
+fn measure(command: &BenchCommand) -> anyhow::Result<()> {
+    let verdict = match command {
+        BenchCommand::Smtp(options) => bench::smtp::run(options)?,
+    };
+    match verdict {
+        bench::Verdict::Good => Ok(()),
+        bench::Verdict::Bad => Err(Exit { code: exit::NO, text: "not everything was as it should be".into() }.into()),
     }
 }
 

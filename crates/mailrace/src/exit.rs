@@ -48,6 +48,19 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if cause.is::<PrivilegesError>() {
         return Some(PERMISSION);
     }
+    if let Some(fault) = cause.downcast_ref::<bench::Fault>() {
+        return code_of_fault(fault);
+    }
     let error = cause.downcast_ref::<io::Error>()?;
     Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
+}
+
+/// What the system refused is told by the cause beneath.
+fn code_of_fault(fault: &bench::Fault) -> Option<u8> {
+    match fault {
+        bench::Fault::Usage(_) => Some(USAGE),
+        bench::Fault::Data(_) => Some(DATA),
+        bench::Fault::Unavailable(_) => Some(UNAVAILABLE),
+        bench::Fault::System { .. } => None,
+    }
 }

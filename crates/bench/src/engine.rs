@@ -1,0 +1,252 @@
+//! Carries a load: so many connections over so many threads, until there are no tickets left, and somebody who watches.
+//!
+//! A load is what one connection does ([`Load::carry`]); the engine knows nothing of protocols. A first Ctrl-C (or
+//! SIGTERM) ends the giving of tickets and lets what is under way come to its end; a second one ends that too. There is
+//! a summary in every case.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use net::{Stop, Stopper};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use crate::meanwhile::Meanwhile;
+use crate::options::LoadOptions;
+use crate::pace::{Pace, Ticket};
+use crate::summary::Summary;
+use crate::tally::Tally;
+use crate::view::{MinuteLines, View};
+use crate::{Fault, handles};
+
+/// How often the view on a terminal is drawn.
+const VIEW_INTERVAL: Duration = Duration::from_millis(250);
+/// How often postal's line is written.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+/// Handles that the process needs beside its connections.
+const HANDLES_OTHER: u64 = 64;
+
+/// What one connection after another does.
+pub(crate) trait Load: Send + Sync + 'static {
+    /// The names of what is timed, in the order in which it happens.
+    const PHASES: &'static [&'static str];
+    /// What a ticket is for, in the plural: messages.
+    const UNIT: &'static str;
+    /// What it consists of, in the plural: recipients.
+    const PART: &'static str;
+
+    /// Works off tickets until there are none.
+    fn carry(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
+
+    /// Why the run is to be given up, if it is.
+    fn fault(&self) -> Option<Fault> {
+        None
+    }
+}
+
+/// A run as the operator wants it.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    /// For the summary: `smtp 127.0.0.1:25`.
+    pub(crate) title: String,
+    pub(crate) options: &'a LoadOptions,
+    /// Tickets; None: no end by count.
+    pub(crate) count: Option<u64>,
+    /// Set: whoever gives the word to stop watches too, so there is no view, no line, and no signal is heard.
+    pub(crate) told: Option<Stop>,
+}
+
+/// One connection's share of a run.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// Among all connections, from 0.
+    pub(crate) number: usize,
+    /// Where to connect from.
+    pub(crate) local: Option<IpAddr>,
+    /// How long each step may take.
+    pub(crate) timeout: Duration,
+    pub(crate) random: fastrand::Rng,
+    pace: Arc<Pace>,
+    tally: Arc<Mutex<Tally>>,
+    stop: Stop,
+}
+
+impl Worker {
+    /// Waits for something to do; None when it is time to go.
+    pub(crate) async fn next(&mut self) -> Option<Ticket> {
+        let ticket = self.pace.next(&mut self.stop).await?;
+        self.tally().counts.begun += 1;
+        Some(ticket)
+    }
+
+    /// Where to count. Not to be held while waiting.
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.tally)
+    }
+
+    /// When a step that begins now must be done.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+}
+
+fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    // Counting cannot panic half-way.
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the load to its end.
+pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault> {
+    handles::raise(u64::from(run.options.connections) + HANDLES_OTHER)?;
+    let machine = Meanwhile::begin(Some(&run.options.disk));
+    let watching = runtime()?;
+    let (word, stop) = Stopper::new();
+    let (axe, axed) = Stopper::new();
+    let (gone, all_gone) = Stopper::new();
+    let pace = Arc::new(Pace::begin(run.options.rate, run.count, run.options.duration));
+    let mut crew = Crew { pace, tallies: Vec::new(), threads: Vec::new() };
+    for thread in 0..run.options.threads as usize {
+        crew.hire(thread, run.options, load, (&stop, &axed), all_gone.clone())?;
+    }
+    drop((stop, axed, all_gone));
+    watching.block_on(watch(&run, load.as_ref(), &crew, &word, &axe, &gone))?;
+    for thread in crew.threads.drain(..) {
+        thread.join().map_err(|_| Fault::Data("a thread of the load panicked".to_owned()))?;
+    }
+    load.fault().map_or(Ok(()), Err)?;
+    let tally = crew.sum(L::PHASES.len());
+    Ok(Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end()))
+}
+
+/// The threads and what they count.
+struct Crew {
+    pace: Arc<Pace>,
+    tallies: Vec<Arc<Mutex<Tally>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crew {
+    /// Starts a thread with its share of the connections. It holds `present` until it is done.
+    fn hire<L: Load>(
+        &mut self,
+        thread: usize,
+        options: &LoadOptions,
+        load: &Arc<L>,
+        (stop, axed): (&Stop, &Stop),
+        present: Stop,
+    ) -> Result<(), Fault> {
+        let tally = Arc::new(Mutex::new(Tally::new(L::PHASES.len())));
+        self.tallies.push(tally.clone());
+        let numbers = (thread..options.connections as usize).step_by(options.threads as usize);
+        let workers: Vec<Worker> = numbers
+            .map(|number| Worker {
+                number,
+                local: options.local.get(number % options.local.len().max(1)).copied(),
+                timeout: options.timeout,
+                random: fastrand::Rng::with_seed(options.seed.wrapping_add(number as u64)),
+                pace: self.pace.clone(),
+                tally: tally.clone(),
+                stop: stop.clone(),
+            })
+            .collect();
+        let (runtime, load, mut axed) = (runtime()?, load.clone(), axed.clone());
+        let work = move || {
+            runtime.block_on(async {
+                let mut tasks: JoinSet<()> = workers.into_iter().map(|worker| load.clone().carry(worker)).collect();
+                tokio::select! {
+                    () = async { while tasks.join_next().await.is_some() {} } => {}
+                    () = axed.requested() => {}
+                }
+            });
+            drop(present);
+        };
+        let started = std::thread::Builder::new().name(format!("load-{thread}")).spawn(work);
+        self.threads.push(started.map_err(Fault::system("starting a thread"))?);
+        Ok(())
+    }
+
+    fn sum(&self, phases: usize) -> Tally {
+        let mut sum = Tally::new(phases);
+        self.tallies.iter().for_each(|tally| sum.add(&lock(tally)));
+        sum
+    }
+}
+
+/// Shows what happens, and passes the word on, until all threads are done.
+async fn watch<L: Load>(
+    run: &Run<'_>,
+    load: &L,
+    crew: &Crew,
+    word: &Stopper,
+    axe: &Stopper,
+    gone: &Stopper,
+) -> Result<(), Fault> {
+    let sum = || crew.sum(L::PHASES.len());
+    let Some(mut told) = run.told.clone() else {
+        let mut view = View::new(run.count, run.options.duration, L::UNIT);
+        let mut lines = MinuteLines::new(run.options.json);
+        let mut signals = Signals::new()?;
+        let mut looks = every(VIEW_INTERVAL);
+        let mut minutes = every(LINE_INTERVAL);
+        let mut was_told = false;
+        loop {
+            tokio::select! {
+                () = gone.all_gone() => break,
+                () = signals.next() => {
+                    if was_told { axe.stop() } else { word.stop() }
+                    was_told = true;
+                }
+                _ = looks.tick() => {
+                    view.show(sum);
+                    if load.fault().is_some() { word.stop() }
+                }
+                _ = minutes.tick() => view.above(|| lines.write(&sum().counts))?,
+            }
+        }
+        view.end();
+        return Ok(());
+    };
+    tokio::select! {
+        () = gone.all_gone() => return Ok(()),
+        () = told.requested() => word.stop(),
+    }
+    gone.all_gone().await;
+    Ok(())
+}
+
+fn every(span: Duration) -> tokio::time::Interval {
+    let mut ticks = interval_at(Instant::now() + span, span);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
+/// The operator's word.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Fault> {
+        let hear = |kind| signal(kind).map_err(Fault::system("listening to signals"));
+        Ok(Signals { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn runtime() -> Result<Runtime, Fault> {
+    let built: io::Result<Runtime> = Builder::new_current_thread().enable_all().build();
+    built.map_err(Fault::system("starting a runtime"))
+}

@@ -1,0 +1,129 @@
+//! Which message is next, and when. In a closed loop the next one is due as soon as a connection is free. In an open
+//! loop each has its moment, which the server cannot put off: who was late is measured from the moment that was meant.
+//!
+//! A pace ends by a count, by a time, or by the word to stop; then no ticket is given any more. Not one more ticket is
+//! given than was asked for, whatever becomes of those that were.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use net::Stop;
+use tokio::time::{Instant, sleep_until};
+
+/// What the timers of a runtime are exact to. So much lateness is the clock's and not the server's.
+const TIMER_GRAIN: Duration = Duration::from_millis(2);
+
+/// The right and the duty to send one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// From 0.
+    pub(crate) number: u64,
+    /// From when its latency counts.
+    pub(crate) due: Instant,
+}
+
+/// Gives tickets to all connections of a run.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    begun: Instant,
+    /// None in a closed loop.
+    interval: Option<f64>,
+    count_max: u64,
+    end: Option<Instant>,
+    next: AtomicU64,
+}
+
+impl Pace {
+    /// Begins now: `rate` a second, or as fast as tickets are taken; at most `count` of them, for at most `duration`.
+    pub(crate) fn begin(rate: Option<f64>, count: Option<u64>, duration: Option<Duration>) -> Pace {
+        let begun = Instant::now();
+        Pace {
+            begun,
+            interval: rate.map(f64::recip),
+            count_max: count.unwrap_or(u64::MAX),
+            end: duration.map(|duration| begun + duration),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// When it began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Waits for the next ticket; None when there are no more.
+    pub(crate) async fn next(&self, stop: &mut Stop) -> Option<Ticket> {
+        let now = Instant::now();
+        if stop.is_requested() || self.end.is_some_and(|end| now >= end) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.count_max {
+            return None;
+        }
+        let Some(interval) = self.interval else { return Some(Ticket { number, due: now }) };
+        let due = self.begun + Duration::from_secs_f64(interval * number as f64);
+        if self.end.is_some_and(|end| due >= end) {
+            return None;
+        }
+        if due <= now {
+            return Some(Ticket { number, due });
+        }
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = stop.requested() => return None,
+        }
+        let woken = Instant::now();
+        Some(Ticket { number, due: if woken < due + TIMER_GRAIN { woken } else { due } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net::Stopper;
+
+    use super::*;
+
+    async fn all(pace: &Pace, stop: &mut Stop) -> Vec<Ticket> {
+        let mut tickets = Vec::new();
+        while let Some(ticket) = pace.next(stop).await {
+            tickets.push(ticket);
+        }
+        tickets
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_loop_gives_its_count_at_once() {
+        let (_stopper, mut stop) = Stopper::new();
+        let tickets = all(&Pace::begin(None, Some(1000), None), &mut stop).await;
+        assert_eq!(tickets.iter().map(|ticket| ticket.number).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_loop_gives_rate_times_duration() {
+        let (_stopper, mut stop) = Stopper::new();
+        let begun = Instant::now();
+        let tickets = all(&Pace::begin(Some(500.0), None, Some(Duration::from_secs(60))), &mut stop).await;
+        assert_eq!(tickets.len(), 30_000);
+        assert!(tickets[29_999].due - begun < Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_late_is_told_the_moment_that_was_meant() {
+        let (_stopper, mut stop) = Stopper::new();
+        let pace = Pace::begin(Some(10.0), None, None);
+        let first = pace.next(&mut stop).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let second = pace.next(&mut stop).await.unwrap();
+        assert_eq!(second.due - first.due, Duration::from_millis(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_word_to_stop_ends_the_waiting() {
+        let (stopper, mut stop) = Stopper::new();
+        let pace = Pace::begin(Some(0.001), None, None);
+        assert!(pace.next(&mut stop).await.is_some());
+        let (ticket, ()) = tokio::join!(pace.next(&mut stop), async { stopper.stop() });
+        assert_eq!(ticket, None);
+    }
+}

@@ -1,0 +1,389 @@
+//! The source: `bench smtp`. Sends messages that are known again, over as many connections as asked for, and counts
+//! what was answered to each. In a closed loop a connection sends as soon as it has its answer; in an open loop each
+//! message has its moment, and its latency counts from then, so that a server that stalls cannot hide it.
+//!
+//! What was answered 250 is written to a ledger, where one is named; a ledger that fails ends the run.
+
+mod addresses;
+mod connection;
+mod corpus;
+mod letter;
+mod size;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use mail::Address;
+use net::{Stop, Trust};
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{self, Config, Credentials, Timeouts, Tls, Word};
+
+use crate::engine::{self, Load, Run, Worker};
+use crate::options::LoadOptions;
+use crate::report::{self, Verdict};
+use crate::stamp::RunId;
+use crate::target::Target;
+use crate::{Fault, Ledger, Summary};
+
+use addresses::Addresses;
+use connection::Connection;
+use corpus::Corpus;
+use letter::Letters;
+
+pub use addresses::Pattern;
+pub use size::Sizes;
+
+/// How long a connection waits before it is tried again, when it could not be made.
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+
+/// The source's part of the command line.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Whom to send to; connections take turns where there are several
+    #[arg(long, value_name = "HOST:PORT", required = true)]
+    pub target: Vec<String>,
+    /// What to send, and how.
+    #[command(flatten)]
+    pub sending: Sending,
+}
+
+/// Everything but whom to send to.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Sending {
+    /// How much of it.
+    #[command(flatten)]
+    pub load: LoadOptions,
+    /// End after so many messages
+    #[arg(long, value_name = "N")]
+    pub messages: Option<u64>,
+    /// Bytes of a body: N, MIN..MAX, or @FILE with lines "bytes weight"; 0 sends a header alone
+    #[arg(long, value_name = "BYTES", default_value = "6000")]
+    pub size: Sizes,
+    /// Real messages instead: an mbox file, a Maildir, or a folder of .eml files
+    #[arg(long, value_name = "PATH", conflicts_with = "size")]
+    pub corpus: Option<PathBuf>,
+    /// To whom; {} is a number from 1 to --users. Several are drawn from
+    #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
+    pub recipient: Vec<Pattern>,
+    /// How many users a pattern has
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub users: u64,
+    /// To whom: a file with an address on each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["recipient", "users"])]
+    pub recipients_from: Option<PathBuf>,
+    /// Recipients of one message
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub recipients: u32,
+    /// From whom, as --recipient; <> is the null sender
+    #[arg(long, value_name = "PATTERN", default_value = "sender{}@bench.test")]
+    pub sender: Vec<Sender>,
+    /// Messages over one connection: all, N, or 1..N at random
+    #[arg(long, value_name = "HOW_MANY", default_value = "all")]
+    pub per_connection: PerConnection,
+    /// Commands in groups, where the server offers it (RFC 2920)
+    #[arg(long)]
+    pub pipelining: bool,
+    /// Messages by BDAT, where the server offers it (RFC 3030)
+    #[arg(long)]
+    pub bdat: bool,
+    /// Speak LMTP (RFC 2033)
+    #[arg(long)]
+    pub lmtp: bool,
+    /// The share of connections that TLS secures by STARTTLS; the server's certificate is not checked
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = share)]
+    pub starttls: f64,
+    /// Log in (RFC 4954)
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
+    pub auth: Option<Credentials>,
+    /// The name that the source gives itself
+    #[arg(long, value_name = "NAME", default_value = "source.bench.test", value_parser = word)]
+    pub helo: Word,
+    /// Write down what was answered 250, for verify
+    #[arg(long, value_name = "FILE")]
+    pub ledger: Option<PathBuf>,
+}
+
+/// How many messages a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerConnection {
+    /// As many as there are.
+    All,
+    /// Exactly so many.
+    Fixed(u64),
+    /// From 1 to so many, each as likely.
+    UpTo(u64),
+}
+
+impl PerConnection {
+    fn draw(self, random: &mut fastrand::Rng) -> u64 {
+        match self {
+            PerConnection::All => u64::MAX,
+            PerConnection::Fixed(count) => count,
+            PerConnection::UpTo(most) => random.u64(1..=most),
+        }
+    }
+}
+
+impl FromStr for PerConnection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PerConnection, String> {
+        let count = |text: &str| text.parse().ok().filter(|&count| count > 0);
+        let found = match text.strip_prefix("1..") {
+            Some(most) => count(most).map(PerConnection::UpTo),
+            None if text == "all" => Some(PerConnection::All),
+            None => count(text).map(PerConnection::Fixed),
+        };
+        found.ok_or_else(|| "expected all, N, or 1..N".to_owned())
+    }
+}
+
+/// A sender: addresses, or nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// `<>`, as bounces have it.
+    Null,
+    /// As recipients.
+    Pattern(Pattern),
+}
+
+impl FromStr for Sender {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sender, String> {
+        if text == "<>" { Ok(Sender::Null) } else { text.parse().map(Sender::Pattern) }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+    let share = percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent: f64| percent / 100.0);
+    share.ok_or_else(|| "expected 0% to 100%".to_owned())
+}
+
+fn credentials(text: &str) -> Result<Credentials, String> {
+    let (user, password) = text.split_once(':').ok_or("expected USER:PASSWORD")?;
+    Credentials::new(user, password).map_err(|error| error.to_string())
+}
+
+fn word(text: &str) -> Result<Word, String> {
+    Word::new(text).map_err(|error| error.to_string())
+}
+
+/// Sends until the end that was asked for, and prints the summary.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    let summary = send(&options.target, &options.sending, None)?;
+    report::print(&summary, options.sending.load.json)?;
+    Ok(summary.verdict())
+}
+
+/// Sends in silence until `told`, or watched by the operator where nobody tells.
+pub(crate) fn send(targets: &[String], sending: &Sending, told: Option<Stop>) -> Result<Summary, Fault> {
+    let title = format!("{} {}", if sending.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
+    let source = Arc::new(Source::new(targets, sending)?);
+    let run = Run { title, options: &sending.load, count: sending.messages, told };
+    let summary = engine::run(run, &source)?;
+    source.close()?;
+    Ok(summary)
+}
+
+/// What all connections of a source share.
+struct Source {
+    targets: Vec<Target>,
+    letters: Letters,
+    senders: Vec<Option<Addresses>>,
+    recipients: Addresses,
+    recipients_per_message: usize,
+    per_connection: PerConnection,
+    plain: Arc<Config>,
+    secure: Arc<Config>,
+    secure_share: f64,
+    trust: OnceLock<Trust>,
+    ledger: Option<Ledger>,
+}
+
+impl Source {
+    fn new(targets: &[String], sending: &Sending) -> Result<Source, Fault> {
+        let targets = targets.iter().map(|name| Target::resolve(name, &sending.load.ownership));
+        let run = RunId(fastrand::u64(..));
+        let users = sending.users;
+        let patterns = |patterns: Vec<Pattern>| Addresses::Patterns { patterns, users };
+        let sender = |sender: &Sender| match sender {
+            Sender::Null => None,
+            Sender::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
+        };
+        let plain = config(sending);
+        Ok(Source {
+            targets: targets.collect::<Result<_, _>>()?,
+            letters: match &sending.corpus {
+                Some(path) => Letters::real(run, Corpus::read(path)?),
+                None => Letters::made_up(run, sending.size.clone(), sending.load.seed),
+            },
+            senders: sending.sender.iter().map(sender).collect(),
+            recipients: match &sending.recipients_from {
+                Some(path) => Addresses::read(path)?,
+                None => patterns(sending.recipient.clone()),
+            },
+            recipients_per_message: sending.recipients as usize,
+            per_connection: sending.per_connection,
+            secure: Arc::new(Config { tls: Tls::Required, ..plain.clone() }),
+            plain: Arc::new(plain),
+            secure_share: sending.starttls,
+            trust: OnceLock::new(),
+            ledger: sending.ledger.as_deref().map(|path| Ledger::open(path, run)).transpose()?,
+        })
+    }
+
+    /// Ends the ledger, when all connections have ended.
+    fn close(self: Arc<Self>) -> Result<(), Fault> {
+        let ledger = Arc::into_inner(self).and_then(|source| source.ledger);
+        ledger.map_or(Ok(()), Ledger::close)
+    }
+
+    fn sender(&self, random: &mut fastrand::Rng) -> Option<Address> {
+        self.senders[random.usize(..self.senders.len())].as_ref().map(|addresses| addresses.draw(random))
+    }
+
+    fn target(&self, worker: &Worker) -> &Target {
+        &self.targets[worker.number % self.targets.len()]
+    }
+
+    /// How the next connection behaves.
+    fn config(&self, random: &mut fastrand::Rng) -> Arc<Config> {
+        if random.f64() < self.secure_share { self.secure.clone() } else { self.plain.clone() }
+    }
+
+    fn trust(&self) -> &Trust {
+        self.trust.get_or_init(Trust::anyone)
+    }
+}
+
+fn config(sending: &Sending) -> Config {
+    Config {
+        flavor: if sending.lmtp { Flavor::Lmtp } else { Flavor::Smtp },
+        helo: sending.helo.clone(),
+        tls: Tls::Never,
+        credentials: sending.auth.clone(),
+        pipelining: sending.pipelining,
+        chunking: sending.bdat,
+        timeouts: Timeouts::all(sending.load.timeout),
+    }
+}
+
+impl Load for Source {
+    const PHASES: &'static [&'static str] = connection::PHASES;
+    const UNIT: &'static str = "messages";
+    const PART: &'static str = "recipients";
+
+    async fn carry(self: Arc<Self>, mut worker: Worker) {
+        let mut line = Line { source: self, connection: None, left: 0 };
+        while let Some(ticket) = worker.next().await {
+            line.send(&mut worker, ticket).await;
+        }
+        line.hang_up(&worker).await;
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let failed = self.ledger.as_ref().is_some_and(Ledger::failed);
+        failed.then(|| Fault::Unavailable("the ledger cannot be written, so nothing more is sent".to_owned()))
+    }
+}
+
+/// One place in the crowd: a connection, and after it another one.
+struct Line {
+    source: Arc<Source>,
+    connection: Option<Connection>,
+    /// Messages that the connection may still carry.
+    left: u64,
+}
+
+impl Line {
+    /// Sends one message, over a fresh connection where the one that there was has ended meanwhile.
+    async fn send(&mut self, worker: &mut Worker, ticket: crate::pace::Ticket) {
+        let source = self.source.clone();
+        let sender = source.sender(&mut worker.random);
+        let recipients = source.recipients.draw_distinct(source.recipients_per_message, &mut worker.random);
+        let letter = source.letters.letter(ticket.number, sender.as_ref(), &recipients[0], &mut worker.random);
+        let used = self.connection.is_some();
+        let mut outcome = self.try_send(worker, &letter, (&sender, &recipients)).await;
+        if used && outcome.as_ref().is_err_and(|trouble| trouble.was_idle) {
+            outcome = self.try_send(worker, &letter, (&sender, &recipients)).await;
+        }
+        match outcome {
+            Ok(verdicts) => self.count(worker, ticket, &letter, &recipients, &verdicts),
+            Err(trouble) => {
+                let mut tally = worker.tally();
+                tally.error(trouble.text);
+                tally.failed(tokio::time::Instant::now());
+            }
+        }
+        if self.left == 0 {
+            self.hang_up(worker).await;
+        }
+    }
+
+    async fn try_send(
+        &mut self,
+        worker: &mut Worker,
+        letter: &letter::Letter,
+        (sender, recipients): (&Option<Address>, &[Address]),
+    ) -> Result<Vec<client::Verdict>, connection::Trouble> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect(worker).await?,
+        };
+        let (outcome, connection) = connection.deliver(worker, letter, sender, recipients).await;
+        self.connection = connection;
+        self.left = self.left.saturating_sub(1);
+        outcome
+    }
+
+    async fn connect(&mut self, worker: &mut Worker) -> Result<Connection, connection::Trouble> {
+        self.left = self.source.per_connection.draw(&mut worker.random);
+        let config = self.source.config(&mut worker.random);
+        let opened = Connection::open(self.source.target(worker), config, || self.source.trust(), worker).await;
+        if opened.is_err() {
+            tokio::time::sleep(RECONNECT_DELAY).await;
+        }
+        opened
+    }
+
+    fn count(
+        &self,
+        worker: &Worker,
+        ticket: crate::pace::Ticket,
+        letter: &letter::Letter,
+        recipients: &[Address],
+        verdicts: &[client::Verdict],
+    ) {
+        let accepted = || {
+            let pairs = recipients.iter().zip(verdicts);
+            pairs.filter(|(_, verdict)| matches!(verdict, client::Verdict::Accepted(_))).map(|(to, _)| to.as_str())
+        };
+        let count = accepted().count() as u64;
+        if let Some(ledger) = self.source.ledger.as_ref().filter(|_| count > 0) {
+            ledger.acknowledged(ticket.number, accepted());
+        }
+        let mut tally = worker.tally();
+        for verdict in verdicts {
+            if let Some(text) = connection::complaint(verdict) {
+                tally.error(text);
+            }
+        }
+        let now = tokio::time::Instant::now();
+        if count == 0 {
+            return tally.failed(now);
+        }
+        tally.counts.parts += count;
+        tally.counts.octets += letter.content().octets;
+        tally.done(ticket.due, now);
+    }
+
+    async fn hang_up(&mut self, worker: &Worker) {
+        if let Some(connection) = self.connection.take() {
+            connection.quit(worker).await;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Senders and recipients: from patterns in which `{}` is a number, or from a file.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use mail::Address;
+
+use crate::Fault;
+
+/// Tries to find recipients that one message does not have yet, before it makes do with fewer.
+const TRIES_PER_RECIPIENT: usize = 8;
+
+/// An address, or many: each `{}` stands for a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<String>);
+
+impl Pattern {
+    fn address(&self, number: u64) -> Result<Address, String> {
+        let text = self.0.join(&number.to_string());
+        text.parse().map_err(|error| format!("<{text}>: {error}"))
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pattern, String> {
+        let pattern = Pattern(text.split("{}").map(str::to_owned).collect());
+        // The longest number makes the longest address; all others are addresses if it is.
+        pattern.address(u64::MAX).map(|_| pattern)
+    }
+}
+
+/// Where addresses are drawn from.
+#[derive(Clone, Debug)]
+pub(super) enum Addresses {
+    /// By patterns, numbers going from 1 to `users`.
+    Patterns { patterns: Vec<Pattern>, users: u64 },
+    /// From a list.
+    Listed(Vec<Address>),
+}
+
+impl Addresses {
+    /// One address a line; empty lines do not count.
+    pub(super) fn read(path: &Path) -> Result<Addresses, Fault> {
+        let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let addresses = lines.map(|(place, line)| {
+            let fault = |error| Fault::Data(format!("{}:{}: {line}: {error}", path.display(), place + 1));
+            line.trim().parse().map_err(fault)
+        });
+        let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
+        if addresses.is_empty() {
+            return Err(Fault::Data(format!("{}: no addresses", path.display())));
+        }
+        Ok(Addresses::Listed(addresses))
+    }
+
+    /// Draws one.
+    pub(super) fn draw(&self, random: &mut fastrand::Rng) -> Address {
+        match self {
+            Addresses::Listed(addresses) => addresses[random.usize(..addresses.len())].clone(),
+            Addresses::Patterns { patterns, users } => {
+                let pattern = &patterns[random.usize(..patterns.len())];
+                pattern.address(random.u64(1..=*users)).expect("a pattern makes an address with any number")
+            }
+        }
+    }
+
+    /// Draws so many that differ, or fewer where there seem to be no more.
+    pub(super) fn draw_distinct(&self, count: usize, random: &mut fastrand::Rng) -> Vec<Address> {
+        let mut drawn: Vec<Address> = Vec::with_capacity(count);
+        for _ in 0..count * TRIES_PER_RECIPIENT {
+            if drawn.len() == count {
+                break;
+            }
+            let address = self.draw(random);
+            if !drawn.contains(&address) {
+                drawn.push(address);
+            }
+        }
+        drawn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_has_a_number_wherever_braces_stand() {
+        let pattern: Pattern = "u{}@d{}.test".parse().unwrap();
+        assert_eq!(pattern.address(7).unwrap().as_str(), "u7@d7.test");
+        let plain: Pattern = "you@localhost".parse().unwrap();
+        assert_eq!(plain.address(7).unwrap().as_str(), "you@localhost");
+        for text in ["{}", "", "a b@x.test", "a\r\n@x.test"] {
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn recipients_of_one_message_differ() {
+        let patterns = vec!["user{}@virt.test".parse().unwrap()];
+        let addresses = Addresses::Patterns { patterns, users: 5 };
+        let mut random = fastrand::Rng::with_seed(1);
+        assert_eq!(addresses.draw_distinct(3, &mut random).len(), 3);
+        assert!(addresses.draw_distinct(9, &mut random).len() <= 5);
+    }
+}

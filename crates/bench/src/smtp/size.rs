@@ -1,0 +1,108 @@
+//! How long messages are: all the same, anything between two bounds, or as a histogram has it.
+
+use std::fs;
+use std::str::FromStr;
+
+use crate::options::octets;
+
+/// Bodies beyond this are refused: their text is kept in memory.
+pub(super) const BODY_OCTETS_MAX: u64 = 1 << 30;
+
+/// Lengths of bodies, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// From the first to the second, each as likely. `--size 6000` has two that are the same.
+    Between(u64, u64),
+    /// Each length with how likely it and those before it are.
+    Histogram(Vec<(u64, u64)>),
+}
+
+impl Sizes {
+    /// Draws one. A body that is not empty ends its line, so the shortest has two bytes.
+    pub(super) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+        let drawn = match self {
+            Sizes::Between(min, max) => random.u64(*min..=*max),
+            Sizes::Histogram(steps) => {
+                let total = steps.last().map_or(1, |(_, weight)| *weight);
+                let mark = random.u64(0..total);
+                let step = steps.iter().find(|(_, weight)| mark < *weight);
+                step.map_or(0, |(octets, _)| *octets)
+            }
+        };
+        if drawn == 1 { 2 } else { drawn }
+    }
+
+    /// The longest that may be drawn.
+    pub(super) fn max(&self) -> u64 {
+        match self {
+            Sizes::Between(_, max) => *max,
+            Sizes::Histogram(steps) => steps.iter().map(|(octets, _)| *octets).max().unwrap_or(0),
+        }
+        .max(2)
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sizes, String> {
+        let sizes = match text.strip_prefix('@') {
+            Some(path) => histogram(&fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?)?,
+            None => {
+                let (min, max) = text.split_once("..").unwrap_or((text, text));
+                Sizes::Between(octets(min)?, octets(max)?)
+            }
+        };
+        match sizes {
+            Sizes::Between(min, max) if min > max => Err(format!("{min} is more than {max}")),
+            sizes if sizes.max() > BODY_OCTETS_MAX => Err(format!("more than {BODY_OCTETS_MAX} bytes")),
+            sizes => Ok(sizes),
+        }
+    }
+}
+
+/// Lines of "bytes weight"; '#' begins a comment.
+fn histogram(text: &str) -> Result<Sizes, String> {
+    let mut steps: Vec<(u64, u64)> = Vec::new();
+    let mut total = 0_u64;
+    for (place, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let fault = || format!("line {}: expected \"bytes weight\": {line}", place + 1);
+        let (size, weight) = line.split_once(char::is_whitespace).ok_or_else(fault)?;
+        let weight: u64 = weight.trim().parse().map_err(|_| fault())?;
+        total = total.checked_add(weight).ok_or_else(fault)?;
+        steps.push((octets(size).map_err(|_| fault())?, total));
+    }
+    if total == 0 { Err("all weights are 0".to_owned()) } else { Ok(Sizes::Histogram(steps)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_fixed_or_between_bounds() {
+        let mut random = fastrand::Rng::with_seed(1);
+        assert_eq!("6000".parse(), Ok(Sizes::Between(6000, 6000)));
+        assert_eq!("1KiB..64KiB".parse(), Ok(Sizes::Between(1024, 65536)));
+        assert_eq!("0".parse::<Sizes>().unwrap().draw(&mut random), 0);
+        assert_eq!("1".parse::<Sizes>().unwrap().draw(&mut random), 2);
+        for text in ["", "..", "9..1", "6 kilos", "-1", "2GiB", "@/nonexistent"] {
+            assert!(text.parse::<Sizes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_is_drawn_by_its_weights() {
+        let sizes = histogram("# size weight\n2KiB 3\n\n10000 1 # big\n").unwrap();
+        let mut random = fastrand::Rng::with_seed(1);
+        let small = (0..4000).filter(|_| sizes.draw(&mut random) == 2048).count();
+        assert!((2800..3200).contains(&small), "{small}");
+        for text in ["", "5", "5 x", "5 0"] {
+            assert!(histogram(text).is_err(), "{text}");
+        }
+    }
+}

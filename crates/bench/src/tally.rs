@@ -1,0 +1,184 @@
+//! What is counted while a load runs: how long each phase took, what was done, what went wrong and how often.
+//!
+//! Each thread has a tally of its own behind a lock that it nearly always has to itself; they are added up when
+//! somebody looks. Times are kept in histograms of fixed size (HDR, three digits), in microseconds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tokio::time::Instant;
+
+/// Times beyond this one count as it.
+const SPAN_MAX: Duration = Duration::from_secs(3600);
+/// Different errors that are told apart; the rest is one.
+const ERRORS_MAX: usize = 1000;
+
+/// The sums of one thread, or of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    /// One for each of the load's phases.
+    pub(crate) phases: Vec<Histogram<u64>>,
+    /// From the moment a ticket was due until it was done.
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) counts: Counts,
+    /// By the server's words or our own, and how often.
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// When the last ticket was done or failed.
+    pub(crate) last: Option<Instant>,
+}
+
+/// What is simply counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Tickets that were taken.
+    pub(crate) begun: u64,
+    /// Those that ended well: messages accepted, sessions or requests completed.
+    pub(crate) done: u64,
+    /// Those that did not.
+    pub(crate) failed: u64,
+    /// Parts of what was done: recipients accepted, messages read.
+    pub(crate) parts: u64,
+    /// Bytes of what was done, without the protocol around them.
+    pub(crate) octets: u64,
+    /// Errors of any kind; one ticket may have several.
+    pub(crate) errors: u64,
+    pub(crate) connections: u64,
+    pub(crate) tls_connections: u64,
+}
+
+impl Tally {
+    /// Nothing yet, for so many phases.
+    pub(crate) fn new(phases: usize) -> Tally {
+        Tally {
+            phases: vec![empty(); phases],
+            latency: empty(),
+            counts: Counts::default(),
+            errors: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    /// A phase was passed.
+    pub(crate) fn phase(&mut self, phase: usize, took: Duration) {
+        record(&mut self.phases[phase], took);
+    }
+
+    /// A ticket is done.
+    pub(crate) fn done(&mut self, due: Instant, now: Instant) {
+        self.counts.done += 1;
+        self.last = self.last.max(Some(now));
+        record(&mut self.latency, now - due);
+    }
+
+    /// A ticket came to nothing.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        self.counts.failed += 1;
+        self.last = self.last.max(Some(now));
+    }
+
+    /// Something went wrong.
+    pub(crate) fn error(&mut self, text: String) {
+        self.counts.errors += 1;
+        let known = self.errors.len() < ERRORS_MAX || self.errors.contains_key(&text);
+        *self.errors.entry(if known { text } else { "other errors".to_owned() }).or_default() += 1;
+    }
+
+    /// Adds another one's sums.
+    pub(crate) fn add(&mut self, other: &Tally) {
+        for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
+            *ours += theirs;
+        }
+        self.latency += &other.latency;
+        self.counts.add(&other.counts);
+        for (text, count) in &other.errors {
+            *self.errors.entry(text.clone()).or_default() += count;
+        }
+        self.last = self.last.max(other.last);
+    }
+}
+
+impl Counts {
+    /// Adds another one's sums.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.begun += other.begun;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.parts += other.parts;
+        self.octets += other.octets;
+        self.errors += other.errors;
+        self.connections += other.connections;
+        self.tls_connections += other.tls_connections;
+    }
+
+    /// Tickets that somebody is at work on.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.begun - self.done - self.failed
+    }
+}
+
+fn empty() -> Histogram<u64> {
+    let microseconds_max = SPAN_MAX.as_micros() as u64;
+    Histogram::new_with_bounds(1, microseconds_max, 3).expect("the bounds are in order and the digits at most five")
+}
+
+fn record(histogram: &mut Histogram<u64>, took: Duration) {
+    histogram.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+}
+
+/// A server's reply as a group of its like: what stands in angle brackets, and words with three digits or more after
+/// the codes, are of one message and not of the error.
+pub(crate) fn likeness(reply: &str) -> String {
+    let words = reply.split(' ').enumerate().map(|(place, word)| match (word.find('<'), word.rfind('>')) {
+        (Some(open), Some(close)) if open < close => format!("{}*{}", &word[..=open], &word[close..]),
+        _ if place < 2 && is_code(word) => word.to_owned(),
+        _ if word.bytes().filter(u8::is_ascii_digit).count() >= 3 => "*".to_owned(),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn is_code(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_that_differ_by_address_or_queue_id_are_one_error() {
+        assert_eq!(
+            likeness("550 5.1.1 <user42@virt.test>: Recipient address rejected"),
+            "550 5.1.1 <*>: Recipient address rejected"
+        );
+        assert_eq!(likeness("451 4.3.0 4Xy1234: queue file write error"), "451 4.3.0 * queue file write error");
+        assert_eq!(likeness("550 <user42@virt.test> unknown"), "550 <*> unknown");
+        assert_eq!(likeness("421"), "421");
+    }
+
+    #[test]
+    fn sums_of_threads_add_up() {
+        let now = Instant::now();
+        let mut one = Tally::new(1);
+        one.phase(0, Duration::from_millis(5));
+        one.counts.begun = 3;
+        one.done(now, now + Duration::from_millis(7));
+        one.failed(now);
+        one.error("451".into());
+        let mut sum = one.clone();
+        sum.add(&one);
+        assert_eq!((sum.counts.done, sum.counts.failed, sum.counts.in_flight()), (2, 2, 2));
+        assert_eq!((sum.phases[0].len(), sum.errors["451"]), (2, 2));
+        assert_eq!(sum.latency.max() / 100, 70);
+        assert_eq!(sum.last, Some(now + Duration::from_millis(7)));
+    }
+
+    #[test]
+    fn a_hostile_server_cannot_fill_the_memory_with_errors() {
+        let mut tally = Tally::new(0);
+        (0..ERRORS_MAX + 10).for_each(|number| tally.error(format!("error {number}")));
+        assert_eq!(tally.errors.len(), ERRORS_MAX + 1);
+        assert_eq!(tally.errors["other errors"], 10);
+    }
+}

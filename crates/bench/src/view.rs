@@ -1,0 +1,112 @@
+//! What is seen while a load runs: on a terminal a line that moves, and for every reader postal's line each minute.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+
+use crate::Fault;
+use crate::tally::{Counts, Tally};
+
+/// The line on a terminal. Where standard error is none, nothing is drawn.
+pub(crate) struct View {
+    bar: ProgressBar,
+    unit: &'static str,
+    /// The end by time, where there is one and none by count.
+    duration: Option<Duration>,
+    begun: Instant,
+    seen: Counts,
+    seen_at: Instant,
+}
+
+impl View {
+    pub(crate) fn new(count: Option<u64>, duration: Option<Duration>, unit: &'static str) -> View {
+        let length = count.or(duration.map(|duration| duration.as_millis() as u64));
+        let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let drawn = if length.is_some() {
+            "[{elapsed_precise}] {bar:24} {percent}% {msg}"
+        } else {
+            "[{elapsed_precise}] {msg}"
+        };
+        bar.set_style(ProgressStyle::with_template(drawn).expect("the template is well-formed"));
+        let now = Instant::now();
+        let duration = duration.filter(|_| count.is_none());
+        View { bar, unit, duration, begun: now, seen: Counts::default(), seen_at: now }
+    }
+
+    /// Draws what there is now. `sum` is only asked where somebody can see it.
+    pub(crate) fn show(&mut self, sum: impl Fn() -> Tally) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let (tally, now) = (sum(), Instant::now());
+        let seconds = (now - self.seen_at).as_secs_f64().max(1e-3);
+        let rate = (tally.counts.done - self.seen.done) as f64 / seconds;
+        (self.seen, self.seen_at) = (tally.counts, now);
+        let ended = tally.counts.done + tally.counts.failed;
+        self.bar.set_position(if self.duration.is_some() { (now - self.begun).as_millis() as u64 } else { ended });
+        self.bar.set_message(format!(
+            "{} {}, {rate:.0}/s, {} in flight, p50 {:.1} ms, p99 {:.1} ms, {} errors",
+            tally.counts.done,
+            self.unit,
+            tally.counts.in_flight(),
+            tally.latency.value_at_quantile(0.5) as f64 / 1e3,
+            tally.latency.value_at_quantile(0.99) as f64 / 1e3,
+            tally.counts.errors,
+        ));
+    }
+
+    /// Lets `write` write a line without tearing the view.
+    pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
+    }
+
+    /// Takes it off the terminal.
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line each minute with what that minute brought, in the form that postal has.
+pub(crate) struct MinuteLines {
+    /// The report takes the standard output, so lines go to standard error.
+    aside: bool,
+    titled: bool,
+    before: Counts,
+}
+
+impl MinuteLines {
+    pub(crate) fn new(aside: bool) -> MinuteLines {
+        MinuteLines { aside, titled: false, before: Counts::default() }
+    }
+
+    /// Writes the line for what came since the last one.
+    pub(crate) fn write(&mut self, counts: &Counts) -> Result<(), Fault> {
+        let title = if self.titled { "" } else { "time,messages,data(K),errors,connections,SSL connections\n" };
+        let before = std::mem::replace(&mut self.before, *counts);
+        self.titled = true;
+        let line = format!(
+            "{title}{},{},{},{},{},{}\n",
+            wall_clock(),
+            counts.done - before.done,
+            (counts.octets - before.octets) / 1024,
+            counts.errors - before.errors,
+            counts.connections - before.connections,
+            counts.tls_connections - before.tls_connections,
+        );
+        let written = if self.aside {
+            io::stderr().write_all(line.as_bytes())
+        } else {
+            io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush())
+        };
+        written.map_err(Fault::system("writing the minute's line"))
+    }
+}
+
+/// Hours and minutes, UTC.
+fn wall_clock() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let minutes = since.as_secs() / 60;
+    format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
+}
