@@ -6,6 +6,8 @@
 
 mod engine;
 mod fault;
+pub mod files;
+pub mod gauges;
 mod handles;
 mod ledger;
 pub mod meanwhile;

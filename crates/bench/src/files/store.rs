@@ -1,0 +1,317 @@
+//! The pool's files on the disk: does one act of the plan by the calls that a C program makes with stdio, or by plain ones,
+//! and holds what it finds against what the plan says.
+//!
+//! ```text
+//!           stdio                                         plain (--unbuffered)
+//! create    open fstat write(4096)... write(rest) close   open write(block)... close
+//! read      open fstat read(4096)... close                open read(block)... close
+//! append    open lseek fstat write(4096)... close         open write(block)... close
+//! delete    unlink                                        unlink
+//! ```
+//!
+//! An fsync of the file comes before the close, one of the folder after it. A file that is gone, shorter, longer or
+//! different is damage; any other refusal of the system is an error.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::Sync;
+use super::content::Content;
+use super::damage::Damage;
+use super::plan::{Act, Entry};
+use super::times::Stopwatch;
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    /// Bytes that one call moves at the most.
+    bytes: usize,
+    /// Whether the file's state is asked for at each opening, and the end of the file before appending.
+    are_stdio: bool,
+}
+
+impl Calls {
+    /// As C's stdio makes them: in multiples of its buffer, which has the size that the file system recommends.
+    pub(crate) fn stdio(block: usize, buffer_bytes: usize) -> Calls {
+        Calls { bytes: (block / buffer_bytes).max(1) * buffer_bytes, are_stdio: true }
+    }
+
+    /// A call for each block.
+    pub(crate) fn plain(block: usize) -> Calls {
+        Calls { bytes: block, are_stdio: false }
+    }
+}
+
+/// The files, and what was measured on them.
+#[derive(Debug)]
+pub(crate) struct Store {
+    subfolders: Vec<Subfolder>,
+    calls: Calls,
+    sync: Sync,
+    content: Content,
+    buffer: Vec<u8>,
+    pub(crate) seen: Seen,
+}
+
+#[derive(Debug)]
+struct Subfolder {
+    path: PathBuf,
+    /// For its fsync.
+    handle: File,
+}
+
+/// What was done so far, and how it went.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) creates: Stopwatch,
+    pub(crate) reads: Stopwatch,
+    pub(crate) appends: Stopwatch,
+    pub(crate) deletes: Stopwatch,
+    /// Part of the above.
+    pub(crate) syncs: Stopwatch,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) damage: Damage,
+}
+
+impl Seen {
+    fn nothing() -> Seen {
+        let watch = Stopwatch::new();
+        Seen {
+            creates: watch.clone(),
+            reads: watch.clone(),
+            appends: watch.clone(),
+            deletes: watch.clone(),
+            syncs: watch,
+            read_bytes: 0,
+            written_bytes: 0,
+            damage: Damage::default(),
+        }
+    }
+}
+
+impl Store {
+    /// A store in an empty folder; makes so many subfolders, if any.
+    pub(crate) fn make(
+        folder: &Path,
+        subfolders: usize,
+        calls: Calls,
+        sync: Sync,
+        rng: &mut fastrand::Rng,
+    ) -> io::Result<Store> {
+        let paths: Vec<PathBuf> = match subfolders {
+            0 => vec![folder.to_owned()],
+            count => (0..count).map(|number| folder.join(format!("s{number}"))).collect(),
+        };
+        if subfolders > 0 {
+            paths.iter().try_for_each(fs::create_dir)?;
+        }
+        let open = |path: PathBuf| File::open(&path).map(|handle| Subfolder { path, handle });
+        Ok(Store {
+            subfolders: paths.into_iter().map(open).collect::<io::Result<_>>()?,
+            calls,
+            sync,
+            content: Content::new(calls.bytes, rng),
+            buffer: vec![0; calls.bytes],
+            seen: Seen::nothing(),
+        })
+    }
+
+    /// Does it, times it, and checks what can be checked.
+    pub(crate) fn perform(&mut self, act: Act) -> io::Result<()> {
+        let (Act::Create(file) | Act::Read(file) | Act::Append(file, _) | Act::Delete(file)) = act;
+        let path = self.path(file);
+        let begun = Instant::now();
+        let done = match act {
+            Act::Create(_) => self.create(&path, file),
+            Act::Read(_) => self.read(&path, file),
+            Act::Append(_, added) => self.append(&path, file, added),
+            Act::Delete(_) => self.delete(&path, file),
+        };
+        let took = begun.elapsed();
+        let watch = match act {
+            Act::Create(_) => &mut self.seen.creates,
+            Act::Read(_) => &mut self.seen.reads,
+            Act::Append(..) => &mut self.seen.appends,
+            Act::Delete(_) => &mut self.seen.deletes,
+        };
+        watch.record(took);
+        match done {
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => self.damaged(file, "is gone"),
+            done => done.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        }
+    }
+
+    fn create(&mut self, path: &Path, file: Entry) -> io::Result<()> {
+        let handle = OpenOptions::new().write(true).create_new(true).open(path)?;
+        self.expect_size(&handle, file, 0)?;
+        self.write(&handle, file, 0, file.size)?;
+        drop(handle);
+        self.sync_folder(file)
+    }
+
+    fn read(&mut self, path: &Path, file: Entry) -> io::Result<()> {
+        let mut handle = File::open(path)?;
+        self.expect_size(&handle, file, file.size)?;
+        let mut place = 0;
+        while place < file.size {
+            // As stdio: the last buffer is asked for whole, so that bytes beyond the end would show.
+            let count = handle.read(&mut self.buffer)?;
+            let is_right = count > 0
+                && count as u64 <= file.size - place
+                && self.buffer[..count] == *self.content.slice(file.number, place, count);
+            if !is_right {
+                return self.damaged(file, "does not read as it was written");
+            }
+            place += count as u64;
+        }
+        self.seen.read_bytes += place;
+        Ok(())
+    }
+
+    fn append(&mut self, path: &Path, file: Entry, added: u64) -> io::Result<()> {
+        let mut handle = OpenOptions::new().append(true).open(path)?;
+        if self.calls.are_stdio && handle.seek(SeekFrom::End(0))? != file.size {
+            self.damaged(file, "does not end where it was left")?;
+        }
+        self.expect_size(&handle, file, file.size)?;
+        self.write(&handle, file, file.size, added)
+    }
+
+    fn delete(&mut self, path: &Path, file: Entry) -> io::Result<()> {
+        fs::remove_file(path)?;
+        self.sync_folder(file)
+    }
+
+    fn write(&mut self, mut handle: &File, file: Entry, from: u64, length: u64) -> io::Result<()> {
+        let mut place = from;
+        while place < from + length {
+            let count = (from + length - place).min(self.calls.bytes as u64);
+            handle.write_all(self.content.slice(file.number, place, count as usize))?;
+            place += count;
+        }
+        self.seen.written_bytes += length;
+        if self.sync != Sync::None {
+            Self::timed_sync(&mut self.seen.syncs, handle)?;
+        }
+        Ok(())
+    }
+
+    /// Stdio asks for a file's state to learn the size of its buffer; we use the answer to learn the size of the file.
+    fn expect_size(&mut self, handle: &File, file: Entry, size: u64) -> io::Result<()> {
+        if self.calls.are_stdio && rustix::fs::fstat(handle)?.st_size as u64 != size {
+            return self.damaged(file, "has another size than it was given");
+        }
+        Ok(())
+    }
+
+    fn sync_folder(&mut self, file: Entry) -> io::Result<()> {
+        match self.sync {
+            Sync::Folder => Self::timed_sync(&mut self.seen.syncs, &self.subfolders[file.subfolder].handle),
+            Sync::None | Sync::File => Ok(()),
+        }
+    }
+
+    fn timed_sync(watch: &mut Stopwatch, handle: &File) -> io::Result<()> {
+        let begun = Instant::now();
+        handle.sync_all()?;
+        watch.record(begun.elapsed());
+        Ok(())
+    }
+
+    fn damaged(&mut self, file: Entry, how: &str) -> io::Result<()> {
+        let path = self.path(file);
+        self.seen.damage.found(format!("{} of {} bytes {how}", path.display(), file.size));
+        Ok(())
+    }
+
+    fn path(&self, file: Entry) -> PathBuf {
+        self.subfolders[file.subfolder].path.join(file.number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Entry = Entry { number: 1, subfolder: 0, size: 10_000 };
+    const GROWN: Entry = Entry { size: 15_000, ..FILE };
+
+    /// A store with one file that was created and appended to.
+    fn store(folder: &Path, calls: Calls, sync: Sync) -> Store {
+        let mut store = Store::make(folder, 2, calls, sync, &mut fastrand::Rng::with_seed(1)).unwrap();
+        store.perform(Act::Create(FILE)).unwrap();
+        store.perform(Act::Append(FILE, 5000)).unwrap();
+        store
+    }
+
+    fn damage_after(harm: impl Fn(&Path)) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = store(folder.path(), Calls::plain(512), Sync::None);
+        harm(&folder.path().join("s0/1"));
+        store.perform(Act::Read(GROWN)).unwrap();
+        !store.seen.damage.is_none()
+    }
+
+    #[test]
+    fn a_file_reads_as_it_was_created_and_appended_to_by_either_kind_of_calls() {
+        for calls in [Calls::plain(512), Calls::stdio(512, 4096), Calls::stdio(20_000, 4096)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut store = store(folder.path(), calls, Sync::None);
+            store.perform(Act::Read(GROWN)).unwrap();
+            store.perform(Act::Delete(GROWN)).unwrap();
+            assert!(store.seen.damage.is_none(), "{}", store.seen.damage);
+            assert_eq!((store.seen.read_bytes, store.seen.written_bytes), (15_000, 15_000));
+            assert_eq!(folder.path().join("s0").read_dir().unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn all_harm_is_seen() {
+        assert!(!damage_after(|_| ()), "without harm there is no damage");
+        assert!(damage_after(|path| fs::remove_file(path).unwrap()), "gone");
+        assert!(
+            damage_after(|path| File::options().write(true).open(path).unwrap().set_len(14_999).unwrap()),
+            "shorter"
+        );
+        assert!(
+            damage_after(|path| File::options().write(true).open(path).unwrap().set_len(15_001).unwrap()),
+            "longer"
+        );
+        let flip = |path: &Path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes[12_345] ^= 1;
+            fs::write(path, bytes).unwrap();
+        };
+        assert!(damage_after(flip), "one bit");
+    }
+
+    #[test]
+    fn stdio_sees_another_size_before_it_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = store(folder.path(), Calls::stdio(512, 4096), Sync::None);
+        store.perform(Act::Append(FILE, 1)).unwrap();
+        assert!(!store.seen.damage.is_none());
+    }
+
+    #[test]
+    fn syncs_are_made_as_asked() {
+        for (sync, expected) in [(Sync::None, 0), (Sync::File, 2), (Sync::Folder, 4)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut store = store(folder.path(), Calls::plain(512), sync);
+            store.perform(Act::Delete(GROWN)).unwrap();
+            assert_eq!(store.seen.syncs.count(), expected, "{sync:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_an_error_that_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = store(folder.path(), Calls::plain(512), Sync::None);
+        let error = store.perform(Act::Create(FILE)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert!(error.to_string().contains("s0/1"), "{error}");
+    }
+}

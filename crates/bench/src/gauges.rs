@@ -1,0 +1,193 @@
+//! `bench load`: what one reading of the load average costs, by each way there is: the system call, opening the file of
+//! /proc anew, reading one that stays open.
+//!
+//! A reading is what a program needs: three numbers, parsed. The ways take turns, round by round, so that what drifts on
+//! the machine hits all of them; each way's cost is the median of its rounds.
+
+use std::fmt;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{self, Read};
+use std::time::Instant;
+
+use load::{LoadAverage, LoadAverageSource, PROC_LOADAVG, ProcessTime};
+use serde::Serialize;
+
+use crate::Fault;
+use crate::meanwhile::Meanwhile;
+use crate::report::{self, Verdict};
+
+/// Turns that each way has.
+const ROUNDS: u32 = 20;
+/// `/proc/loadavg` is shorter.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// How often to read.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Readings by each way
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..))]
+    readings: u32,
+    /// The report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and reports.
+///
+/// # Errors
+///
+/// A [`Fault::System`] where the load average cannot be read.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    report::print(&measure(options)?, options.json)?;
+    Ok(Verdict::Good)
+}
+
+/// What each way costs.
+#[derive(Debug, Serialize)]
+struct Report {
+    readings: u32,
+    rounds: u32,
+    ways: Vec<Cost>,
+    meanwhile: Meanwhile,
+}
+
+/// What one reading costs, in the median of the rounds.
+#[derive(Debug, Serialize)]
+struct Cost {
+    way: &'static str,
+    ns_per_reading: f64,
+    cpu_ns_per_reading: f64,
+    ratio_to_cheapest: f64,
+}
+
+/// A way to read the load average.
+struct Way<'a> {
+    name: &'static str,
+    read: Box<dyn FnMut() -> io::Result<LoadAverage> + 'a>,
+    rounds: Vec<Round>,
+}
+
+/// What a reading took in one round.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    ns: f64,
+    cpu_ns: f64,
+}
+
+fn measure(options: &Options) -> Result<Report, Fault> {
+    let meter = Meanwhile::begin(None);
+    let readings_per_round = options.readings / ROUNDS;
+    let mut source = LoadAverageSource::open();
+    let mut ways = ways(&mut source);
+    for _ in 0..ROUNDS {
+        for way in &mut ways {
+            let round =
+                time(readings_per_round, &mut way.read).map_err(Fault::system(format!("reading by {}", way.name)))?;
+            way.rounds.push(round);
+        }
+    }
+    Ok(Report { readings: readings_per_round * ROUNDS, rounds: ROUNDS, ways: costs(ways), meanwhile: meter.end() })
+}
+
+fn ways(source: &mut LoadAverageSource) -> Vec<Way<'_>> {
+    let way = |name, read| Way { name, read, rounds: Vec::new() };
+    vec![
+        way("sysinfo(2)", Box::new(|| Ok(LoadAverage::from_sysinfo()))),
+        way("open, read, close", Box::new(read_anew)),
+        way("pread on an open file", Box::new(|| source.sample())),
+    ]
+}
+
+fn read_anew() -> io::Result<LoadAverage> {
+    let mut text = [0; TEXT_BYTES_MAX];
+    let length = File::open(PROC_LOADAVG)?.read(&mut text)?;
+    let average = std::str::from_utf8(&text[..length]).ok().and_then(LoadAverage::parse);
+    average.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn time(readings: u32, read: &mut dyn FnMut() -> io::Result<LoadAverage>) -> io::Result<Round> {
+    let (begun, cpu_begun) = (Instant::now(), ProcessTime::sample()?);
+    for _ in 0..readings {
+        black_box(read()?);
+    }
+    let (wall_secs, cpu) = (begun.elapsed().as_secs_f64(), ProcessTime::sample()?);
+    let cpu_secs = cpu.user_secs + cpu.system_secs - cpu_begun.user_secs - cpu_begun.system_secs;
+    let ns = |secs: f64| secs * 1e9 / f64::from(readings);
+    Ok(Round { ns: ns(wall_secs), cpu_ns: ns(cpu_secs) })
+}
+
+fn costs(ways: Vec<Way<'_>>) -> Vec<Cost> {
+    let mut costs: Vec<Cost> = ways.iter().map(Cost::of).collect();
+    let cheapest = costs.iter().map(|cost| cost.ns_per_reading).fold(f64::INFINITY, f64::min);
+    for cost in &mut costs {
+        cost.ratio_to_cheapest = cost.ns_per_reading / cheapest;
+    }
+    costs
+}
+
+impl Cost {
+    fn of(way: &Way<'_>) -> Cost {
+        let median_of = |figure: fn(&Round) -> f64| median(way.rounds.iter().map(figure).collect());
+        let (ns_per_reading, cpu_ns_per_reading) = (median_of(|round| round.ns), median_of(|round| round.cpu_ns));
+        Cost { way: way.name, ns_per_reading, cpu_ns_per_reading, ratio_to_cheapest: 1.0 }
+    }
+}
+
+/// The middle one; of an even number the upper one of the two.
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} readings of the load average by each way, medians of {} rounds:", self.readings, self.rounds)?;
+        for cost in &self.ways {
+            write!(f, "  {:<22} {:>8.0} ns ", cost.way, cost.ns_per_reading)?;
+            writeln!(f, "{:>8.0} ns of CPU {:>7.2} x", cost.cpu_ns_per_reading, cost.ratio_to_cheapest)?;
+        }
+        write!(f, "{}", self.meanwhile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(words: &[&str]) -> Result<Options, clap::Error> {
+        Line::try_parse_from([&["load"], words].concat()).map(|line| line.options)
+    }
+
+    #[test]
+    fn the_command_line_is_read() {
+        assert_eq!(parse(&[]).unwrap().readings, 200_000);
+        assert_eq!(parse(&["--readings", "1000"]).unwrap().readings, 1000);
+        assert!(parse(&["--readings", "19"]).is_err(), "a round would be empty");
+    }
+
+    #[test]
+    fn every_way_has_a_cost_and_the_cheapest_is_one() {
+        let report = measure(&parse(&["--readings", "2000"]).unwrap()).unwrap();
+        assert_eq!(report.ways.len(), 3);
+        assert!(
+            report.ways.iter().all(|cost| cost.ns_per_reading > 0.0 && cost.ratio_to_cheapest >= 1.0),
+            "{report:?}"
+        );
+        assert!(report.ways.iter().any(|cost| cost.ratio_to_cheapest == 1.0), "{report:?}");
+        assert!(report.to_string().contains("pread on an open file"), "{report}");
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle_and_not_the_mean() {
+        assert_eq!(median(vec![100.0, 1.0, 2.0]), 2.0);
+    }
+}
