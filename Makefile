@@ -4,7 +4,8 @@ CARGO ?= cargo
 # The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
-SCENARIOS := accept-many accept-one maildir flat memory filesystems
+SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many servers-one \
+  lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files
 
 .PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit
 

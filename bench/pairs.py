@@ -77,18 +77,14 @@ class Target:
 
 
 def measure(server, work):
-    """Runs `work`, which returns what was done (`load.Done`), against a started server, or None where nobody serves."""
-    cpu, machine = _cpu_seconds(server), accounting.machine_busy_seconds()
+    """Runs `work`, which returns what was done (`load.Done`), against a started server."""
+    cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
     done = work()
     machine = accounting.machine_busy_seconds() - machine
     time.sleep(_LATE_WORK_SECONDS)
-    cpu = _cpu_seconds(server) - cpu
-    resident = server.group.resident_bytes() if server else 0
+    cpu = server.group.cpu_seconds() - cpu
+    resident = server.group.resident_bytes()
     return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident)
-
-
-def _cpu_seconds(server):
-    return server.group.cpu_seconds() if server else 0.0
 
 
 def rounds(count, sides, chosen=None):

@@ -67,7 +67,8 @@ class Report:
         yield from (f"{side}: {line}" for side, lines in self.commands.items() for line in lines)
         yield "```"
         for side, text in self.configurations.items():
-            yield f"\n## Configuration of {side}\n\n```\n{text.strip()}\n```"
+            if text:
+                yield f"\n## Configuration of {side}\n\n```\n{text.strip()}\n```"
         if self.notes:
             yield "\n## Notes\n"
             yield from (f"- {note}" for note in self.notes)

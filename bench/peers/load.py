@@ -22,7 +22,8 @@ class Done:
 class Ran:
     """What programs said, took and cost together."""
 
-    outputs: list
+    outputs: tuple
+    complaints: tuple  # on their standard error
     seconds: float
     cpu_seconds: float
 
@@ -44,7 +45,8 @@ def run(*commands, seconds_max, folder=None, statuses=(0,)):
         if program.returncode not in statuses:
             line = " ".join(program.args)
             raise RuntimeError(f"`{line}` ended with {program.returncode}: {complaint.strip()}\n{output.strip()}")
-    return Ran([output for output, _ in said], seconds, cpu)
+    outputs, complaints = zip(*said, strict=True)
+    return Ran(outputs, complaints, seconds, cpu)
 
 
 def _children_cpu_seconds():

@@ -79,13 +79,12 @@ class Nginx:
         if self._process is not None:
             self._process.wait(10)
 
-    def url(self, page):
-        """Where that page is."""
-        return f"http://127.0.0.1:{self.port}/{page}"
-
     def configuration(self):
         """nginx.conf, for a report."""
         return (self.root / "nginx.conf").read_text().lstrip()
+
+    def check_kept(self, count):
+        """It gives, and keeps nothing."""
 
     def _configure(self):
         (self.root / "pages").mkdir(parents=True)

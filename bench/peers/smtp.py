@@ -12,6 +12,7 @@ import time
 
 from . import accounting, load
 
+SENDER, RECIPIENT = "sender@bench.test", "user@bench.test"
 _LISTEN_SECONDS_MAX = 20.0
 
 
@@ -23,21 +24,21 @@ class Load:
     sessions: int = 100
     reuse: bool = True  # many messages over one connection
     octets: int = 6000
-    recipient: str = "user@bench.test"
+    recipient: str = RECIPIENT
     sources: int = 1  # processes that share count and sessions evenly
     numbered: bool = False  # each source puts 1, 2, 3, ... before its recipients
     seconds_max: int = 600
 
-    def command(self, port):
+    def command(self, port="PORT"):
         """The command line of one source."""
         flags = (["-d"] if self.reuse else []) + (["-N"] if self.numbered else [])
         return [
             "smtp-source", *flags,
             "-s", str(self.sessions // self.sources), "-l", str(self.octets), "-m", str(self.count // self.sources),
-            "-f", "sender@bench.test", "-t", self.recipient, f"127.0.0.1:{port}",
+            "-f", SENDER, "-t", self.recipient, f"127.0.0.1:{port}",
         ]  # fmt: skip
 
-    def run(self, port):
+    def run(self, port, _folder=None):
         """Sends everything, from the first connection to the last reply."""
         ran = load.run(*[self.command(port)] * self.sources, seconds_max=self.seconds_max)
         return load.Done(self.count, ran.seconds, ran.cpu_seconds)

@@ -7,8 +7,8 @@ import contextlib
 import dataclasses
 import os
 
-import report
 from peers import machine
+from peers.smtp import Load
 
 from . import accept
 
@@ -22,20 +22,23 @@ def scenario(options):
     if os.geteuid() != 0:
         raise SystemExit("file systems can only be mounted by root")
     one = dataclasses.replace(options, pairs=1)
-    plan = dataclasses.replace(accept.MANY, sink=_SINK_COUNT)
     met = True
     with machine.run_folder("filesystems") as folder:
         machine.require_space(folder, _IMAGE_OCTETS)
         for kind in KINDS:
             with mounted(folder, kind) as place:
-                facts = machine.describe(place)
-                found, commands, configurations = accept.measure(plan, place, one)
-                met &= report.Report(
-                    f"filesystems-{kind}", f"Accepting on {kind}, on a loop device", facts, place, commands,
-                    [*accept.NOTES, "One round only: it shows whether the ratios hold, not by how much."],
-                    configurations, rounds=found, targets=plan.targets,
-                ).finish(options)  # fmt: skip
+                met &= _contest(kind).measure(f"filesystems-{kind}", place, one).finish(options)
     return met
+
+
+def _contest(kind):
+    sink = dataclasses.replace(accept.MANY.sides["sink"], load=Load(_SINK_COUNT))
+    return dataclasses.replace(
+        accept.MANY,
+        title=f"Accepting on {kind}, on a loop device",
+        sides=accept.MANY.sides | {"sink": sink},
+        notes=(*accept.NOTES, "One round only: it shows whether the ratios hold, not by how much."),
+    )
 
 
 @contextlib.contextmanager

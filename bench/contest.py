@@ -1,0 +1,115 @@
+"""A contest: each side puts its load on a fresh server of its own, in turns, and the ratios are held against aims.
+
+    server   start, stop, port, group (its processes), configuration, check_kept: complains unless it has what it took
+    load     command, and run(port, folder), which gives what was done; what it writes, it writes into the folder
+
+Before each run the disk is synced and the machine rests; after it the server is held to what it has answered for.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import pairs
+import report
+from peers import accounting, machine
+
+REST_NOTE = f"Before each run the disk was synced and the machine rested for {machine.REST_SECONDS} seconds."
+_COUNT_MIN, _SECONDS_MIN = 100, 2  # of a trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One of those that are compared."""
+
+    server: typing.Callable  # of a folder; gives a server that is not yet started
+    load: typing.Any
+    disk_octets: int = 0  # of a message, where messages are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """What is compared, and what it aims at."""
+
+    title: str
+    sides: dict  # name to Side
+    targets: tuple
+    notes: tuple
+    unit: str = "message"
+    versions: dict = dataclasses.field(default_factory=dict)  # of peers: name to a function that tells
+
+    def run(self, name, options):
+        """All rounds and the report; whether every aim was met."""
+        with machine.run_folder(name) as folder:
+            return self.measure(name, folder, options).finish(options)
+
+    def measure(self, name, folder, options):
+        """All rounds, below `folder`, and their report."""
+        sides = {side: dataclasses.replace(it, load=_shrunk(it.load, options.shrink)) for side, it in self.sides.items()}
+        machine.require_space(folder, options.pairs * sum(_disk_octets(side) for side in sides.values()))
+        facts = machine.describe(folder) | {peer: version() for peer, version in self.versions.items()}
+        configurations = {}
+        turns = {side: _turn(side, it, folder, configurations) for side, it in sides.items()}
+        found = pairs.rounds(options.pairs, turns, options.sides)
+        commands = {side: [" ".join(sides[side].load.command())] for side in found[0]}
+        return report.Report(
+            name, self.title, facts, folder, commands, self.notes, configurations, rounds=found, targets=self.targets,
+            unit=self.unit,
+        )  # fmt: skip
+
+
+class Nobody:
+    """The server of loads that need none."""
+
+    port = None
+
+    def __init__(self, _folder):
+        self.group = accounting.Group("nobody")
+
+    def start(self):
+        """Nothing is to be started."""
+
+    def stop(self):
+        """Removes its empty group."""
+        self.group.end()
+
+    def check_kept(self, _count):
+        """Nothing is promised."""
+
+    def configuration(self):
+        """There is none."""
+        return ""
+
+
+def scenarios(contests):
+    """The table of scenarios of a module whose scenarios are all contests."""
+    return {name: functools.partial(contest.run, name) for name, contest in contests.items()}
+
+
+def _turn(name, side, folder, configurations):
+    def turn(number):
+        place = folder / f"{number}-{name}"
+        place.mkdir()
+        machine.settle()
+        server = side.server(place)
+        server.start()
+        try:
+            figures = pairs.measure(server, lambda: side.load.run(server.port, place))
+            server.check_kept(figures.messages)
+            configurations[name] = server.configuration()
+        finally:
+            server.stop()
+        return figures
+
+    return turn
+
+
+def _shrunk(load, divisor):
+    """A trial's load: a part of the count, or of the time."""
+    whole = {"count": _COUNT_MIN, "seconds": _SECONDS_MIN}
+    parts = {key: max(least, getattr(load, key) // divisor) for key, least in whole.items() if getattr(load, key, None)}
+    return dataclasses.replace(load, **parts)
+
+
+def _disk_octets(side):
+    return side.disk_octets * side.load.count if side.disk_octets else 0

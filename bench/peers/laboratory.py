@@ -1,0 +1,140 @@
+"""This project's own laboratory, `mailrace bench`, in the form of the peers that it is held against.
+
+What its loads over the network say about themselves is JSON on the standard output, the same for all of them: how many
+were `done`, how many `failed`, and the `seconds` from the first to the last.
+"""
+
+import dataclasses
+import json
+import subprocess
+
+from . import accounting, load, postmark
+from .mailrace import BINARY
+from .smtp import RECIPIENT, SENDER, free_port, wait_for_banner
+
+_SECONDS_SPARE = 60  # for a load that lasts a given time, until it must have ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """`bench smtp`: so many messages as fast as the connections can, or so many a second for some time."""
+
+    count: int | None = None
+    sessions: int = 100
+    reuse: bool = True  # many messages over one connection
+    octets: int = 6000
+    rate: float | None = None  # a second
+    seconds: int | None = None
+    seconds_max: int = 600
+
+    def command(self, port="PORT"):
+        """The command line."""
+        ends = ["--messages", str(self.count)] if self.count is not None else ["--duration", f"{self.seconds}s"]
+        pace = ["--rate", f"{self.rate:g}"] if self.rate is not None else []
+        return [
+            str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions), *ends, *pace,
+            "--size", str(self.octets), "--per-connection", "all" if self.reuse else "1",
+            "--sender", SENDER, "--recipient", RECIPIENT, "--json",
+        ]  # fmt: skip
+
+    def run(self, port, _folder=None):
+        """Sends everything, from the first connection to the last reply."""
+        ran = load.run(self.command(port), seconds_max=self.seconds_max)
+        summary = _summary(ran)
+        if self.count not in (None, summary["done"]):
+            raise RuntimeError(f"{summary['done']} messages were accepted, {self.count} were to be sent")
+        seconds = ran.seconds if self.count is not None else self.seconds
+        return load.Done(summary["done"], seconds, ran.cpu_seconds)
+
+
+class Sink:
+    """`bench sink`, which forgets what it takes."""
+
+    name = "mailrace sink"
+
+    def __init__(self, folder):
+        self.port = free_port()
+        self.group = accounting.Group("mailrace-sink")
+        self._log = folder / "mailrace-sink.log"
+        self._process = None
+
+    def command(self):
+        """The command line."""
+        return [str(BINARY), "bench", "sink", "--listen", f"127.0.0.1:{self.port}"]
+
+    def start(self):
+        """Starts it and waits until it greets."""
+        with open(self._log, "wb") as log:
+            argv = self.group.command(self.command())
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.group.watch(self._process.pid)
+        try:
+            wait_for_banner(self.port)
+        except RuntimeError as error:
+            self.stop()
+            raise RuntimeError(f"{error}:\n{self._log.read_text()}") from None
+
+    def stop(self):
+        """Ends it."""
+        self.group.end()
+        if self._process is not None:
+            self._process.wait(10)
+
+    def configuration(self):
+        """It has none but its command line."""
+        return " ".join(self.command())
+
+    def check_kept(self, count):
+        """Nothing is kept here, and nothing is promised."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fetch:
+    """`bench http`: one page again and again over kept connections, as fast as they can."""
+
+    page: str
+    sessions: int = 100
+    seconds: int = 10
+
+    def command(self, port="PORT"):
+        """The command line."""
+        return [
+            str(BINARY), "bench", "http", "--target", f"http://127.0.0.1:{port}/{self.page}",
+            "--connections", str(self.sessions), "--duration", f"{self.seconds}s", "--json",
+        ]  # fmt: skip
+
+    def run(self, port, _folder=None):
+        """Fetches until the time is over."""
+        ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
+        summary = _summary(ran)
+        return load.Done(summary["done"], summary["seconds"], ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """`bench files`: the work that postmark does."""
+
+    work: postmark.Work
+    seconds_max: int = 900
+
+    def command(self, folder="DIR"):
+        """The command line."""
+        work = self.work
+        return [
+            str(BINARY), "bench", "files", "--folder", str(folder), "--files", str(work.files),
+            "--transactions", str(work.transactions), "--size", f"{work.low}..{work.high}",
+            "--block", str(work.block), "--seed", str(work.seed),
+        ]  # fmt: skip
+
+    def run(self, _port, folder):
+        """Makes the pool, works on it, and removes it; timed from outside, as postmark is."""
+        ran = load.run(self.command(folder), seconds_max=self.seconds_max)
+        return load.Done(self.work.transactions, ran.seconds, ran.cpu_seconds)
+
+
+def _summary(ran):
+    """What a load says of itself; one that failed in part does not count."""
+    summary = json.loads(ran.outputs[0])
+    if summary["failed"]:
+        raise RuntimeError(f"{summary['failed']} {summary['unit']} failed: {summary['errors']}")
+    return summary

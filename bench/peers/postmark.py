@@ -1,0 +1,51 @@
+"""postmark: a pool of small files, and transactions on it. Its clock has whole seconds, so it is timed from outside."""
+
+import dataclasses
+
+from . import load
+
+_CONFIGURATION = """\
+set location {pool}
+set number {files}
+set transactions {transactions}
+set size {low} {high}
+set read {block}
+set write {block}
+set seed {seed}
+run
+quit
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What is done to files, the same for all who do it."""
+
+    files: int = 20_000
+    transactions: int = 1_000_000
+    low: int = 500  # octets
+    high: int = 10_000
+    block: int = 512
+    seed: int = 42
+
+
+@dataclasses.dataclass(frozen=True)
+class Postmark:
+    """One run."""
+
+    work: Work
+    seconds_max: int = 900
+
+    def command(self, folder="DIR"):
+        """The command line."""
+        return ["postmark", f"{folder}/postmark.conf"]
+
+    def run(self, _port, folder):
+        """Makes the pool, works on it, and removes it."""
+        pool = folder / "pool"
+        pool.mkdir()
+        (folder / "postmark.conf").write_text(_CONFIGURATION.format(pool=pool, **dataclasses.asdict(self.work)))
+        ran = load.run(self.command(folder), seconds_max=self.seconds_max)
+        if complaint := ran.complaints[0]:  # it ends well whatever happens
+            raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")
+        return load.Done(self.work.transactions, ran.seconds, ran.cpu_seconds)

@@ -1,0 +1,109 @@
+"""The laboratory beside the tools that people know: does it cost less, and does it find the same figures?
+
+    lab-smtp-many, lab-smtp-one   our source into our sink, smtp-source into smtp-sink: the rate, and the CPU of each end
+    lab-agree                     Postfix, measured by our source and by smtp-source as fast as they can
+    lab-postal                    a fixed rate for a minute: what our source and postal count
+    lab-http                      nginx, measured by ours and by wrk as fast as they can
+    lab-files                     the work of postmark on files, done by ours and by postmark
+"""
+
+import contest
+import pairs
+from contest import Contest, Nobody, Side
+from peers import laboratory, nginx, smtp, wrk
+from peers.laboratory import Fetch, Files, Source
+from peers.postal import Postal
+from peers.postmark import Postmark, Work
+from peers.smtp import Load
+from peers.wrk import Wrk
+
+from .accept import MESSAGE_DISK_OCTETS, postfix_tuned
+
+AGREES = {"least": 0.9, "most": 1.1}
+RATE = 500  # messages a second, for a minute
+PAGES = {"page": 10_000}
+WORK = Work(files=20_000, transactions=1_000_000)
+
+
+def _smtp(how, reuse, count):
+    return Contest(
+        f"Our source and sink beside smtp-source and smtp-sink: {how}",
+        {
+            "smtp-source": Side(smtp.Sink, Load(count, reuse=reuse)),
+            "mailrace": Side(laboratory.Sink, Source(count, reuse=reuse)),
+        },
+        (
+            pairs.Target("mailrace", "smtp-source", "rate", least=1),
+            pairs.Target("mailrace", "smtp-source", "load_cpu_per_thousand", most=1),
+            pairs.Target("mailrace", "smtp-source", "cpu_per_thousand", most=1),
+        ),
+        (
+            "100 sessions, 6,000 bytes, one recipient, each command after the reply to the one before.",
+            "Each source sends into the sink that comes with it: the server is that sink.",
+            contest.REST_NOTE,
+        ),
+    )
+
+
+AGREE = Contest(
+    "Agreement with smtp-source",
+    {
+        "smtp-source": Side(postfix_tuned, Load(10_000), MESSAGE_DISK_OCTETS),
+        "mailrace": Side(postfix_tuned, Source(10_000), MESSAGE_DISK_OCTETS),
+    },
+    (pairs.Target("mailrace", "smtp-source", "rate", **AGREES),),
+    ("100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards.", contest.REST_NOTE),
+)
+
+POSTAL = Contest(
+    "Agreement with postal",
+    {
+        "postal": Side(smtp.Sink, Postal(60 * RATE)),
+        "mailrace": Side(smtp.Sink, Source(rate=RATE, seconds=60)),
+    },
+    (pairs.Target("mailrace", "postal", "rate", least=0.99, most=1.01),),
+    (
+        f"{RATE} messages a second of about 6,000 bytes; what counts are the messages of one minute.",
+        "Several postals share the rate, since one alone does not reach it. They take some minutes to find their pace, "
+        "and so there is no comparing of CPU here: theirs covers all those minutes.",
+        contest.REST_NOTE,
+    ),
+)
+
+HTTP = Contest(
+    "Agreement with wrk",
+    {
+        "wrk": Side(lambda place: nginx.Nginx(place, PAGES), Wrk("page")),
+        "mailrace": Side(lambda place: nginx.Nginx(place, PAGES), Fetch("page")),
+    },
+    (pairs.Target("mailrace", "wrk", "rate", **AGREES),),
+    (f"A page of {PAGES['page']:,} bytes, 100 connections from one thread, one worker.", contest.REST_NOTE),
+    unit="request",
+    versions={"nginx": nginx.version, "wrk": wrk.version},
+)
+
+FILES = Contest(
+    "Agreement with postmark",
+    {
+        "postmark": Side(Nobody, Postmark(WORK)),
+        "mailrace": Side(Nobody, Files(WORK)),
+    },
+    (pairs.Target("mailrace", "postmark", "rate", **AGREES),),
+    (
+        f"{WORK.files:,} files of {WORK.low:,} to {WORK.high:,} bytes, blocks of {WORK.block}, seed {WORK.seed}; nothing "
+        "is synced. postmark's clock has whole seconds: the time is that of the whole run, by a clock outside.",
+        contest.REST_NOTE,
+    ),
+    unit="transaction",
+)
+
+SCENARIOS = contest.scenarios(
+    {
+        "lab-smtp-many": _smtp("many messages a connection", True, 100_000),
+        "lab-smtp-one": _smtp("one message a connection", False, 40_000),
+        "lab-agree": AGREE,
+        "lab-postal": POSTAL,
+        "lab-http": HTTP,
+        "lab-files": FILES,
+    }
+)
