@@ -114,14 +114,15 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
     for thread in 0..run.options.threads as usize {
         crew.hire(thread, run.options, load, (&stop, &axed), all_gone.clone())?;
     }
-    drop((stop, axed, all_gone));
+    drop((axed, all_gone));
     watching.block_on(watch(&run, load.as_ref(), &crew, &word, &axe, &gone))?;
     for thread in crew.threads.drain(..) {
         thread.join().map_err(|_| Fault::Data("a thread of the load panicked".to_owned()))?;
     }
     load.fault().map_or(Ok(()), Err)?;
     let tally = crew.sum(L::PHASES.len());
-    Ok(Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end()))
+    let summary = Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end());
+    Ok(Summary { stopped: stop.is_requested(), ..summary })
 }
 
 /// The threads and what they count.

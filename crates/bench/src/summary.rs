@@ -21,6 +21,8 @@ pub struct Summary {
     pub title: String,
     /// What is counted, in the plural: messages.
     pub unit: &'static str,
+    /// Whether somebody ended the run before its count or time did.
+    pub stopped: bool,
     /// How many were done.
     pub done: u64,
     /// How many were begun and came to nothing.
@@ -79,6 +81,7 @@ impl Summary {
         Summary {
             title,
             unit: L::UNIT,
+            stopped: false,
             done: tally.counts.done,
             failed: tally.counts.failed,
             part: L::PART,
