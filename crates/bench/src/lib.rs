@@ -4,14 +4,17 @@
 //! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what people watch meanwhile goes to
 //! standard error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
 
+mod dial;
 mod engine;
 mod fault;
 pub mod files;
 pub mod gauges;
 mod handles;
+pub mod http;
 mod ledger;
 pub mod meanwhile;
 mod options;
+mod order;
 mod pace;
 mod report;
 pub mod smtp;
@@ -25,6 +28,7 @@ mod view;
 pub use fault::Fault;
 pub use ledger::{Acknowledged, Ledger};
 pub use options::LoadOptions;
+pub use order::Order;
 pub use report::Verdict;
 pub use stamp::{Examiner, RunId, Seen, Stamp, examine};
 pub use summary::{Summary, Times};

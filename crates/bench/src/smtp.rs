@@ -117,7 +117,8 @@ pub enum PerConnection {
 }
 
 impl PerConnection {
-    fn draw(self, random: &mut fastrand::Rng) -> u64 {
+    /// For the next connection.
+    pub(crate) fn draw(self, random: &mut fastrand::Rng) -> u64 {
         match self {
             PerConnection::All => u64::MAX,
             PerConnection::Fixed(count) => count,

@@ -1,0 +1,197 @@
+//! `bench http`: asks a server for pages, as fast as so many connections can or so many a second, and looks at what it
+//! gives. A reply counts as done if its status is 200, its length is what it said, and its content is what the same page
+//! had the first time; everything else is an error and says what it was. With `--sweep` the same load is carried by ever
+//! other numbers of connections.
+
+mod exchange;
+mod page;
+mod sweep;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use protocol::http::Method;
+use tokio::time::Instant;
+
+use crate::engine::{self, Load, Run, Worker};
+use crate::order::Order;
+use crate::pace::Ticket;
+use crate::report::{self, Verdict};
+use crate::smtp::PerConnection;
+use crate::{Fault, LoadOptions, Summary};
+
+use exchange::{Answer, Connection, PHASES, Trouble};
+use page::Page;
+use sweep::{Step, Sweep};
+
+/// HTTP's part of the command line.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// A page; there may be several
+    #[arg(short, long = "target", value_name = "URL", required_unless_present = "urls")]
+    pub targets: Vec<String>,
+    /// Pages: a file with a URL on each line
+    #[arg(long, value_name = "FILE")]
+    pub urls: Option<PathBuf>,
+    /// In which order pages are asked for
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
+    pub order: Order,
+    /// How much of it.
+    #[command(flatten)]
+    pub load: LoadOptions,
+    /// End after so many requests
+    #[arg(short = 'n', long, value_name = "N")]
+    pub requests: Option<u64>,
+    /// Requests over one connection: all, N, or 1..N at random
+    #[arg(long, value_name = "HOW_MANY", default_value = "all")]
+    pub per_connection: PerConnection,
+    /// Ask for the heads alone (HEAD)
+    #[arg(long)]
+    pub head: bool,
+    /// Do not compare what a page has with what it had the first time
+    #[arg(long)]
+    pub no_check: bool,
+    /// Run once with each of these numbers of connections
+    #[arg(long, value_name = "N,N...", value_delimiter = ',', conflicts_with = "connections",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub sweep: Vec<u32>,
+}
+
+/// Asks until the end that was wanted, and prints what came of it.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    if options.sweep.is_empty() {
+        let summary = ask(options, &options.load)?;
+        report::print(&summary, options.load.json)?;
+        return Ok(summary.verdict());
+    }
+    let sweep = sweep(options)?;
+    report::print(&sweep, options.load.json)?;
+    Ok(sweep.verdict())
+}
+
+fn sweep(options: &Options) -> Result<Sweep, Fault> {
+    if options.requests.is_none() && options.load.duration.is_none() {
+        return Err(Fault::Usage("a sweep needs an end for each of its runs: --requests or --duration".to_owned()));
+    }
+    let mut steps = Vec::new();
+    for &connections in &options.sweep {
+        let load = LoadOptions { connections, ..options.load.clone() };
+        let summary = ask(options, &load)?;
+        let stopped = summary.stopped;
+        steps.push(Step::new(connections, summary));
+        if stopped {
+            break;
+        }
+    }
+    Ok(Sweep { steps })
+}
+
+fn ask(options: &Options, load: &LoadOptions) -> Result<Summary, Fault> {
+    let pages = page::all(options, &load.ownership)?;
+    let title = match &pages[..] {
+        [page] => format!("http {}", page.url),
+        [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
+        [] => return Err(Fault::Usage("there is no page to ask for".to_owned())),
+    };
+    let asking = Asking {
+        pages,
+        order: options.order,
+        per_connection: options.per_connection,
+        is_checked: !options.no_check,
+    };
+    engine::run(Run { title, options: load, count: options.requests, told: None }, &Arc::new(asking))
+}
+
+impl Options {
+    fn method(&self) -> Method {
+        if self.head { Method::Head } else { Method::Get }
+    }
+}
+
+/// What all connections share.
+struct Asking {
+    /// There is at least one.
+    pages: Vec<Page>,
+    order: Order,
+    per_connection: PerConnection,
+    is_checked: bool,
+}
+
+impl Load for Asking {
+    const PHASES: &'static [&'static str] = PHASES;
+    const UNIT: &'static str = "requests";
+    const PART: &'static str = "pages compared";
+
+    async fn carry(self: Arc<Self>, mut worker: Worker) {
+        let mut line = Line { asking: self, connection: None };
+        while let Some(ticket) = worker.next().await {
+            line.ask(&mut worker, ticket).await;
+        }
+    }
+}
+
+/// One place in the crowd: a connection, and after it another one.
+struct Line {
+    asking: Arc<Asking>,
+    connection: Option<Connection>,
+}
+
+impl Line {
+    /// Asks for one page and looks at what comes.
+    async fn ask(&mut self, worker: &mut Worker, ticket: Ticket) {
+        let asking = self.asking.clone();
+        let page = &asking.pages[asking.order.choose(ticket, &mut worker.random, asking.pages.len())];
+        match self.fetch(worker, page).await {
+            Ok(answer) => asking.count(worker, ticket, page, &answer),
+            Err(trouble) => {
+                let mut tally = worker.tally();
+                tally.error(trouble.text);
+                tally.failed(Instant::now());
+            }
+        }
+    }
+
+    /// Fetches it over the connection that there is, or over a fresh one. A server may end a connection that it kept
+    /// at any time, and a request that went out meanwhile is to be made again (RFC 9112 section 9.3.1).
+    async fn fetch(&mut self, worker: &mut Worker, page: &Page) -> Result<Answer, Trouble> {
+        let kept = self.connection.take().filter(|connection| connection.leads_to(page));
+        if let Some(connection) = kept {
+            match self.fetch_over(connection, worker, page).await {
+                Err(trouble) if trouble.was_idle => {}
+                outcome => return outcome,
+            }
+        }
+        let requests = self.asking.per_connection.draw(&mut worker.random);
+        let connection = Connection::open(page, requests, worker).await?;
+        self.fetch_over(connection, worker, page).await
+    }
+
+    async fn fetch_over(
+        &mut self,
+        mut connection: Connection,
+        worker: &Worker,
+        page: &Page,
+    ) -> Result<Answer, Trouble> {
+        let outcome = connection.fetch(worker, page, self.asking.is_checked).await;
+        self.connection = Some(connection).filter(Connection::is_kept);
+        outcome
+    }
+}
+
+impl Asking {
+    fn count(&self, worker: &Worker, ticket: Ticket, page: &Page, answer: &Answer) {
+        let is_same = !self.is_checked || answer.status != 200 || page.is_as_first(answer.digest);
+        let mut tally = worker.tally();
+        answer.note_times(&mut tally);
+        if answer.status == 200 && is_same {
+            tally.counts.octets += answer.octets;
+            tally.counts.parts += u64::from(self.is_checked);
+            return tally.done(ticket.due, answer.whole_at);
+        }
+        tally.error(match is_same {
+            false => format!("{}: the content is not what it was first", page.url),
+            true => format!("status {}", answer.status),
+        });
+        tally.failed(answer.whole_at);
+    }
+}

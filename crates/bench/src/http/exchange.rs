@@ -1,0 +1,161 @@
+//! A request and its reply over one connection: the client machine over a wire, with a stop watch.
+//!
+//! One send and, for a reply that comes whole, one receive; the content is digested where it was received. Both times
+//! count from the moment before the request went out.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+
+use net::Wire;
+use protocol::http::client::{Client, Event, Limits, Misbehaviour, Persistence};
+use tokio::time::Instant;
+
+use super::page::Page;
+use crate::dial::{dial, plainly};
+use crate::engine::Worker;
+use crate::tally::Tally;
+
+/// What is timed.
+pub(super) const PHASES: &[&str] = &["connect", "first byte", "whole"];
+const CONNECT: usize = 0;
+const FIRST_BYTE: usize = 1;
+const WHOLE: usize = 2;
+
+/// A connection and how long it may still be used.
+#[derive(Debug)]
+pub(super) struct Connection {
+    wire: Wire,
+    client: Client,
+    to: SocketAddr,
+    requests_left: u64,
+}
+
+/// A reply that came whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) octets: u64,
+    /// Of the content, where it is wanted.
+    pub(super) digest: u32,
+    pub(super) whole_at: Instant,
+    asked_at: Instant,
+    first_byte_at: Instant,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// For the list of errors.
+    pub(super) text: String,
+    /// The connection ended before anything of the reply came.
+    pub(super) was_idle: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(text: String) -> Trouble {
+        Trouble { text, was_idle: false }
+    }
+}
+
+impl Connection {
+    /// Connects to where the page is, for so many requests.
+    pub(super) async fn open(page: &Page, requests: u64, worker: &Worker) -> Result<Connection, Trouble> {
+        let wire = dial(page.address, worker, CONNECT).await?;
+        Ok(Connection { wire, client: Client::new(Limits::default()), to: page.address, requests_left: requests })
+    }
+
+    /// Whether the page can be asked for over this connection.
+    pub(super) fn leads_to(&self, page: &Page) -> bool {
+        self.to == page.address
+    }
+
+    /// Whether another request may go out.
+    pub(super) fn is_kept(&self) -> bool {
+        self.client.is_idle() && self.requests_left > 0
+    }
+
+    /// Asks for the page and waits for all of it.
+    pub(super) async fn fetch(&mut self, worker: &Worker, page: &Page, digested: bool) -> Result<Answer, Trouble> {
+        self.requests_left -= 1;
+        let request = page.request(if self.requests_left > 0 { Persistence::Keep } else { Persistence::Close });
+        let asked_at = Instant::now();
+        let deadline = asked_at + worker.timeout;
+        let mut incoming = Incoming { digested, ..Incoming::default() };
+        self.client.handle_request(request.method());
+        self.send(request.bytes(), deadline).await.map_err(|error| incoming.broken(&error))?;
+        let mut first_byte_at = None;
+        loop {
+            let client = &mut self.client;
+            let received = self.wire.receive(deadline, |input| incoming.take(client, input)).await;
+            received.map_err(|error| incoming.broken(&error))??;
+            let now = Instant::now();
+            let first_byte_at = *first_byte_at.get_or_insert(now);
+            if incoming.is_whole {
+                let Incoming { status, octets, digest, .. } = incoming;
+                return Ok(Answer { status, octets, digest, whole_at: now, asked_at, first_byte_at });
+            }
+        }
+    }
+
+    async fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = self.wire.send(&[IoSlice::new(bytes)], deadline).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+}
+
+impl Answer {
+    /// Notes how long it took.
+    pub(super) fn note_times(&self, tally: &mut Tally) {
+        tally.phase(FIRST_BYTE, self.first_byte_at - self.asked_at);
+        tally.phase(WHOLE, self.whole_at - self.asked_at);
+    }
+}
+
+/// A reply as far as it has come.
+#[derive(Debug, Default)]
+struct Incoming {
+    digested: bool,
+    has_begun: bool,
+    status: u16,
+    octets: u64,
+    digest: u32,
+    is_whole: bool,
+}
+
+impl Incoming {
+    /// Takes what was received; nothing is the end of the connection.
+    fn take(&mut self, client: &mut Client, mut input: &[u8]) -> Result<(), Trouble> {
+        if input.is_empty() {
+            let ended = client.handle_end().map_err(|misbehaviour| self.not_http(misbehaviour))?;
+            self.is_whole = ended.is_some();
+            return if self.is_whole { Ok(()) } else { Err(self.not_http(Misbehaviour::Cut)) };
+        }
+        self.has_begun = true;
+        while let Some(event) = client.handle_input(&mut input).map_err(|fault| self.not_http(fault))? {
+            match event {
+                Event::Head(head) => self.status = head.status,
+                Event::Body(piece) => {
+                    self.octets += piece.len() as u64;
+                    if self.digested {
+                        self.digest = crc32c::crc32c_append(self.digest, piece);
+                    }
+                }
+                Event::End => self.is_whole = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn not_http(&self, misbehaviour: Misbehaviour) -> Trouble {
+        let was_idle = !self.has_begun && misbehaviour == Misbehaviour::Cut;
+        Trouble { text: misbehaviour.to_string(), was_idle }
+    }
+
+    fn broken(&self, error: &io::Error) -> Trouble {
+        let was_idle = !self.has_begun && error.kind() != io::ErrorKind::TimedOut;
+        Trouble { text: plainly(error), was_idle }
+    }
+}

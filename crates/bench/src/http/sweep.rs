@@ -1,0 +1,74 @@
+//! The same load carried by different numbers of connections: where the rate stops growing, where the waiting begins,
+//! and where the server begins to refuse.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::{Summary, Verdict};
+
+/// What came of all runs.
+#[derive(Debug, Serialize)]
+pub(super) struct Sweep {
+    /// In the order in which they were asked for.
+    pub(super) steps: Vec<Step>,
+}
+
+/// One run.
+#[derive(Debug, Serialize)]
+pub(super) struct Step {
+    connections: u32,
+    /// Of all requests, those that came to nothing: 0 to 1.
+    error_share: f64,
+    summary: Summary,
+}
+
+impl Step {
+    pub(super) fn new(connections: u32, summary: Summary) -> Step {
+        let ended = summary.done + summary.failed;
+        let error_share = if ended > 0 { summary.failed as f64 / ended as f64 } else { 0.0 };
+        Step { connections, error_share, summary }
+    }
+
+    fn row(&self) -> [String; 7] {
+        let milliseconds = |microseconds: u64| format!("{:.2}", microseconds as f64 / 1e3);
+        let Summary { done, rate, latency, .. } = &self.summary;
+        [
+            self.connections.to_string(),
+            done.to_string(),
+            format!("{rate:.1}"),
+            milliseconds(latency.p50_us),
+            milliseconds(latency.p99_us),
+            milliseconds(latency.max_us),
+            format!("{:.2}%", self.error_share * 100.0),
+        ]
+    }
+}
+
+impl Sweep {
+    /// Good if each run is.
+    pub(super) fn verdict(&self) -> Verdict {
+        Verdict::of(self.steps.iter().all(|step| step.summary.verdict() == Verdict::Good))
+    }
+}
+
+impl fmt::Display for Sweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(step) = self.steps.first() {
+            writeln!(f, "{}\n", step.summary.title)?;
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["connections", "requests", "a second", "p50 ms", "p99 ms", "max ms", "errors"]);
+        table.add_rows(self.steps.iter().map(Step::row));
+        table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+        writeln!(f, "{table}")?;
+        for step in &self.steps {
+            for (text, count) in &step.summary.errors {
+                writeln!(f, "{count:>9}  with {} connections: {text}", step.connections)?;
+            }
+        }
+        Ok(())
+    }
+}
