@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes the seeds of the SMTP targets from the transcripts: what the client sends, as bytes, and a byte of choices.
+# Makes the seeds of the SMTP targets from the transcripts: what the peer sends, as bytes, and a byte of choices. A
+# client's peer takes turns, which FF ends.
 set -euo pipefail
 cd "$(dirname "$0")"
-mkdir -p corpus/smtp_server corpus/bdat corpus/addresses
+mkdir -p corpus/smtp_server corpus/smtp_client corpus/bdat corpus/addresses
 for transcript in ../crates/protocol/tests/transcripts/*.smtp; do
     seed=corpus/smtp_server/$(basename "$transcript" .smtp)
     while IFS= read -r line; do
@@ -13,6 +14,25 @@ for transcript in ../crates/protocol/tests/transcripts/*.smtp; do
         esac
     done <"$transcript" >"$seed"
     if grep -q '^% flavor lmtp' "$transcript"; then printf '\x1d'; else printf '\x1c'; fi >>"$seed"
+done
+for transcript in ../crates/protocol/tests/client_transcripts/*.smtp; do
+    seed=corpus/smtp_client/$(basename "$transcript" .smtp)
+    turn=
+    while IFS= read -r line; do
+        case $line in
+            "S: "* | "S| "*) turn=begun ;;
+            *) if [ -n "$turn" ]; then printf '\xff'; turn=; fi ;;
+        esac
+        case $line in
+            "S: "*) printf '%s\r\n' "${line#S: }" ;;
+            "S| "*) printf '%b' "${line#S| }" ;;
+        esac
+    done <"$transcript" >"$seed"
+    choice=0x20
+    if grep -q '^% flavor lmtp' "$transcript"; then choice=$((choice | 1)); fi
+    if grep -q '^% chunking on' "$transcript"; then choice=$((choice | 4)); fi
+    if grep -q '^% login' "$transcript"; then choice=$((choice | 8)); fi
+    printf "\\x$(printf '%x' "$choice")" >>"$seed"
 done
 printf '4\r\nab\r\nBDAT 0 LAST\r\nQUIT\r\n\x1c' >corpus/bdat/two_chunks
 printf '6 LAST\r\nQUIT\n\nRSET\r\nBDAT 3\r\nabc\x1d' >corpus/bdat/refused

@@ -35,7 +35,7 @@ struct Pair {
 impl Pair {
     fn new(way: Way) -> Self {
         let Way { flavor, pipelining, chunking, .. } = way;
-        let helo = Word::new("client.example").unwrap();
+        let helo = Word::new("client.example").expect("a name is a word");
         let client = client::Config { pipelining, chunking, ..client::Config::new(flavor, helo) };
         let limits = Limits { message_octets_max: 1 << 30, errors_max: 1000, commands_max: 1000, ..Limits::default() };
         let server = server::Config { hostname: "mx.example.org".into(), flavor, limits };
@@ -123,13 +123,13 @@ impl Pair {
 
     fn send(&mut self, sender: &str, recipients: &[&str], message: &[u8]) -> Vec<Verdict> {
         assert!(self.client.is_ready(), "{:?}", self.way);
-        let address = |text: &&str| -> Address { text.parse().unwrap() };
+        let address = |text: &&str| -> Address { text.parse().expect("an address") };
         let transaction =
             Transaction::new(Some(address(&sender)), recipients.iter().map(address), Content::of(message));
-        self.client.begin(NOW, &transaction).unwrap();
+        self.client.begin(NOW, &transaction).expect("the server takes it");
         self.talk(message);
         assert_eq!(self.finished.len(), 1, "{:?}: each transaction is finished once", self.way);
-        self.finished.pop().unwrap()
+        self.finished.pop().expect("one is there")
     }
 }
 

@@ -31,6 +31,8 @@ mod extensions;
 mod greeting;
 mod outbox;
 mod reply;
+#[cfg(test)]
+mod tests;
 mod transaction;
 
 use std::collections::VecDeque;

@@ -97,6 +97,11 @@ impl Outbox {
         self.answered < self.released
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.lines.capacity()
+    }
+
     pub(super) fn output(&self) -> Output<'_> {
         let head = &self.lines[self.sent..self.released];
         Output { head, content: self.content.clone(), form: self.form, tail: self.tail }

@@ -63,6 +63,11 @@ impl ReplyReader {
         Ok(None)
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.partial.capacity() + self.gathered.as_ref().map_or(0, |gathered| gathered.text.capacity())
+    }
+
     fn keep(&mut self, beginning: &[u8]) -> Result<(), Misbehaviour> {
         if self.partial.len() + beginning.len() >= LINE_OCTETS_MAX {
             return Err(Misbehaviour::LineTooLong);

@@ -1,0 +1,88 @@
+//! What the machine itself costs: one session sends many messages of 6,000 octets, to one recipient each; sockets and
+//! the bytes of the messages are left out. Prints nanoseconds of CPU a message, as Linux counts them; commands, replies
+//! and events are in it.
+//!
+//! `cargo run --release -p protocol --example client_cost`
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use mail::Timestamp;
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{Client, Config, Content, Event, Transaction, Word};
+
+const MESSAGES: u64 = 500_000;
+const MESSAGE_OCTETS: u64 = 6000;
+const NOW: Timestamp = Timestamp(0);
+
+const GREETING: &[u8] =
+    b"250-mx.example.org\r\n250-PIPELINING\r\n250-SIZE 52428800\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n\
+    250-CHUNKING\r\n250-ENHANCEDSTATUSCODES\r\n250-AUTH PLAIN LOGIN\r\n250 DSN\r\n";
+const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 end with a dot on a line by itself\r\n";
+const KEPT: &[u8] = b"250 2.0.0 OK queued as 4a7b9c1d2e3f\r\n";
+
+fn main() {
+    println!("a session: {} octets", size_of::<Client>());
+    measure("DATA, pipelined", true, false, &[ENVELOPE, KEPT]);
+    let one_by_one: Vec<&[u8]> = ENVELOPE.split_inclusive(|byte| *byte == b'\n').chain([KEPT]).collect();
+    measure("DATA, one command at a time", false, false, &one_by_one);
+    let envelope = &ENVELOPE[..ENVELOPE.len() - one_by_one[2].len()];
+    measure("BDAT, pipelined", true, true, &[&[envelope, KEPT].concat()]);
+}
+
+fn measure(name: &str, pipelining: bool, chunking: bool, inputs: &[&[u8]]) {
+    let mut client = greeted(config(pipelining, chunking));
+    let transaction = transaction();
+    let start = cpu_nanos();
+    for _ in 0..MESSAGES {
+        send(&mut client, &transaction, inputs);
+    }
+    println!("{name}: {} ns", (cpu_nanos() - start) / MESSAGES);
+}
+
+fn config(pipelining: bool, chunking: bool) -> Arc<Config> {
+    let helo = Word::new("client.example").expect("a name is a word");
+    Arc::new(Config { pipelining, chunking, ..Config::new(Flavor::Smtp, helo) })
+}
+
+fn transaction() -> Transaction {
+    let address = |text: &str| text.parse().expect("an address");
+    let content = Content { octets: MESSAGE_OCTETS, dot_lines: 0, ends_in_crlf: true };
+    Transaction::new(Some(address("sender@client.example")), [address("recipient@example.org")], content)
+}
+
+fn greeted(config: Arc<Config>) -> Client {
+    let mut client = Client::new(config, NOW);
+    take(&mut client, b"220 mx.example.org ESMTP\r\n");
+    take(&mut client, GREETING);
+    assert!(client.is_ready(), "the greeting is over");
+    client
+}
+
+fn send(client: &mut Client, transaction: &Transaction, inputs: &[&[u8]]) {
+    client.begin(NOW, black_box(transaction)).expect("the session is ready");
+    flush(client);
+    for input in inputs {
+        take(client, black_box(input));
+    }
+    assert!(client.is_ready(), "the message was answered");
+}
+
+fn take(client: &mut Client, input: &[u8]) {
+    client.handle_input(NOW, input);
+    while let Some(event) = client.poll_event() {
+        assert!(!matches!(black_box(event), Event::Closed(_)), "the session goes on");
+    }
+    flush(client);
+}
+
+fn flush(client: &mut Client) {
+    let octets = black_box(client.output()).octets();
+    client.handle_sent(NOW, octets);
+}
+
+/// The time this process was on a CPU, which other work on the machine disturbs less than the clock.
+fn cpu_nanos() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts what a process runs");
+    text.split(' ').next().and_then(|word| word.parse().ok()).expect("the first number is nanoseconds")
+}

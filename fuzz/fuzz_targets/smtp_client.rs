@@ -1,0 +1,93 @@
+//! Any bytes as a server's side of a session: no panic, the same comes of them whole and in pieces, each transaction is
+//! finished once, and nothing is accepted that was not sent. Bytes FF end the server's turns; between two of them the
+//! client sends. The last byte chooses what the client is like and the size of the pieces.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use mail::{Address, Timestamp};
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{Client, Config, Content, Credentials, Event, Transaction, Verdict, Word};
+
+const NOW: Timestamp = Timestamp(0);
+const TURN_END: u8 = 0xff;
+const TRANSACTIONS_MAX: usize = 3;
+
+/// All that came of an input.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    heads: Vec<u8>,
+    octets: u64,
+    events: Vec<Event>,
+    begun: usize,
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&choice, bytes)) = bytes.split_last() else { return };
+    let whole = play(choice, bytes, usize::MAX);
+    assert_eq!(whole, play(choice, bytes, 1 + usize::from(choice >> 4)));
+    let finished = whole.events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    assert_eq!(finished, whole.begun, "each transaction is finished once");
+    assert!(matches!(whole.events.last(), Some(Event::Closed(_))), "the last event says why");
+});
+
+fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
+    let mut client = Client::new(Arc::new(config(choice)), NOW);
+    let mut outcome = Outcome::default();
+    for turn in bytes.split(|byte| *byte == TURN_END) {
+        let is_all_sent = client.output().is_empty();
+        turn.chunks(size).for_each(|piece| client.handle_input(NOW, piece));
+        settle(&mut client, &mut outcome, is_all_sent);
+    }
+    let is_all_sent = client.output().is_empty();
+    client.handle_end();
+    settle(&mut client, &mut outcome, is_all_sent);
+    assert!(client.wants_close());
+    outcome
+}
+
+fn config(choice: u8) -> Config {
+    let flavor = if choice & 1 == 0 { Flavor::Smtp } else { Flavor::Lmtp };
+    let helo = Word::new("client.example").expect("a name is a word");
+    let credentials = Credentials::new("user", "secret").expect("sound credentials");
+    Config {
+        pipelining: choice & 2 == 0,
+        chunking: choice & 4 != 0,
+        credentials: (choice & 8 != 0).then_some(credentials),
+        ..Config::new(flavor, helo)
+    }
+}
+
+fn settle(client: &mut Client, outcome: &mut Outcome, is_all_sent: bool) {
+    while let Some(event) = client.poll_event() {
+        match &event {
+            Event::StartTls => client.handle_secured(NOW),
+            Event::Finished(verdicts) => {
+                let needs_all = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_) | Verdict::InDoubt);
+                assert!(is_all_sent || !verdicts.iter().any(needs_all), "accepted before it was sent");
+                assert_eq!(verdicts.len(), 2);
+            }
+            _ => {}
+        }
+        outcome.events.push(event);
+    }
+    if client.is_ready() && outcome.begun < TRANSACTIONS_MAX {
+        let begun = client.begin(NOW, &transaction()).is_ok();
+        outcome.begun += usize::from(begun);
+    } else {
+        client.quit(NOW);
+    }
+    let output = client.output();
+    let octets = output.octets();
+    outcome.heads.extend_from_slice(output.head);
+    outcome.octets += octets;
+    client.handle_sent(NOW, octets);
+}
+
+fn transaction() -> Transaction {
+    let address = |text: &str| -> Address { text.parse().expect("an address") };
+    let recipients = [address("c@d.example"), address("e@d.example")];
+    Transaction::new(Some(address("a@b.example")), recipients, Content::of(b"Subject: x\r\n\r\n.text"))
+}
