@@ -17,6 +17,7 @@ mod options;
 mod order;
 mod pace;
 mod report;
+pub mod sink;
 pub mod smtp;
 mod stamp;
 mod summary;

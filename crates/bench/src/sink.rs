@@ -1,0 +1,266 @@
+//! `bench sink`: takes mail as fast as it comes and keeps none.
+//!
+//! It forgets what it gets, or looks at each message and says which are sound, damaged, doubled or foreign, and at the
+//! end what of a ledger never came. Rules make it lame or hostile, for some or for all. It ends by count, by time, or by
+//! SIGINT or SIGTERM, and always says what it saw; messages that are just coming have [`DRAIN_TIME_MAX`] to end.
+//! An address that cannot be bound and a record that cannot be written are faults; nothing that a client does is one.
+
+mod guest;
+mod house;
+mod rule;
+mod summary;
+mod tally;
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use net::{Stop, Stopper};
+use protocol::smtp::server::Peer;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::ledger::{Durability, Scribe};
+use crate::meanwhile::Meanwhile;
+use crate::options::{octets, span};
+use crate::verify::Holding;
+use crate::{Acknowledged, Fault, Verdict, handles, report};
+
+use guest::Guest;
+use house::{Counter, House};
+use rule::RULES_MAX;
+pub use rule::Rule;
+use summary::Summary;
+use tally::Tally;
+
+/// Connections that wait to be accepted; the system may allow fewer.
+const BACKLOG: u32 = 4096;
+/// How long sessions have to end when the sink does.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether the record can still be written.
+const RECORD_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What `bench sink` is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Where to listen; several are allowed, and port 0 picks one. The first lines of the output say `listening on`
+    #[arg(short, long, value_name = "ADDRESS:PORT", required = true)]
+    pub listen: Vec<SocketAddr>,
+    /// Speak LMTP
+    #[arg(long)]
+    pub lmtp: bool,
+    /// Threads that carry the connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    /// Look at each message, and say which are sound, damaged, doubled or foreign
+    #[arg(long)]
+    pub verify: bool,
+    /// At the end, say what of this ledger never came; implies --verify
+    #[arg(long, value_name = "FILE")]
+    pub ledger: Option<PathBuf>,
+    /// Write a line for each copy that came, for `bench verify --record`; implies --verify
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// End after so many messages
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub messages: Option<u64>,
+    /// End after this time
+    #[arg(short, long, value_name = "SPAN", value_parser = span)]
+    pub duration: Option<Duration>,
+    /// `[SHARE%] [*|DOMAIN] [STAGE] ACTION`: play a lame or hostile server, for some or for all
+    ///
+    /// SHARE: 5% of those that the rule would meet, at random. DOMAIN: of a recipient, lame.test or *@lame.test. STAGE:
+    /// connect, helo, mail, rcpt, data or message; left out, it is rcpt with a domain and connect without. ACTION: delay
+    /// 10s; reject [550 TEXT]; defer [451 TEXT]; drop; garbage; slow 100B/s; stall 1s every 10s (the whole sink, so
+    /// after * alone). May be given again; all that fit are met in order, until one refuses or ends the connection.
+    /// Examples: '*@lame.test rcpt delay 10s', '5% message defer', '* stall 1s every 10s'
+    #[arg(long = "rule", value_name = "RULE")]
+    pub rules: Vec<Rule>,
+    /// Where what is random begins
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// The name that the sink gives itself
+    #[arg(long, value_name = "NAME", default_value = "sink.test")]
+    pub hostname: String,
+    /// Recipients of a message; beyond: 452
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub recipients_max: usize,
+    /// Size of a message; beyond: 552
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = octets)]
+    pub message_size_max: u64,
+    /// Silence of a client; beyond: 421
+    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = span)]
+    pub idle_time_max: Duration,
+    /// The summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Receives until the end, and prints what there was.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    let machine = Meanwhile::begin(None);
+    let sink = Sink::open(options)?;
+    announce(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;
+    sink.wait(options.duration)?;
+    let received = sink.close()?;
+    let acknowledged = options.ledger.as_deref().map(Acknowledged::read).transpose()?;
+    let summary = Summary::of(&received, &options.rules, acknowledged.as_ref(), machine.end());
+    report::print(&summary, options.json)?;
+    Ok(summary.verdict())
+}
+
+fn announce(addresses: &[SocketAddr]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    addresses.iter().try_for_each(|address| writeln!(out, "listening on {address}"))?;
+    out.flush()
+}
+
+/// A sink that is open.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    runtime: Runtime,
+    house: Arc<House>,
+    counters: Vec<Arc<Counter>>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
+    record: Option<Arc<Scribe>>,
+    /// Sessions end when they can.
+    stopper: Stopper,
+    /// Threads end.
+    ender: Stopper,
+}
+
+/// What it received until it was closed.
+#[derive(Debug)]
+struct Received {
+    tally: Tally,
+    guests_peak: u64,
+    verified: bool,
+}
+
+impl Sink {
+    /// Listens, and receives from now on.
+    pub(crate) fn open(options: &Options) -> Result<Sink, Fault> {
+        if options.rules.len() > RULES_MAX {
+            return Err(Fault::Usage(format!("more than {RULES_MAX} rules")));
+        }
+        handles::raise(0)?;
+        let listeners = options.listen.iter().map(|&address| bind(address)).collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>();
+        let addresses = addresses.map_err(Fault::system("asking for the port"))?;
+        let record = options.record.as_deref().map(open_record).transpose()?.map(Arc::new);
+        let house = Arc::new(House::new(options, record.clone()));
+        let ((stopper, stop), (ender, end)) = (Stopper::new(), Stopper::new());
+        let counters: Vec<_> = (0..options.threads).map(|_| Arc::new(Counter::new(house.clone()))).collect();
+        let threads = counters.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
+        let threads = threads.collect::<io::Result<_>>().map_err(Fault::system("starting a thread"))?;
+        let runtime = runtime().map_err(Fault::system("starting a runtime"))?;
+        Ok(Sink { runtime, house, counters, threads, addresses, record, stopper, ender })
+    }
+
+    /// Where it listens, with the ports that were picked.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Tells of every copy that came so far.
+    pub(crate) fn tell(&self, holding: &mut Holding<'_>) {
+        self.counters.iter().for_each(|counter| counter.tally().copies.tell(holding));
+    }
+
+    /// Waits for the end: enough messages, the time, a signal, or a record that fails.
+    fn wait(&self, duration: Option<Duration>) -> Result<(), Fault> {
+        let waited = self.runtime.block_on(async {
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let mut terminate = signal(SignalKind::terminate())?;
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                () = self.house.enough() => {}
+                () = pass(duration) => {}
+                () = self.record_failed() => {}
+            }
+            Ok(())
+        });
+        waited.map_err(Fault::system("listening to signals"))
+    }
+
+    async fn record_failed(&self) {
+        while self.record.as_ref().is_none_or(|record| !record.failed()) {
+            tokio::time::sleep(RECORD_LOOK_EVERY).await;
+        }
+    }
+
+    /// Lets sessions end, and says what there was.
+    fn close(self) -> Result<Received, Fault> {
+        let Sink { runtime, house, counters, threads, record, stopper, ender, .. } = self;
+        stopper.stop();
+        // Who is not done by then is cut off.
+        let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIME_MAX, stopper.all_gone()).await });
+        ender.stop();
+        for thread in threads {
+            thread.join().map_err(|_| Fault::Unavailable("a thread of the sink panicked".into()))?;
+        }
+        let mut tally = Tally::new(house.rules().len());
+        counters.iter().for_each(|counter| tally.add(std::mem::take(&mut *counter.tally())));
+        let received = Received { tally, guests_peak: house.guests_peak(), verified: house.verifies() };
+        drop((house, counters));
+        record.and_then(Arc::into_inner).map_or(Ok(()), Scribe::close)?;
+        Ok(received)
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
+    net::bind(address, BACKLOG).map_err(Fault::system(format_args!("listening on {address}")))
+}
+
+fn open_record(path: &Path) -> Result<Scribe, Fault> {
+    let what = format!("writing the record {}", path.display());
+    let file = File::create(path).map_err(Fault::system(&what))?;
+    Scribe::start(file, Durability::Relaxed, what)
+}
+
+/// A thread with a runtime of its own, in which its sessions stay.
+fn start_thread(
+    counter: &Arc<Counter>,
+    listeners: &[TcpListener],
+    stop: &Stop,
+    end: &Stop,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = runtime()?;
+    let listeners = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+    let (counter, stop, mut end) = (counter.clone(), stop.clone(), end.clone());
+    let work = async move {
+        for listener in listeners {
+            let (counter, session_stop) = (counter.clone(), stop.clone());
+            let session = move |stream, peer| receive(counter.clone(), stream, peer, session_stop.clone());
+            tokio::spawn(net::accept(listener, stop.clone(), session));
+        }
+        drop((counter, stop));
+        end.requested().await;
+    };
+    thread::Builder::new().name("sink".into()).spawn(move || runtime.block_on(work))
+}
+
+async fn receive(counter: Arc<Counter>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
+    let peer = Peer { address: Some(peer.ip().to_canonical()), normalise_bare_newlines: false };
+    let mut guest = Guest::new(counter, peer, &stream);
+    net::drive(stream, stop, &mut guest).await;
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// For ever, if there is no time.
+async fn pass(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,179 @@
+//! What the guests of a sink share: all of them the house, those of one thread a counter.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mail::Address;
+use protocol::smtp::server::{Config, Flavor, Limits};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::Options;
+use super::rule::{Action, Rule, Stage, Stall};
+use super::tally::Tally;
+use crate::Seen;
+use crate::ledger::Scribe;
+use crate::verify::write_record_line;
+
+/// The same for all threads.
+#[derive(Debug)]
+pub(super) struct House {
+    machine: Arc<Config>,
+    verifies: bool,
+    rules: Vec<Rule>,
+    stalls: Vec<Stall>,
+    record: Option<Arc<Scribe>>,
+    began: Instant,
+    seed: u64,
+    /// Messages after which it has enough.
+    messages_max: Option<u64>,
+    messages: AtomicU64,
+    enough: Notify,
+    guests_so_far: AtomicU64,
+    guests: AtomicU64,
+    guests_peak: AtomicU64,
+}
+
+/// Where the guests of one thread are counted.
+#[derive(Debug)]
+pub(super) struct Counter {
+    pub(super) house: Arc<House>,
+    tally: Mutex<Tally>,
+}
+
+impl House {
+    pub(super) fn new(options: &Options, record: Option<Arc<Scribe>>) -> House {
+        let stall = |rule: &Rule| if let Action::Stall(stall) = rule.action { Some(stall) } else { None };
+        House {
+            machine: Arc::new(machine(options)),
+            verifies: options.verify || options.ledger.is_some() || options.record.is_some(),
+            rules: options.rules.clone(),
+            stalls: options.rules.iter().filter_map(stall).collect(),
+            record,
+            began: Instant::now(),
+            seed: options.seed,
+            messages_max: options.messages,
+            messages: AtomicU64::new(0),
+            enough: Notify::new(),
+            guests_so_far: AtomicU64::new(0),
+            guests: AtomicU64::new(0),
+            guests_peak: AtomicU64::new(0),
+        }
+    }
+
+    /// What the protocol's machine is told.
+    pub(super) fn machine(&self) -> Arc<Config> {
+        self.machine.clone()
+    }
+
+    /// Whether messages are looked at.
+    pub(super) fn verifies(&self) -> bool {
+        self.verifies
+    }
+
+    pub(super) fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Waits until there were as many messages as are wanted.
+    pub(super) async fn enough(&self) {
+        self.enough.notified().await;
+    }
+
+    /// The most guests that were there at a time.
+    pub(super) fn guests_peak(&self) -> u64 {
+        self.guests_peak.load(Relaxed)
+    }
+
+    /// With their numbers, those of this stage.
+    pub(super) fn rules_at(&self, stage: Stage) -> impl Iterator<Item = (usize, &Rule)> {
+        self.rules.iter().enumerate().filter(move |(_, rule)| rule.stage == stage)
+    }
+
+    /// The rules that a transaction meets at its end, a bit for each, because it has a recipient of this domain.
+    pub(super) fn rules_touched(&self, domain: &str) -> u64 {
+        let later = |rule: &Rule| matches!(rule.stage, Stage::Data | Stage::Message) && !rule.is_for_all();
+        let touched = self.rules.iter().enumerate().filter(|(_, rule)| later(rule) && rule.names(domain));
+        touched.fold(0, |bits, (number, _)| bits | 1 << number)
+    }
+
+    /// Whether a guest may have to be kept waiting by its own socket.
+    pub(super) fn has_slow_rules(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.action, Action::Slow { .. }))
+    }
+
+    /// Waits while the whole sink is silent.
+    pub(super) async fn pass_stalls(&self) {
+        while let Some(left) = self.stall_left() {
+            sleep(left).await;
+        }
+    }
+
+    fn stall_left(&self) -> Option<Duration> {
+        self.stalls.iter().find_map(|stall| stall.left(self.began.elapsed()))
+    }
+}
+
+impl Counter {
+    pub(super) fn new(house: Arc<House>) -> Counter {
+        let tally = Mutex::new(Tally::new(house.rules.len()));
+        Counter { house, tally }
+    }
+
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        // Counting cannot panic half-way.
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A guest comes. Its dice are its own, so that what meets it depends on the seed and on when it came alone.
+    pub(super) fn enter(&self) -> fastrand::Rng {
+        self.tally().connected(Instant::now());
+        let guests = self.house.guests.fetch_add(1, Relaxed) + 1;
+        self.house.guests_peak.fetch_max(guests, Relaxed);
+        let number = self.house.guests_so_far.fetch_add(1, Relaxed);
+        fastrand::Rng::with_seed(self.house.seed.wrapping_add(number))
+    }
+
+    /// A guest goes.
+    pub(super) fn leave(&self) {
+        self.house.guests.fetch_sub(1, Relaxed);
+    }
+
+    /// A message is accepted.
+    pub(super) fn receive(&self, recipients: &[Address], octets: u64) {
+        self.tally().received(recipients, octets, Instant::now());
+        let messages = self.house.messages.fetch_add(1, Relaxed) + 1;
+        if Some(messages) == self.house.messages_max {
+            self.house.enough.notify_one();
+        }
+    }
+
+    /// A message was looked at.
+    pub(super) fn see(&self, seen: Option<Seen>, recipients: &[Address]) {
+        self.tally().copies.saw(seen, recipients);
+        if let Some(record) = &self.house.record {
+            record.note(|lines| {
+                recipients.iter().for_each(|recipient| write_record_line(seen, recipient.as_str(), lines));
+            });
+        }
+    }
+}
+
+/// A sink is patient: it must not hang up on a load because no mail came for a hundred commands, or for hours.
+fn machine(options: &Options) -> Config {
+    const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    let limits = Limits {
+        command_line_octets_max: 64 << 10,
+        commands_max: u32::MAX,
+        errors_max: u32::MAX,
+        recipients_max: options.recipients_max,
+        message_octets_max: options.message_size_max,
+        header_octets_max: options.message_size_max,
+        received_max: 1000,
+        session_time_max: NEVER,
+        idle_time_max: options.idle_time_max,
+    };
+    let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
+    Config { hostname: options.hostname.as_str().into(), flavor, limits }
+}

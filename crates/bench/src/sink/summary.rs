@@ -1,0 +1,150 @@
+//! What a sink saw, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::rule::Rule;
+use super::{Received, Tally};
+use crate::meanwhile::Meanwhile;
+use crate::verify::{Held, Holding, Places};
+use crate::{Acknowledged, Verdict};
+
+/// Domains that the text names; JSON names them all.
+const DOMAINS_SHOWN: usize = 20;
+
+/// The end of a sink.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    messages: u64,
+    /// A copy for each recipient of each message.
+    recipients: u64,
+    octets: u64,
+    connections: u64,
+    /// At a time.
+    connections_peak: u64,
+    /// From the first connection to the end of the last message.
+    seconds: f64,
+    /// Messages a second.
+    rate: f64,
+    /// Recipients by domain, the first that came.
+    domains: BTreeMap<String, u64>,
+    /// Recipients in domains that came later.
+    domains_other: u64,
+    rules: Vec<Met>,
+    /// Without a ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seen: Option<Seen>,
+    /// With one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
+    machine: Meanwhile,
+}
+
+/// How often a rule was met.
+#[derive(Debug, Serialize)]
+struct Met {
+    rule: String,
+    met: u64,
+}
+
+/// Copies, by what they are like.
+#[derive(Debug, Serialize)]
+struct Seen {
+    sound: u64,
+    damaged: u64,
+    doubled: u64,
+    foreign: u64,
+}
+
+impl Summary {
+    pub(super) fn of(
+        received: &Received,
+        rules: &[Rule],
+        acknowledged: Option<&Acknowledged>,
+        machine: Meanwhile,
+    ) -> Summary {
+        let Received { tally, guests_peak, verified } = received;
+        let seconds = tally.first_at.zip(tally.last_at).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        let held = acknowledged.map(|acknowledged| held(tally, acknowledged));
+        let domains = tally.domains.named.iter().map(|(domain, &count)| (domain.to_string(), count));
+        let met = |(rule, &met): (&Rule, &u64)| Met { rule: rule.to_string(), met };
+        Summary {
+            messages: tally.messages,
+            recipients: tally.recipients,
+            octets: tally.octets,
+            connections: tally.connections,
+            connections_peak: *guests_peak,
+            seconds,
+            rate: if seconds > 0.0 { tally.messages as f64 / seconds } else { 0.0 },
+            domains: domains.collect(),
+            domains_other: tally.domains.others,
+            rules: rules.iter().zip(&tally.met).map(met).collect(),
+            seen: (*verified && held.is_none()).then(|| Seen::of(&held_alone(tally))),
+            held,
+            machine,
+        }
+    }
+
+    /// Bad if a message that was looked at is not as it should be, or one of the ledger never came.
+    pub(super) fn verdict(&self) -> Verdict {
+        let seen = self.seen.as_ref().is_none_or(|seen| seen.damaged == 0 && seen.doubled == 0);
+        let held = self.held.as_ref().is_none_or(|held| held.verdict() == Verdict::Good);
+        Verdict::of(seen && held)
+    }
+}
+
+impl Seen {
+    fn of(held: &Held) -> Seen {
+        let Held { copies, damaged, doubled, foreign, .. } = *held;
+        Seen { sound: copies - damaged, damaged, doubled, foreign }
+    }
+}
+
+fn held(tally: &Tally, acknowledged: &Acknowledged) -> Held {
+    let mut holding = Holding::new(acknowledged, Places::Recipients);
+    tally.copies.tell(&mut holding);
+    holding.finish()
+}
+
+/// Without a ledger each copy is expected once.
+fn held_alone(tally: &Tally) -> Held {
+    held(tally, &Acknowledged::default())
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { messages, recipients, seconds, rate, .. } = self;
+        let megabytes = self.octets as f64 / 1e6;
+        writeln!(
+            f,
+            "{messages} messages ({recipients} recipients) in {seconds:.2} s: {rate:.1} a second, {megabytes:.1} MB"
+        )?;
+        writeln!(f, "{} connections, {} at a time\n", self.connections, self.connections_peak)?;
+        self.write_domains(f)?;
+        for Met { rule, met } in &self.rules {
+            writeln!(f, "{met:>10}  met: {rule}")?;
+        }
+        if let Some(Seen { sound, damaged, doubled, foreign }) = &self.seen {
+            writeln!(f, "\n{sound} sound, {damaged} damaged, {doubled} doubled, {foreign} foreign")?;
+        }
+        if let Some(held) = &self.held {
+            write!(f, "\n{held}")?;
+        }
+        write!(f, "\n{}", self.machine)
+    }
+}
+
+impl Summary {
+    fn write_domains(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut domains: Vec<_> = self.domains.iter().collect();
+        domains.sort_by_key(|&(_, &count)| std::cmp::Reverse(count));
+        let shown = domains.len().min(DOMAINS_SHOWN);
+        domains[..shown].iter().try_for_each(|(domain, count)| writeln!(f, "{count:>10}  {domain}"))?;
+        match domains[shown..].iter().map(|&(_, &count)| count).sum::<u64>() + self.domains_other {
+            0 => Ok(()),
+            more => writeln!(f, "{more:>10}  other domains"),
+        }
+    }
+}

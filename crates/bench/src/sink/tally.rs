@@ -1,0 +1,138 @@
+//! What a sink counts. Each thread has a tally of its own; at the end they become one.
+
+use std::collections::HashMap;
+
+use mail::Address;
+use tokio::time::Instant;
+
+use crate::Seen;
+use crate::verify::{Found, Holding, Place};
+
+/// Domains that are counted by name. The others are counted together.
+const DOMAINS_MAX: usize = 1000;
+
+/// What one thread received.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) messages: u64,
+    pub(super) recipients: u64,
+    pub(super) octets: u64,
+    pub(super) connections: u64,
+    pub(super) domains: Domains,
+    /// Rule by rule, how often it was met.
+    pub(super) met: Vec<u64>,
+    pub(super) copies: Copies,
+    /// When the first client came.
+    pub(super) first_at: Option<Instant>,
+    /// When the last message was complete.
+    pub(super) last_at: Option<Instant>,
+}
+
+/// Recipients by domain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Domains {
+    pub(super) named: HashMap<Box<str>, u64>,
+    /// Recipients whose domain came too late to be counted by name.
+    pub(super) others: u64,
+}
+
+/// What verification saw, a copy for each recipient.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    pub(super) stamped: Vec<Found>,
+    pub(super) foreign: u64,
+}
+
+impl Tally {
+    /// Where so many rules may be met.
+    pub(super) fn new(rules: usize) -> Tally {
+        Tally { met: vec![0; rules], ..Tally::default() }
+    }
+
+    pub(super) fn connected(&mut self, now: Instant) {
+        self.connections += 1;
+        self.first_at.get_or_insert(now);
+    }
+
+    pub(super) fn received(&mut self, recipients: &[Address], octets: u64, now: Instant) {
+        self.messages += 1;
+        self.recipients += recipients.len() as u64;
+        self.octets += octets;
+        recipients.iter().for_each(|recipient| self.domains.count(recipient.domain(), 1));
+        self.last_at = Some(now);
+    }
+
+    /// Takes over what another one counted.
+    pub(super) fn add(&mut self, other: Tally) {
+        self.messages += other.messages;
+        self.recipients += other.recipients;
+        self.octets += other.octets;
+        self.connections += other.connections;
+        other.domains.named.iter().for_each(|(domain, &count)| self.domains.count(domain, count));
+        self.domains.others += other.domains.others;
+        self.met.iter_mut().zip(other.met).for_each(|(met, more)| *met += more);
+        self.copies.stamped.extend(other.copies.stamped);
+        self.copies.foreign += other.copies.foreign;
+        self.first_at = self.first_at.into_iter().chain(other.first_at).min();
+        self.last_at = self.last_at.max(other.last_at);
+    }
+}
+
+impl Domains {
+    fn count(&mut self, domain: &str, count: u64) {
+        if let Some(counted) = self.named.get_mut(domain) {
+            *counted += count;
+        } else if self.named.len() < DOMAINS_MAX {
+            self.named.insert(domain.into(), count);
+        } else {
+            self.others += count;
+        }
+    }
+}
+
+impl Copies {
+    pub(super) fn saw(&mut self, seen: Option<Seen>, recipients: &[Address]) {
+        match seen {
+            Some(seen) => {
+                let places = recipients.iter().map(|recipient| Place::recipient(recipient.as_str()));
+                self.stamped.extend(places.map(|place| Found::new(seen, place)));
+            }
+            None => self.foreign += recipients.len() as u64,
+        }
+    }
+
+    pub(super) fn tell(&self, holding: &mut Holding<'_>) {
+        self.stamped.iter().for_each(|&found| holding.find(found, ""));
+        (0..self.foreign).for_each(|_| holding.find_foreign());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_are_counted_by_name_up_to_a_limit_and_then_together() {
+        let mut domains = Domains::default();
+        (0..DOMAINS_MAX + 5).for_each(|number| domains.count(&format!("d{number}.test"), 1));
+        (0..DOMAINS_MAX + 5).for_each(|number| domains.count(&format!("d{number}.test"), 1));
+        assert_eq!((domains.named.len(), domains.named["d7.test"], domains.others), (DOMAINS_MAX, 2, 10));
+    }
+
+    #[test]
+    fn tallies_of_threads_become_one() {
+        let recipients: Vec<Address> = ["a@x.test", "b@y.test"].map(|text| text.parse().unwrap()).into();
+        let start = Instant::now();
+        let later = start + std::time::Duration::from_secs(1);
+        let (mut one, mut other) = (Tally::new(1), Tally::new(1));
+        other.connected(start);
+        one.connected(later);
+        one.received(&recipients, 10, later);
+        other.received(&recipients[..1], 5, start);
+        other.met[0] = 3;
+        one.add(other);
+        assert_eq!((one.messages, one.recipients, one.octets, one.connections), (2, 3, 15, 2));
+        assert_eq!((one.domains.named["x.test"], one.met[0]), (2, 3));
+        assert_eq!((one.first_at, one.last_at), (Some(start), Some(later)));
+    }
+}
