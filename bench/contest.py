@@ -15,7 +15,7 @@ import report
 from peers import accounting, machine
 
 REST_NOTE = f"Before each run the disk was synced and the machine rested for {machine.REST_SECONDS} seconds."
-_COUNT_MIN, _SECONDS_MIN = 100, 2  # of a trial
+_TRIAL_MIN = {"count": 100, "seconds": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,17 @@ class Side:
 
     server: typing.Callable  # of a folder; gives a server that is not yet started
     load: typing.Any
-    disk_octets: int = 0  # of a message, where messages are kept
+    message_octets: int = 0  # that one takes on the disk, where messages are kept
+
+    def shrunk(self, divisor):
+        """It with the load of a trial: a part of the count, or of the time."""
+        parts = ((key, least, getattr(self.load, key, None)) for key, least in _TRIAL_MIN.items())
+        changes = {key: max(least, whole // divisor) for key, least, whole in parts if whole is not None}
+        return dataclasses.replace(self, load=dataclasses.replace(self.load, **changes))
+
+    def disk_octets(self):
+        """What it takes on the disk in one round."""
+        return self.message_octets * self.load.count if self.message_octets else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +55,11 @@ class Contest:
 
     def measure(self, name, folder, options):
         """All rounds, below `folder`, and their report."""
-        sides = {side: dataclasses.replace(it, load=_shrunk(it.load, options.shrink)) for side, it in self.sides.items()}
-        machine.require_space(folder, options.pairs * sum(_disk_octets(side) for side in sides.values()))
+        sides = {name: side.shrunk(options.shrink) for name, side in self.sides.items()}
+        machine.require_space(folder, options.pairs * sum(side.disk_octets() for side in sides.values()))
         facts = machine.describe(folder) | {peer: version() for peer, version in self.versions.items()}
         configurations = {}
-        turns = {side: _turn(side, it, folder, configurations) for side, it in sides.items()}
+        turns = {side: _turn(side, sides[side], folder, configurations) for side in sides}
         found = pairs.rounds(options.pairs, turns, options.sides)
         commands = {side: [" ".join(sides[side].load.command())] for side in found[0]}
         return report.Report(
@@ -102,14 +112,3 @@ def _turn(name, side, folder, configurations):
         return figures
 
     return turn
-
-
-def _shrunk(load, divisor):
-    """A trial's load: a part of the count, or of the time."""
-    whole = {"count": _COUNT_MIN, "seconds": _SECONDS_MIN}
-    parts = {key: max(least, getattr(load, key) // divisor) for key, least in whole.items() if getattr(load, key, None)}
-    return dataclasses.replace(load, **parts)
-
-
-def _disk_octets(side):
-    return side.disk_octets * side.load.count if side.disk_octets else 0

@@ -32,8 +32,8 @@ class Source:
         ends = ["--messages", str(self.count)] if self.count is not None else ["--duration", f"{self.seconds}s"]
         pace = ["--rate", f"{self.rate:g}"] if self.rate is not None else []
         return [
-            str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions), *ends, *pace,
-            "--size", str(self.octets), "--per-connection", "all" if self.reuse else "1",
+            str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
+            *ends, *pace, "--size", str(self.octets), "--per-connection", "all" if self.reuse else "1",
             "--sender", SENDER, "--recipient", RECIPIENT, "--json",
         ]  # fmt: skip
 
@@ -111,25 +111,21 @@ class Fetch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Files:
+class Files(postmark.Work):
     """`bench files`: the work that postmark does."""
-
-    work: postmark.Work
-    seconds_max: int = 900
 
     def command(self, folder="DIR"):
         """The command line."""
-        work = self.work
         return [
-            str(BINARY), "bench", "files", "--folder", str(folder), "--files", str(work.files),
-            "--transactions", str(work.transactions), "--size", f"{work.low}..{work.high}",
-            "--block", str(work.block), "--seed", str(work.seed),
+            str(BINARY), "bench", "files", "--folder", str(folder), "--files", str(self.files),
+            "--transactions", str(self.count), "--size", f"{self.low}..{self.high}", "--block", str(self.block),
+            "--seed", str(self.seed),
         ]  # fmt: skip
 
     def run(self, _port, folder):
         """Makes the pool, works on it, and removes it; timed from outside, as postmark is."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
-        return load.Done(self.work.transactions, ran.seconds, ran.cpu_seconds)
+        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
 
 
 def _summary(ran):

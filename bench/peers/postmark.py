@@ -7,7 +7,7 @@ from . import load
 _CONFIGURATION = """\
 set location {pool}
 set number {files}
-set transactions {transactions}
+set transactions {count}
 set size {low} {high}
 set read {block}
 set write {block}
@@ -19,22 +19,20 @@ quit
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is done to files, the same for all who do it."""
+    """What is done to files, and asked of all who do it."""
 
+    count: int = 1_000_000  # transactions
     files: int = 20_000
-    transactions: int = 1_000_000
     low: int = 500  # octets
     high: int = 10_000
     block: int = 512
     seed: int = 42
+    seconds_max: int = 900
 
 
 @dataclasses.dataclass(frozen=True)
-class Postmark:
-    """One run."""
-
-    work: Work
-    seconds_max: int = 900
+class Postmark(Work):
+    """It, done by postmark."""
 
     def command(self, folder="DIR"):
         """The command line."""
@@ -44,8 +42,8 @@ class Postmark:
         """Makes the pool, works on it, and removes it."""
         pool = folder / "pool"
         pool.mkdir()
-        (folder / "postmark.conf").write_text(_CONFIGURATION.format(pool=pool, **dataclasses.asdict(self.work)))
+        (folder / "postmark.conf").write_text(_CONFIGURATION.format(pool=pool, **dataclasses.asdict(self)))
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
         if complaint := ran.complaints[0]:  # it ends well whatever happens
             raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")
-        return load.Done(self.work.transactions, ran.seconds, ran.cpu_seconds)
+        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
