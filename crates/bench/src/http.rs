@@ -6,6 +6,8 @@
 mod exchange;
 mod page;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use sweep::{Step, Sweep};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A page; there may be several
-    #[arg(short, long = "target", value_name = "URL", required_unless_present = "urls")]
+    #[arg(long = "target", value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
     /// Pages: a file with a URL on each line
     #[arg(long, value_name = "FILE")]
@@ -40,7 +42,7 @@ pub struct Options {
     #[command(flatten)]
     pub load: LoadOptions,
     /// End after so many requests
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
     /// Requests over one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
@@ -93,12 +95,8 @@ fn ask(options: &Options, load: &LoadOptions) -> Result<Summary, Fault> {
         [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
         [] => return Err(Fault::Usage("there is no page to ask for".to_owned())),
     };
-    let asking = Asking {
-        pages,
-        order: options.order,
-        per_connection: options.per_connection,
-        is_checked: !options.no_check,
-    };
+    let asking =
+        Asking { pages, order: options.order, per_connection: options.per_connection, is_checked: !options.no_check };
     engine::run(Run { title, options: load, count: options.requests, told: None }, &Arc::new(asking))
 }
 
