@@ -8,6 +8,8 @@ import resource
 import subprocess
 import time
 
+_END_SECONDS_MAX = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Done:
@@ -38,8 +40,7 @@ def run(*commands, seconds_max, folder=None, statuses=(0,)):
     finally:
         for program in programs:
             if program.poll() is None:
-                program.kill()
-                program.communicate()
+                _end(program)
     seconds, cpu = time.monotonic() - begin, _children_cpu_seconds() - cpu
     for program, (output, complaint) in zip(programs, said, strict=True):
         if program.returncode not in statuses:
@@ -47,6 +48,16 @@ def run(*commands, seconds_max, folder=None, statuses=(0,)):
             raise RuntimeError(f"`{line}` ended with {program.returncode}: {complaint.strip()}\n{output.strip()}")
     outputs, complaints = zip(*said, strict=True)
     return Ran(outputs, complaints, seconds, cpu)
+
+
+def _end(program):
+    """Ends what still runs, politely first, since what watches over another program passes only that on."""
+    try:
+        program.terminate()
+        program.communicate(timeout=_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.communicate()
 
 
 def _children_cpu_seconds():

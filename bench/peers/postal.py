@@ -1,12 +1,14 @@
 """postal at a fixed rate: what it counts in a minute, once it has found its pace.
 
 postal hands its threads their work every five seconds, at most 2,048 messages at a time, and so sends no more than
-24,576 a minute, whatever it is asked for; several of them send more. It has no end of its own, and reports each minute
-of the clock as that ends: the first is no whole one, and in the second it may still be short of its rate.
+24,576 a minute, whatever it is asked for; several of them send more. It reports each minute of the clock as that ends:
+the first is no whole one, and in the second it may still be short of its rate. It has no end of its own, and does not
+always heed an interrupt, so timeout(1) kills it.
 """
 
 import dataclasses
 import math
+import signal
 import time
 
 from . import load
@@ -15,7 +17,7 @@ from .smtp import RECIPIENT, SENDER
 _MINUTE_MAX = 24_576
 _MINUTES = 3  # that have to end; the last of them counts
 _SECONDS_SPARE = 5  # until all have written the line of the minute that counts
-_INTERRUPTED = 124  # the status by which timeout(1) says that it had to stop what it ran
+_KILLED = -signal.SIGKILL  # the status of timeout(1) itself when it had to kill
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +49,9 @@ class Postal:
         now = time.time()
         end = now - now % 60 + _MINUTES * 60
         seconds = end + _SECONDS_SPARE - now
-        command = ["timeout", "--signal=INT", f"{seconds:.0f}", *self.command(port)]
-        ran = load.run(
-            *[command] * self.processes, seconds_max=seconds + 60, folder=folder, statuses=(0, _INTERRUPTED)
-        )
+        command = ["timeout", "--signal=KILL", f"{seconds:.0f}", *self.command(port)]
+        commands = [command] * self.processes
+        ran = load.run(*commands, seconds_max=seconds + 60, folder=folder, statuses=(_KILLED,))
         clock = time.strftime("%H:%M", time.localtime(end))
         return load.Done(sum(_count(output, clock) for output in ran.outputs), 60, ran.cpu_seconds)
 

@@ -63,8 +63,8 @@ POSTAL = Contest(
     (pairs.Target("mailrace", "postal", "rate", least=0.99, most=1.01),),
     (
         f"{RATE} messages a second of about 6,000 bytes; what counts are the messages of one minute.",
-        "Several postals share the rate, since one alone does not reach it. They take some minutes to find their pace, "
-        "and so there is no comparing of CPU here: theirs covers all those minutes.",
+        f"{Postal(60 * RATE).processes} postals side by side, since one alone does not reach the rate. They take minutes to "
+        "find their pace, and so there is no comparing of CPU here: theirs covers all those minutes.",
         contest.REST_NOTE,
     ),
 )
