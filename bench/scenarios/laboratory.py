@@ -64,7 +64,8 @@ POSTAL = Contest(
     (
         f"{RATE} messages a second of about 6,000 bytes; what counts are the messages of one minute.",
         f"{Postal(60 * RATE).processes} postals side by side, since one alone does not reach the rate. They take minutes to "
-        "find their pace, and so there is no comparing of CPU here: theirs covers all those minutes.",
+        "find their pace and are killed in the end, so CPU cannot be compared here: that of the sink covers all those "
+        "minutes, and their own is not known.",
         contest.REST_NOTE,
     ),
 )
