@@ -89,10 +89,8 @@ pub(super) fn measure(options: &Options) -> Result<Report, Fault> {
 
 fn make_store(options: &Options, folder: &Folder, rng: &mut Rng) -> Result<Store, Fault> {
     let PoolOptions { block, unbuffered, subfolders, sync, .. } = options.pool;
-    let calls = match unbuffered {
-        true => Calls::plain(block),
-        false => Calls::stdio(block, folder.block_bytes()?),
-    };
+    let buffer_bytes = if unbuffered { None } else { Some(folder.block_bytes()?) };
+    let calls = Calls { block_bytes: block, buffer_bytes };
     Store::make(folder.path(), subfolders, calls, sync, rng).map_err(Fault::system("making the subfolders"))
 }
 

@@ -13,7 +13,8 @@
 //! different is damage; any other refusal of the system is an error.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -26,22 +27,10 @@ use super::times::Stopwatch;
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calls {
-    /// Bytes that one call moves at the most.
-    bytes: usize,
-    /// Whether the file's state is asked for at each opening, and the end of the file before appending.
-    are_stdio: bool,
-}
-
-impl Calls {
-    /// As C's stdio makes them: in multiples of its buffer, which has the size that the file system recommends.
-    pub(crate) fn stdio(block: usize, buffer_bytes: usize) -> Calls {
-        Calls { bytes: (block / buffer_bytes).max(1) * buffer_bytes, are_stdio: true }
-    }
-
-    /// A call for each block.
-    pub(crate) fn plain(block: usize) -> Calls {
-        Calls { bytes: block, are_stdio: false }
-    }
+    /// Bytes that the program reads or writes at a time.
+    pub(crate) block_bytes: usize,
+    /// The buffer between it and the system, as C's stdio has one for each open file. Without it each block is a call.
+    pub(crate) buffer_bytes: Option<usize>,
 }
 
 /// The files, and what was measured on them.
@@ -51,7 +40,7 @@ pub(crate) struct Store {
     calls: Calls,
     sync: Sync,
     content: Content,
-    buffer: Vec<u8>,
+    block: Vec<u8>,
     pub(crate) seen: Seen,
 }
 
@@ -113,8 +102,8 @@ impl Store {
             subfolders: paths.into_iter().map(open).collect::<io::Result<_>>()?,
             calls,
             sync,
-            content: Content::new(calls.bytes, rng),
-            buffer: vec![0; calls.bytes],
+            content: Content::new(calls.block_bytes, rng),
+            block: vec![0; calls.block_bytes],
             seen: Seen::nothing(),
         })
     }
@@ -155,13 +144,20 @@ impl Store {
     fn read(&mut self, path: &Path, file: Entry) -> io::Result<()> {
         let mut handle = File::open(path)?;
         self.expect_size(&handle, file, file.size)?;
+        match self.calls.buffer_bytes {
+            Some(bytes) => self.read_blocks(&mut BufReader::with_capacity(bytes, handle), file),
+            None => self.read_blocks(&mut handle, file),
+        }
+    }
+
+    fn read_blocks(&mut self, from: &mut impl Read, file: Entry) -> io::Result<()> {
         let mut place = 0;
         while place < file.size {
-            // As stdio: the last buffer is asked for whole, so that bytes beyond the end would show.
-            let count = handle.read(&mut self.buffer)?;
+            // The last block is asked for whole, so that bytes beyond the end would show.
+            let count = from.read(&mut self.block)?;
             let is_right = count > 0
                 && count as u64 <= file.size - place
-                && self.buffer[..count] == *self.content.slice(file.number, place, count);
+                && self.block[..count] == *self.content.slice(file.number, place, count);
             if !is_right {
                 return self.damaged(file, "does not read as it was written");
             }
@@ -173,7 +169,7 @@ impl Store {
 
     fn append(&mut self, path: &Path, file: Entry, added: u64) -> io::Result<()> {
         let mut handle = OpenOptions::new().append(true).open(path)?;
-        if self.calls.are_stdio && handle.seek(SeekFrom::End(0))? != file.size {
+        if self.calls.buffer_bytes.is_some() && handle.seek(SeekFrom::End(0))? != file.size {
             self.damaged(file, "does not end where it was left")?;
         }
         self.expect_size(&handle, file, file.size)?;
@@ -186,11 +182,10 @@ impl Store {
     }
 
     fn write(&mut self, mut handle: &File, file: Entry, from: u64, length: u64) -> io::Result<()> {
-        let mut place = from;
-        while place < from + length {
-            let count = (from + length - place).min(self.calls.bytes as u64);
-            handle.write_all(self.content.slice(file.number, place, count as usize))?;
-            place += count;
+        let places = from..from + length;
+        match self.calls.buffer_bytes {
+            Some(bytes) => self.write_blocks(&mut BufWriter::with_capacity(bytes, handle), file, places)?,
+            None => self.write_blocks(&mut handle, file, places)?,
         }
         self.seen.written_bytes += length;
         if self.sync != Sync::None {
@@ -199,9 +194,17 @@ impl Store {
         Ok(())
     }
 
+    fn write_blocks(&self, to: &mut impl Write, file: Entry, places: Range<u64>) -> io::Result<()> {
+        for place in places.clone().step_by(self.calls.block_bytes) {
+            let count = (places.end - place).min(self.calls.block_bytes as u64) as usize;
+            to.write_all(self.content.slice(file.number, place, count))?;
+        }
+        to.flush()
+    }
+
     /// Stdio asks for a file's state to learn the size of its buffer; we use the answer to learn the size of the file.
     fn expect_size(&mut self, handle: &File, file: Entry, size: u64) -> io::Result<()> {
-        if self.calls.are_stdio && rustix::fs::fstat(handle)?.st_size as u64 != size {
+        if self.calls.buffer_bytes.is_some() && rustix::fs::fstat(handle)?.st_size as u64 != size {
             return self.damaged(file, "has another size than it was given");
         }
         Ok(())
@@ -236,6 +239,9 @@ impl Store {
 mod tests {
     use super::*;
 
+    const PLAIN: Calls = Calls { block_bytes: 512, buffer_bytes: None };
+    const STDIO: Calls = Calls { block_bytes: 512, buffer_bytes: Some(4096) };
+
     const FILE: Entry = Entry { number: 1, subfolder: 0, size: 10_000 };
     const GROWN: Entry = Entry { size: 15_000, ..FILE };
 
@@ -249,7 +255,7 @@ mod tests {
 
     fn damage_after(harm: impl Fn(&Path)) -> bool {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = store(folder.path(), Calls::plain(512), Sync::None);
+        let mut store = store(folder.path(), PLAIN, Sync::None);
         harm(&folder.path().join("s0/1"));
         store.perform(Act::Read(GROWN)).unwrap();
         !store.seen.damage.is_none()
@@ -257,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_file_reads_as_it_was_created_and_appended_to_by_either_kind_of_calls() {
-        for calls in [Calls::plain(512), Calls::stdio(512, 4096), Calls::stdio(20_000, 4096)] {
+        for calls in [PLAIN, STDIO, Calls { block_bytes: 20_000, ..STDIO }] {
             let folder = tempfile::tempdir().unwrap();
             let mut store = store(folder.path(), calls, Sync::None);
             store.perform(Act::Read(GROWN)).unwrap();
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn stdio_sees_another_size_before_it_writes() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = store(folder.path(), Calls::stdio(512, 4096), Sync::None);
+        let mut store = store(folder.path(), STDIO, Sync::None);
         store.perform(Act::Append(FILE, 1)).unwrap();
         assert!(!store.seen.damage.is_none());
     }
@@ -300,7 +306,7 @@ mod tests {
     fn syncs_are_made_as_asked() {
         for (sync, expected) in [(Sync::None, 0), (Sync::File, 2), (Sync::Folder, 4)] {
             let folder = tempfile::tempdir().unwrap();
-            let mut store = store(folder.path(), Calls::plain(512), sync);
+            let mut store = store(folder.path(), PLAIN, sync);
             store.perform(Act::Delete(GROWN)).unwrap();
             assert_eq!(store.seen.syncs.count(), expected, "{sync:?}");
         }
@@ -309,7 +315,7 @@ mod tests {
     #[test]
     fn what_the_system_refuses_is_an_error_that_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = store(folder.path(), Calls::plain(512), Sync::None);
+        let mut store = store(folder.path(), PLAIN, Sync::None);
         let error = store.perform(Act::Create(FILE)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert!(error.to_string().contains("s0/1"), "{error}");
