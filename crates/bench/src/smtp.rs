@@ -21,7 +21,7 @@ use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Config, Credentials, Timeouts, Tls, Word};
 
 use crate::engine::{self, Load, Run, Worker};
-use crate::options::LoadOptions;
+use crate::options::{LoadOptions, share};
 use crate::report::{self, Verdict};
 use crate::stamp::RunId;
 use crate::target::Target;
@@ -77,7 +77,7 @@ pub struct Sending {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub recipients: u32,
     /// From whom, as --recipient; <> is the null sender
-    #[arg(long, value_name = "PATTERN", default_value = "sender{}@bench.test")]
+    #[arg(long, value_name = "PATTERN", default_value = "sender@bench.test")]
     pub sender: Vec<Sender>,
     /// Messages over one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
@@ -156,12 +156,6 @@ impl FromStr for Sender {
     fn from_str(text: &str) -> Result<Sender, String> {
         if text == "<>" { Ok(Sender::Null) } else { text.parse().map(Sender::Pattern) }
     }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
-    let share = percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent: f64| percent / 100.0);
-    share.ok_or_else(|| "expected 0% to 100%".to_owned())
 }
 
 fn credentials(text: &str) -> Result<Credentials, String> {

@@ -128,7 +128,11 @@ impl Wire {
 
     fn poll_send(&mut self, pieces: &[IoSlice<'_>], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let sent = match &mut self.stream {
-            Stream::Plain(stream) => ready!(Pin::new(stream).poll_write_vectored(context, pieces))?,
+            Stream::Plain(stream) => match only_piece(pieces) {
+                // Nearly all that is sent is one command, for which the kernel has a shorter way.
+                Some(piece) => ready!(Pin::new(stream).poll_write(context, piece))?,
+                None => ready!(Pin::new(stream).poll_write_vectored(context, pieces))?,
+            },
             Stream::Secure(stream) => {
                 let taken = ready!(Pin::new(&mut *stream).poll_write_vectored(context, pieces))?;
                 // What TLS has taken is only on its way once it is flushed; what is not goes with the next piece.
@@ -161,6 +165,12 @@ impl Wire {
             self.timer.as_mut().reset(deadline);
         }
     }
+}
+
+/// The piece that is not empty, if there is just one.
+fn only_piece<'a>(pieces: &'a [IoSlice<'_>]) -> Option<&'a [u8]> {
+    let mut filled = pieces.iter().filter(|piece| !piece.is_empty());
+    filled.next().filter(|_| filled.next().is_none()).map(|piece| &piece[..])
 }
 
 fn timed_out() -> io::Error {

@@ -110,20 +110,27 @@ impl Letters {
         filler: &Arc<[u8]>,
         octets: usize,
     ) -> Letter {
-        use std::io::Write as _;
         let name = format!("{} {sequence:020}\r\n", self.run);
         let name = if octets >= name.len() + 2 { name.as_str() } else { "" };
         let (text, tail) = text_and_tail(octets - name.len());
         let mut head = Vec::with_capacity(512);
         Stamp::new(self.run, sequence, [name.as_bytes(), &filler[..text], tail]).write(&mut head);
-        // Writing to a Vec cannot fail.
-        let _ = write!(
-            head,
-            "From: <{}>\r\nTo: <{recipient}>\r\nSubject: message {sequence}\r\nMessage-ID: <{}.{sequence}@bench.invalid>\r\n\
-             \r\n{name}",
-            sender.map_or("", Address::as_str),
-            self.run,
-        );
+        let sender = sender.map_or("", Address::as_str);
+        let id = format!("{}.{sequence}", self.run);
+        for text in [
+            "From: <",
+            sender,
+            ">\r\nTo: <",
+            recipient.as_str(),
+            ">\r\nSubject: message ",
+            &id,
+            "\r\nMessage-ID: <",
+            &id,
+            "@bench.invalid>\r\n\r\n",
+            name,
+        ] {
+            head.extend_from_slice(text.as_bytes());
+        }
         let piece = Piece(filler.clone(), 0..text);
         Letter { head, plain: piece.clone(), stuffed: piece, tail, dot_lines: 0, eight_bit: false }
     }
