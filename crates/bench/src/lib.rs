@@ -16,6 +16,7 @@ pub mod meanwhile;
 mod options;
 mod order;
 mod pace;
+pub mod pop3;
 mod report;
 pub mod sink;
 pub mod smtp;

@@ -54,6 +54,13 @@ pub(crate) fn octets(text: &str) -> Result<u64, String> {
     plain.or_else(|| units::size(text)).ok_or_else(|| "expected a number of bytes: 6000, 64KiB, 10MB".into())
 }
 
+/// `0%` to `100%`, as 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+    let share = percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent: f64| percent / 100.0);
+    share.ok_or_else(|| "expected 0% to 100%".to_owned())
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     number.ok_or_else(|| "expected a number above 0".into())

@@ -77,8 +77,13 @@ impl Command<'_> {
         }
     }
 
+    /// Whether it can be said at all: it fits in a line, and is one.
+    pub fn check(&self) -> Result<(), Unsayable> {
+        self.write(&mut Vec::new())
+    }
+
     /// Appends its line.
-    pub(super) fn write(self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
+    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
         match self {
             Command::User(argument) | Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
             Command::Retr(number) | Command::Dele(number) => write_line(out, &[self.verb(), " ", &number.to_string()]),

@@ -1,0 +1,155 @@
+//! `bench pop3`: people who read their mail. A ticket is a session with one mailbox: connect, log in, ask what there is,
+//! fetch messages, delete messages, leave. Each message that bears a stamp is held against it, so a server that gives out
+//! damaged mail is found out while it is measured. A session counts as done when the server has answered QUIT.
+
+mod accounts;
+mod session;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::dial::dial;
+use crate::engine::{self, Load, Run, Worker};
+use crate::options::share;
+use crate::order::Order;
+use crate::report::{self, Verdict};
+use crate::tally::likeness;
+use crate::{Fault, LoadOptions, Summary, Target};
+
+use session::{Session, Trouble};
+
+pub use accounts::Mailboxes;
+pub(crate) use accounts::{Account, Accounts};
+pub(crate) use walk::walk;
+
+const PHASES: &[&str] = &["connect", "banner", "login", "list", "retr", "dele", "quit"];
+const CONNECT: usize = 0;
+const BANNER: usize = 1;
+const LOGIN: usize = 2;
+const LIST: usize = 3;
+const RETR: usize = 4;
+const DELE: usize = 5;
+const QUIT: usize = 6;
+
+/// POP3's part of the command line.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Where to read; connections take turns where there are several
+    #[arg(long = "target", value_name = "HOST:PORT", required = true)]
+    pub targets: Vec<String>,
+    /// What to read.
+    #[command(flatten)]
+    pub mailboxes: Mailboxes,
+    /// In which order mailboxes are read
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
+    pub order: Order,
+    /// How much of it.
+    #[command(flatten)]
+    pub load: LoadOptions,
+    /// End after so many sessions
+    #[arg(long, value_name = "N")]
+    pub sessions: Option<u64>,
+    /// The share of messages that are fetched
+    #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = share)]
+    pub retrieve: f64,
+    /// The share of messages that are deleted
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = share)]
+    pub delete: f64,
+}
+
+/// Reads until the end that was asked for, and prints the summary.
+pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    let summary = read(options)?;
+    report::print(&summary, options.load.json)?;
+    Ok(summary.verdict())
+}
+
+fn read(options: &Options) -> Result<Summary, Fault> {
+    let targets = options.targets.iter().map(|name| Target::resolve(name, &options.load.ownership));
+    let reading = Reading {
+        targets: targets.collect::<Result<_, _>>()?,
+        accounts: Accounts::of(&options.mailboxes)?,
+        order: options.order,
+        retrieve_share: options.retrieve,
+        delete_share: options.delete,
+    };
+    let title = format!("pop3 {}", options.targets.join(" "));
+    engine::run(Run { title, options: &options.load, count: options.sessions, told: None }, &Arc::new(reading))
+}
+
+/// What all connections share.
+struct Reading {
+    targets: Vec<Target>,
+    accounts: Accounts,
+    order: Order,
+    retrieve_share: f64,
+    delete_share: f64,
+}
+
+impl Load for Reading {
+    const PHASES: &'static [&'static str] = PHASES;
+    const UNIT: &'static str = "sessions";
+    const PART: &'static str = "messages";
+
+    async fn carry(self: Arc<Self>, mut worker: Worker) {
+        while let Some(ticket) = worker.next().await {
+            let account = self.accounts.account(self.order.choose(ticket, &mut worker.random, self.accounts.len()));
+            let outcome = self.visit(&mut worker, &account).await;
+            let now = Instant::now();
+            let mut tally = worker.tally();
+            match outcome {
+                Ok(()) => tally.done(ticket.due, now),
+                Err(text) => {
+                    tally.error(text);
+                    tally.failed(now);
+                }
+            }
+        }
+    }
+}
+
+impl Reading {
+    /// One session. After a refusal it is not ended by QUIT, so that no deletion is made good by half a session. The
+    /// error is for the list of errors.
+    async fn visit(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
+        let target = &self.targets[worker.number % self.targets.len()];
+        let mut session = Session::new(dial(target.address, worker, CONNECT).await?, worker.timeout);
+        self.read(worker, &mut session, account).await.map_err(|trouble| match trouble {
+            Trouble::Refused(text) => likeness(&text),
+            Trouble::Broken(text) => text,
+        })
+    }
+
+    async fn read(&self, worker: &mut Worker, session: &mut Session, account: &Account) -> Result<(), Trouble> {
+        timed(worker, BANNER, session.banner()).await?;
+        timed(worker, LOGIN, session.log_in(account)).await?;
+        let messages = timed(worker, LIST, session.list()).await?;
+        for number in 1..=messages {
+            if worker.random.f64() < self.retrieve_share {
+                let message = timed(worker, RETR, session.retrieve(number)).await?;
+                let mut tally = worker.tally();
+                tally.counts.parts += 1;
+                tally.counts.octets += message.octets;
+                if message.seen.is_some_and(|seen| !seen.sound) {
+                    tally.error("a message is damaged".to_owned());
+                }
+            }
+            if worker.random.f64() < self.delete_share {
+                timed(worker, DELE, session.delete(number)).await?;
+            }
+        }
+        timed(worker, QUIT, session.quit()).await
+    }
+}
+
+/// Does a step and notes how long it took.
+async fn timed<T>(worker: &Worker, phase: usize, step: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let begun = Instant::now();
+    let outcome = step.await?;
+    worker.tally().phase(phase, begun.elapsed());
+    Ok(outcome)
+}
