@@ -1,23 +1,27 @@
 //! `bench verify`: what arrived is held against the ledger of what was answered 250.
 //!
-//! Copies are looked for in a tree of Maildirs or in the record of a sink, as often as `--wait` allows while some are
+//! Copies are looked for in a tree of Maildirs, by POP3 or in the record of a sink, as often as `--wait` allows while some are
 //! missing, each time from the start. Lost, doubled and damaged ones make the verdict bad. What cannot be read at all
 //! is a fault: a proof with holes is none.
 
 mod held;
 mod holding;
 mod maildir;
+mod post_office;
 mod record;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::options::span;
-use crate::{Acknowledged, Fault, Verdict, report};
+use crate::pop3::{Accounts, Mailboxes};
+use crate::{Acknowledged, Fault, Ownership, Target, Verdict, report};
 
 pub(crate) use held::Held;
 pub(crate) use holding::{Found, Holding, Place, Places};
+pub(crate) use post_office::PostOffice;
 pub(crate) use record::write_line as write_record_line;
 
 /// The least time between two looks; a look that takes longer is followed by a rest of its own length.
@@ -32,6 +36,12 @@ pub struct Options {
     /// Where what arrived is
     #[command(flatten)]
     pub whereabouts: Whereabouts,
+    /// Whose mailboxes POP3 is to read.
+    #[command(flatten)]
+    pub mailboxes: Mailboxes,
+    /// Whose the POP3 server is.
+    #[command(flatten)]
+    pub ownership: Ownership,
     /// Look again for so long while something is missing, for it may be on its way
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait: Option<Duration>,
@@ -47,6 +57,9 @@ pub struct Whereabouts {
     /// A tree of Maildirs, of any depth
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
+    /// A POP3 server, whose mailboxes --user or --users-file names
+    #[arg(long, value_name = "HOST:PORT")]
+    pub pop3: Option<String>,
     /// What `bench sink --record` wrote
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -55,7 +68,7 @@ pub struct Whereabouts {
 /// Holds what arrived against the ledger, and prints what came of it.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let acknowledged = Acknowledged::read(&options.ledger)?;
-    let copies = Copies::of(&options.whereabouts)?;
+    let copies = Copies::of(options)?;
     let held = held_in_time(&acknowledged, &copies, options.wait.unwrap_or_default())?;
     report::print(&held, options.json)?;
     Ok(held.verdict())
@@ -66,22 +79,28 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
 pub(crate) enum Copies {
     /// A tree of Maildirs.
     Maildirs(PathBuf),
+    /// Mailboxes that a POP3 server gives out.
+    PostOffice(PostOffice),
     /// The record of a sink.
     Record(PathBuf),
 }
 
 impl Copies {
-    fn of(whereabouts: &Whereabouts) -> Result<Copies, Fault> {
-        match whereabouts {
-            Whereabouts { maildir: Some(root), record: None } => Ok(Copies::Maildirs(root.clone())),
-            Whereabouts { record: Some(file), maildir: None } => Ok(Copies::Record(file.clone())),
-            _ => Err(Fault::Usage("either --maildir or --record says where to look".into())),
+    fn of(options: &Options) -> Result<Copies, Fault> {
+        match &options.whereabouts {
+            Whereabouts { maildir: Some(root), pop3: None, record: None } => Ok(Copies::Maildirs(root.clone())),
+            Whereabouts { pop3: Some(target), maildir: None, record: None } => {
+                let target = Target::resolve(target, &options.ownership)?;
+                Ok(Copies::PostOffice(PostOffice { target, accounts: Arc::new(Accounts::of(&options.mailboxes)?) }))
+            }
+            Whereabouts { record: Some(file), maildir: None, pop3: None } => Ok(Copies::Record(file.clone())),
+            _ => Err(Fault::Usage("one of --maildir, --pop3 and --record says where to look".into())),
         }
     }
 
     fn places(&self) -> Places {
         match self {
-            Copies::Maildirs(_) => Places::Mailboxes,
+            Copies::Maildirs(_) | Copies::PostOffice(_) => Places::Mailboxes,
             Copies::Record(_) => Places::Recipients,
         }
     }
@@ -89,6 +108,7 @@ impl Copies {
     fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault> {
         match self {
             Copies::Maildirs(root) => maildir::look(root, holding),
+            Copies::PostOffice(office) => office.look(holding),
             Copies::Record(file) => record::look(file, holding),
         }
     }
