@@ -13,15 +13,16 @@ mod size;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use mail::Address;
 use net::{Stop, Trust};
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Config, Credentials, Timeouts, Tls, Word};
+use tokio::time::Instant;
 
 use crate::engine::{self, Load, Run, Worker};
 use crate::options::{LoadOptions, share};
+use crate::pace::Ticket;
 use crate::report::{self, Verdict};
 use crate::stamp::RunId;
 use crate::target::Target;
@@ -34,9 +35,6 @@ use letter::Letters;
 
 pub use addresses::Pattern;
 pub use size::Sizes;
-
-/// How long a connection waits before it is tried again, when it could not be made.
-const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
 /// The source's part of the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -296,7 +294,7 @@ struct Line {
 
 impl Line {
     /// Sends one message, over a fresh connection where the one that there was has ended meanwhile.
-    async fn send(&mut self, worker: &mut Worker, ticket: crate::pace::Ticket) {
+    async fn send(&mut self, worker: &mut Worker, ticket: Ticket) {
         let source = self.source.clone();
         let sender = source.sender(&mut worker.random);
         let recipients = source.recipients.draw_distinct(source.recipients_per_message, &mut worker.random);
@@ -311,7 +309,7 @@ impl Line {
             Err(trouble) => {
                 let mut tally = worker.tally();
                 tally.error(trouble.text);
-                tally.failed(tokio::time::Instant::now());
+                tally.failed(Instant::now());
             }
         }
         if self.left == 0 {
@@ -338,17 +336,13 @@ impl Line {
     async fn connect(&mut self, worker: &mut Worker) -> Result<Connection, connection::Trouble> {
         self.left = self.source.per_connection.draw(&mut worker.random);
         let config = self.source.config(&mut worker.random);
-        let opened = Connection::open(self.source.target(worker), config, || self.source.trust(), worker).await;
-        if opened.is_err() {
-            tokio::time::sleep(RECONNECT_DELAY).await;
-        }
-        opened
+        Connection::open(self.source.target(worker), config, || self.source.trust(), worker).await
     }
 
     fn count(
         &self,
         worker: &Worker,
-        ticket: crate::pace::Ticket,
+        ticket: Ticket,
         letter: &letter::Letter,
         recipients: &[Address],
         verdicts: &[client::Verdict],
@@ -367,7 +361,7 @@ impl Line {
                 tally.error(text);
             }
         }
-        let now = tokio::time::Instant::now();
+        let now = Instant::now();
         if count == 0 {
             return tally.failed(now);
         }

@@ -61,6 +61,18 @@ pub enum Command {
 pub enum BenchCommand {
     /// Send mail: as fast as the server takes it, or so much a second
     Smtp(Box<bench::smtp::Options>),
+    /// Take mail and keep none; or look at each message, or play a lame server
+    Sink(bench::sink::Options),
+    /// Hold what arrived against what was answered 250: lost, doubled, damaged
+    Verify(bench::verify::Options),
+    /// Read mailboxes by POP3
+    Pop3(Box<bench::pop3::Options>),
+    /// Fetch pages by HTTP
+    Http(Box<bench::http::Options>),
+    /// Work on files as mail systems do, or append to a log as a spool does
+    Files(bench::files::Options),
+    /// Say what one reading of a load gauge costs
+    Load(bench::gauges::Options),
 }
 
 /// What can be done with tables.

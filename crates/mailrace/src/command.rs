@@ -60,6 +60,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
 fn measure(command: &BenchCommand) -> anyhow::Result<()> {
     let verdict = match command {
         BenchCommand::Smtp(options) => bench::smtp::run(options)?,
+        BenchCommand::Sink(options) => bench::sink::run(options)?,
+        BenchCommand::Verify(options) => bench::verify::run(options)?,
+        BenchCommand::Pop3(options) => bench::pop3::run(options)?,
+        BenchCommand::Http(options) => bench::http::run(options)?,
+        BenchCommand::Files(options) => bench::files::run(options)?,
+        BenchCommand::Load(options) => bench::gauges::run(options)?,
     };
     match verdict {
         bench::Verdict::Good => Ok(()),

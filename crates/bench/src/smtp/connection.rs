@@ -12,6 +12,7 @@ use protocol::smtp::client::{Client, Closed, Config, Event, Misbehaviour, Stage,
 use tokio::time::Instant;
 
 use super::letter::Letter;
+use crate::dial::{dial, plainly};
 use crate::engine::Worker;
 use crate::tally::likeness;
 use crate::target::Target;
@@ -54,16 +55,9 @@ impl Connection {
         trust: impl Fn() -> &'a Trust,
         worker: &Worker,
     ) -> Result<Connection, Trouble> {
-        let begun = Instant::now();
-        let wire = Wire::connect(target.address, worker.local, worker.deadline()).await;
-        let wire = wire.map_err(|error| Trouble::new(format!("connect: {}", plainly(&error))))?;
-        let asked_at = Instant::now();
-        {
-            let mut tally = worker.tally();
-            tally.counts.connections += 1;
-            tally.phase(CONNECT, asked_at - begun);
-        }
-        let mut connection = Connection { wire, client: Client::new(config, steady_now()), asked_at };
+        let wire = dial(target.address, worker, CONNECT).await.map_err(Trouble::new)?;
+        let client = Client::new(config, steady_now());
+        let mut connection = Connection { wire, client, asked_at: Instant::now() };
         loop {
             match connection.next_event(worker, None).await {
                 Event::Ready => return Ok(connection),
@@ -247,9 +241,4 @@ fn name(stage: Stage) -> &'static str {
         Stage::Rset => "RSET",
         Stage::Quit => "QUIT",
     }
-}
-
-/// Without the number that the system has for it.
-fn plainly(error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::TimedOut { "no answer in time".to_owned() } else { error.kind().to_string() }
 }
