@@ -71,7 +71,7 @@ class Contest:
 class Nobody:
     """The server of loads that need none."""
 
-    port = None
+    name, port = "nobody", None
 
     def __init__(self, _folder):
         self.group = accounting.Group("nobody")
@@ -106,7 +106,7 @@ def _turn(name, side, folder, configurations):
         try:
             figures = pairs.measure(server, lambda: side.load.run(server.port, place))
             server.check_kept(figures.messages)
-            configurations[name] = server.configuration()
+            configurations[server.name] = server.configuration()
         finally:
             server.stop()
         return figures

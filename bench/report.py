@@ -9,6 +9,7 @@ import json
 import pathlib
 
 from pairs import NOUNS, median
+from peers.mailrace import ROOT
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
@@ -23,7 +24,7 @@ class Report:
     folder: pathlib.Path  # of the run; written as $DIR
     commands: dict  # side to command lines
     notes: list
-    configurations: dict = dataclasses.field(default_factory=dict)  # side to the text of its configuration
+    configurations: dict = dataclasses.field(default_factory=dict)  # server to the text of its configuration
     rounds: list = dataclasses.field(default_factory=list)
     targets: list = dataclasses.field(default_factory=list)
     checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
@@ -66,9 +67,9 @@ class Report:
         yield "\n## Commands\n\n```"
         yield from (f"{side}: {line}" for side, lines in self.commands.items() for line in lines)
         yield "```"
-        for side, text in self.configurations.items():
+        for server, text in self.configurations.items():
             if text:
-                yield f"\n## Configuration of {side}\n\n```\n{text.strip()}\n```"
+                yield f"\n## Configuration of {server}\n\n```\n{text.strip()}\n```"
         if self.notes:
             yield "\n## Notes\n"
             yield from (f"- {note}" for note in self.notes)
@@ -102,4 +103,4 @@ class Report:
             yield f"| median | {side} | | {rate:,.0f} | {cpu:.4f} | {load:.4f} | | |"
 
     def _clean(self, text):
-        return text.replace(str(self.folder), "$DIR")
+        return text.replace(str(self.folder), "$DIR").replace(f"{ROOT}/", "")
