@@ -10,6 +10,8 @@ mod house;
 mod rule;
 mod summary;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, Write as _};

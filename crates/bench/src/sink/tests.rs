@@ -1,0 +1,296 @@
+//! A real sink on a port of its own, and clients that play their part line by line.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use clap::Parser as _;
+
+use super::*;
+use crate::verify::Places;
+use crate::{RunId, Stamp};
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn options(arguments: &[&str]) -> Options {
+    let line = ["sink", "--listen", "127.0.0.1:0"].iter().chain(arguments);
+    Line::try_parse_from(line).unwrap().options
+}
+
+fn sink(arguments: &[&str]) -> Sink {
+    Sink::open(&options(arguments)).unwrap()
+}
+
+fn sink_with_rule(rule: &str) -> Sink {
+    sink(&["--rule", rule])
+}
+
+/// Long enough for any machine; only failing tests take it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(sink: &Sink) -> Client {
+        let stream = TcpStream::connect(sink.addresses()[0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn greeted(sink: &Sink) -> Client {
+        let mut client = Client::connect(sink);
+        assert_eq!(client.reply(), 220);
+        assert_eq!(client.say("HELO client.test"), 250);
+        client
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn say(&mut self, line: &str) -> u16 {
+        self.write(format!("{line}\r\n").as_bytes());
+        self.reply()
+    }
+
+    /// The code of the next reply; 0 where the connection ended.
+    fn reply(&mut self) -> u16 {
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            match line.as_bytes() {
+                [] => return 0,
+                [_, _, _, b'-', ..] => {}
+                _ => return line[..3].parse().unwrap(),
+            }
+        }
+    }
+
+    /// All that comes until the connection ends.
+    fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest).unwrap();
+        rest
+    }
+
+    /// The codes of a whole transaction, up to the first refusal.
+    fn send(&mut self, recipients: &[&str], message: &[u8]) -> Vec<u16> {
+        let mut lines = vec!["MAIL FROM:<sender@client.test>".to_owned()];
+        lines.extend(recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}>")));
+        lines.push("DATA".into());
+        let mut codes = Vec::new();
+        for line in lines {
+            codes.push(self.say(&line));
+            if codes.last().is_some_and(|&code| !(200..400).contains(&code)) {
+                return codes;
+            }
+        }
+        self.write(message);
+        codes.push(self.say("."));
+        codes
+    }
+}
+
+fn message(sequence: u64, body: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    Stamp::new(RunId(1), sequence, [b"Hello.\r\n".as_slice()]).write(&mut message);
+    message.extend_from_slice(format!("\r\n{body}\r\n").as_bytes());
+    message
+}
+
+const ACCEPTED: [u16; 4] = [250, 250, 354, 250];
+
+#[test]
+fn a_sink_forgets_and_counts() {
+    let sink = sink(&["--threads", "2"]);
+    let mut clients = [Client::greeted(&sink), Client::greeted(&sink)];
+    for client in &mut clients {
+        assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
+        assert_eq!(client.send(&["a@x.test", "b@Y.test"], b"Hello.\r\n"), [250, 250, 250, 354, 250]);
+        assert_eq!(client.say("QUIT"), 221);
+    }
+    let Received { tally, guests_peak, verified } = sink.close().unwrap();
+    assert_eq!((tally.messages, tally.recipients, tally.octets), (4, 6, 32));
+    assert_eq!((tally.connections, guests_peak, verified), (2, 2, false));
+    assert_eq!((tally.domains.named["x.test"], tally.domains.named["y.test"]), (4, 2));
+    assert!(tally.copies.stamped.is_empty());
+}
+
+#[test]
+fn a_sink_that_verifies_tells_sound_from_damaged_doubled_and_foreign() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let sink = sink(&["--verify", "--record", record.to_str().unwrap()]);
+    let mut client = Client::greeted(&sink);
+    for (sequence, body) in [(0, "Hello."), (1, "Hallo."), (2, "Hello."), (2, "Hello.")] {
+        assert_eq!(client.send(&["a@x.test"], &message(sequence, body)), ACCEPTED);
+    }
+    client.send(&["a@x.test"], b"Subject: foreign\r\n\r\n");
+    let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n1\ta@x.test\n2\ta@x.test\n3\ta@x.test\n".into()).unwrap();
+    let mut holding = Holding::new(&acknowledged, Places::Recipients);
+    sink.tell(&mut holding);
+    assert!(!holding.is_complete());
+    let received = sink.close().unwrap();
+    let machine = || Meanwhile::begin(None).end();
+    let alone = Summary::of(&received, &[], None, machine());
+    assert!(alone.to_string().contains("\n3 sound, 1 damaged, 1 doubled, 1 foreign\n"), "{alone}");
+    assert_eq!(alone.verdict(), Verdict::Bad);
+    let held = Summary::of(&received, &[], Some(&acknowledged), machine());
+    let json = serde_json::to_value(&held).unwrap();
+    assert_eq!(json["held"]["lost"], 1);
+    assert_eq!(json["held"]["examples"]["lost"][0]["sequence"], 3);
+    let record = std::fs::read_to_string(record).unwrap();
+    let lines: Vec<&str> = record.lines().collect();
+    assert_eq!(lines[1], "0000000000000001 1 damaged a@x.test");
+    assert_eq!((lines.len(), lines[4]), (5, "- - foreign a@x.test"));
+}
+
+#[test]
+fn lmtp_has_a_reply_for_each_recipient() {
+    let sink = sink(&["--lmtp"]);
+    let mut client = Client::connect(&sink);
+    assert_eq!((client.reply(), client.say("LHLO client.test")), (220, 250));
+    assert_eq!(client.send(&["a@x.test", "b@x.test"], b"Hello.\r\n"), [250, 250, 250, 354, 250]);
+    assert_eq!(client.reply(), 250);
+    assert_eq!(sink.close().unwrap().tally.recipients, 2);
+}
+
+#[test]
+fn it_ends_after_as_many_messages_as_are_wanted_and_the_last_one_has_its_answer() {
+    let sink = sink(&["--messages", "2"]);
+    let mut client = Client::greeted(&sink);
+    let sending = std::thread::spawn(move || {
+        assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
+        assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
+        assert_eq!(client.reply(), 421);
+    });
+    sink.wait(None).unwrap();
+    assert_eq!(sink.close().unwrap().tally.messages, 2);
+    sending.join().unwrap();
+}
+
+#[test]
+fn a_sink_does_not_hang_up_on_a_client_that_brings_no_mail() {
+    let sink = sink(&["--recipients-max", "1"]);
+    let mut client = Client::greeted(&sink);
+    for _ in 0..300 {
+        assert_eq!((client.say("NOOP"), client.say("nonsense")), (250, 500));
+    }
+    assert_eq!(client.send(&["a@x.test", "b@x.test"], b""), [250, 250, 452]);
+    drop(sink.close().unwrap());
+}
+
+#[test]
+fn rules_refuse_at_their_stage_and_only_whom_they_name() {
+    for (rule, codes) in [
+        ("lame.test reject 550 no", &[250, 550][..]),
+        ("lame.test data defer", &[250, 250, 451]),
+        ("lame.test message reject 554 no", &[250, 250, 354, 554]),
+    ] {
+        let sink = sink_with_rule(rule);
+        let mut client = Client::greeted(&sink);
+        assert_eq!(client.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED, "{rule}");
+        assert_eq!(client.send(&["a@Lame.test"], b"Hello.\r\n"), codes, "{rule}");
+        assert_eq!(client.say("RSET"), 250);
+        assert_eq!(client.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED, "{rule}");
+        let tally = sink.close().unwrap().tally;
+        assert_eq!((tally.messages, &tally.met[..]), (2, &[1][..]), "{rule}");
+    }
+    let sink = sink_with_rule("* mail defer 452 full");
+    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b""), [452]);
+}
+
+#[test]
+fn who_is_refused_before_the_first_question_is_hung_up_on() {
+    let sink = sink_with_rule("* defer 421 later");
+    let mut client = Client::connect(&sink);
+    assert_eq!(client.rest(), b"421 4.7.1 later\r\n");
+    let sink = sink_with_rule("* helo reject 554 no");
+    let mut client = Client::connect(&sink);
+    assert_eq!((client.reply(), client.say("EHLO client.test"), client.reply()), (220, 554, 0));
+}
+
+#[test]
+fn a_rule_drops_without_a_word_and_another_answers_garbage() {
+    let sink = sink_with_rule("* data drop");
+    let mut client = Client::greeted(&sink);
+    assert_eq!(client.send(&["a@x.test"], b""), [250, 250, 0]);
+    let sink = sink_with_rule("* garbage");
+    let garbage = Client::connect(&sink).rest();
+    assert!(garbage.len() > 100 && garbage.ends_with(b"\r\n"));
+    assert!(!garbage.iter().any(u8::is_ascii_alphanumeric));
+}
+
+#[test]
+fn a_message_that_is_dropped_at_its_end_does_not_count() {
+    let sink = sink_with_rule("* message drop");
+    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), [250, 250, 354, 0]);
+    assert_eq!(sink.close().unwrap().tally.messages, 0);
+}
+
+#[test]
+fn a_delay_holds_up_whom_it_names_and_nobody_else() {
+    let sink = sink_with_rule("lame.test delay 500ms");
+    let mut lame = Client::greeted(&sink);
+    assert_eq!(lame.say("MAIL FROM:<>"), 250);
+    let asked = Instant::now();
+    lame.write(b"RCPT TO:<a@lame.test>\r\n");
+    let mut fine = Client::greeted(&sink);
+    assert_eq!(fine.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED);
+    assert_eq!(lame.reply(), 250);
+    assert!(asked.elapsed() >= Duration::from_millis(500));
+}
+
+#[test]
+fn who_is_read_slowly_cannot_send_faster() {
+    const OCTETS: usize = 40_000;
+    let sink = sink_with_rule("* slow 80kB/s");
+    let mut client = Client::greeted(&sink);
+    let begun = Instant::now();
+    let body = "0123456789012345678901234567890123456\r\n".repeat(OCTETS / 39);
+    assert_eq!(client.send(&["a@x.test"], body.as_bytes()), ACCEPTED);
+    assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_stall_silences_the_whole_sink_for_its_time() {
+    let sink = sink_with_rule("* stall 400ms every 1s");
+    let mut client = Client::greeted(&sink);
+    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    let mut answers = 0;
+    while begun.elapsed() < Duration::from_millis(2500) {
+        let asked = Instant::now();
+        assert_eq!(client.say("NOOP"), 250);
+        slowest = slowest.max(asked.elapsed());
+        answers += 1;
+    }
+    assert!(slowest >= Duration::from_millis(390), "{slowest:?}");
+    assert!(answers > 10, "it answers between the stalls: {answers}");
+}
+
+#[test]
+fn what_a_share_meets_depends_on_the_seed_alone() {
+    let met = |seed: &str| {
+        let sink = sink(&["--seed", seed, "--rule", "50% mail defer"]);
+        (0..20).map(|_| Client::greeted(&sink).say("MAIL FROM:<>")).collect::<Vec<u16>>()
+    };
+    let first = met("7");
+    assert_eq!(first, met("7"));
+    assert!(first.contains(&250) && first.contains(&451));
+    assert_ne!(first, met("8"));
+}
+
+#[test]
+fn an_idle_connection_is_let_be_and_costs_little() {
+    let sink = sink(&[]);
+    let clients: Vec<Client> = (0..200).map(|_| Client::greeted(&sink)).collect();
+    assert_eq!(sink.house.guests_peak(), 200);
+    assert!(size_of::<Guest>() < 1024, "{}", size_of::<Guest>());
+    drop(clients);
+    drop(sink.close().unwrap());
+}
