@@ -174,7 +174,7 @@ impl fmt::Display for Report {
         let how = if self.overwrite { "written over in" } else { "appended to" };
         write!(f, "{} records of {} bytes, {how} a log in {}, ", self.records, self.record_bytes, self.folder)?;
         writeln!(f, "synced in batches of {} bytes", self.batch_bytes)?;
-        writeln!(f, "  {:.0} syncs/s, {:.0} records/s, ", self.syncs_per_second, self.records_per_second)?;
+        writeln!(f, "  {:.0} syncs/s, {:.0} records/s", self.syncs_per_second, self.records_per_second)?;
         writeln!(f, "  {:.1} MB in {:.2} s ({:.1} MB/s)", self.written_mb, self.seconds, self.written_mb_per_second)?;
         writeln!(f, "  operation {}", Times::HEADER)?;
         writeln!(f, "  write     {}", self.times.write)?;

@@ -1,5 +1,5 @@
-//! The pool's files on the disk: does one act of the plan by the calls that a C program makes with stdio, or by plain ones,
-//! and holds what it finds against what the plan says.
+//! The pool's files on the disk: does one act of the plan by the calls that a C program makes with stdio, or by plain
+//! ones, and holds what it finds against what the plan says.
 //!
 //! ```text
 //!           stdio                                         plain (--unbuffered)
