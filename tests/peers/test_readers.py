@@ -1,0 +1,185 @@
+"""Mail that the source sent and the server delivered is read by POP3, from Dovecot, and held against the ledger."""
+
+import grp
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import WAIT_SECONDS_MAX, Mailrace, folder
+from peers import accounting
+from peers.smtp import free_port
+
+_CONFIG = """\
+base_dir = {home}/run
+state_dir = {home}/state
+log_path = {home}/dovecot.log
+protocols = pop3
+listen = 127.0.0.1
+ssl = no
+disable_plaintext_auth = no
+mail_location = maildir:{maildirs}/%d/%n:INDEX={home}/index/%u
+mail_max_userip_connections = 100
+first_valid_uid = 0
+first_valid_gid = 0
+default_internal_user = {user}
+default_login_user = {user}
+default_internal_group = {group}
+default_vsz_limit = 0
+service pop3-login {{
+  chroot =
+  inet_listener pop3 {{
+    port = {port}
+  }}
+  inet_listener pop3s {{
+    port = 0
+  }}
+}}
+service anvil {{
+  chroot =
+}}
+passdb {{
+  driver = static
+  args = password=secret
+}}
+userdb {{
+  driver = static
+  args = uid={user} gid={group} home={home}/homes/%u
+}}
+"""
+
+USERS = ["user1", "user2", "user3"]
+MESSAGES = 60
+
+
+class Dovecot:
+    """A private Dovecot that gives out the server's Maildirs by POP3; every user's password is `secret`."""
+
+    def __init__(self, home, maildirs):
+        self.home, self.port = home, free_port()
+        home.mkdir()
+        owner = maildirs.stat()
+        os.chown(home, owner.st_uid, owner.st_gid)
+        user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
+        self.config = home / "dovecot.conf"
+        text = _CONFIG.format(home=home, maildirs=maildirs, port=self.port, user=user, group=group)
+        self.config.write_text(text)
+        self.group = accounting.Group("dovecot")
+        self.process = None
+
+    def start(self):
+        """Starts it and waits until it greets."""
+        program = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        argv = self.group.command([program, "-F", "-c", str(self.config)])
+        with open(self.home / "console.log", "wb") as log:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.group.watch(self.process.pid)
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not self._greets():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise AssertionError(f"Dovecot does not greet:\n{self.log()}")
+            time.sleep(0.02)
+
+    def stop(self):
+        """Ends it."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(WAIT_SECONDS_MAX)
+        self.group.end()
+
+    def log(self):
+        """What it complained of."""
+        logs = [self.home / "console.log", self.home / "dovecot.log"]
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+
+    def _greets(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                return connection.recv(100).startswith(b"+OK")
+        except OSError:
+            return False
+
+
+class Readers(unittest.TestCase):
+    def setUp(self):
+        home = folder()
+        self.addCleanup(home.cleanup)
+        self.folder = pathlib.Path(home.name)
+        self.server = Mailrace(self.folder, users=USERS)
+        self.server.start()
+        self.addCleanup(self.server.stop)
+        self.ledger = self.folder / "ledger"
+        target = ["--target", f"127.0.0.1:{self.server.port}"]
+        sent = self.bench("smtp", *target, "--users", 3, "--messages", MESSAGES, "--ledger", self.ledger)
+        self.assertEqual(sent["done"], MESSAGES)
+        self.server.wait_until_empty(WAIT_SECONDS_MAX)
+        self.dovecot = Dovecot(self.folder / "dovecot", self.server.maildirs)
+        self.addCleanup(self.dovecot.stop)
+        self.dovecot.start()
+
+    def tearDown(self):
+        self.assertNotIn("Error", self.dovecot.log())
+
+    def bench(self, *words, code=0):
+        """What the laboratory reports; it must exit with this code."""
+        command = [str(self.server.binary), "bench", *map(str, words), "--json"]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return json.loads(done.stdout)
+
+    def read(self, *words, password="secret", code=0):
+        """Reads over two connections."""
+        target = ["--target", f"127.0.0.1:{self.dovecot.port}", "--connections", 2]
+        return self.bench("pop3", *target, "--users", 3, "--password", password, *words, code=code)
+
+    def verify(self, code=0):
+        """Holds what POP3 gives out against the ledger."""
+        target = ["--pop3", f"127.0.0.1:{self.dovecot.port}", "--users", 3, "--password", "secret"]
+        return self.bench("verify", "--ledger", self.ledger, *target, code=code)
+
+    def letters(self):
+        """Every user's."""
+        folders = [self.server.maildir(user) / part for user in USERS for part in ("new", "cur")]
+        return sorted(path for place in folders for path in place.iterdir())
+
+    def test_every_message_is_read_and_found_sound(self):
+        report = self.read("--sessions", 9)
+        self.assertEqual((report["done"], report["failed"], report["errors"]), (9, 0, {}))
+        self.assertEqual(report["parts"], 3 * MESSAGES)
+        self.assertEqual(report["octets"], 3 * sum(letter.stat().st_size for letter in self.letters()))
+        held = self.verify()
+        self.assertEqual((held["messages"], held["found"], held["lost"]), (MESSAGES, MESSAGES, 0))
+
+    def test_a_damaged_a_lost_and_a_doubled_message_are_told(self):
+        damaged, lost, doubled, *_ = self.letters()
+        text = bytearray(damaged.read_bytes())
+        text[-3] ^= 1
+        damaged.write_bytes(text)
+        lost.unlink()
+        copy = doubled.with_name("1.copied.twice")
+        shutil.copy2(doubled, copy)
+        shutil.chown(copy, doubled.stat().st_uid, doubled.stat().st_gid)
+        report = self.read("--sessions", 3, code=1)
+        self.assertEqual((report["done"], report["errors"]), (3, {"a message is damaged": 1}))
+        held = self.verify(code=1)
+        self.assertEqual((held["damaged"], held["lost"], held["doubled"]), (1, 1, 1))
+
+    def test_what_readers_delete_is_gone_when_they_leave(self):
+        report = self.read("--sessions", 3, "--retrieve", "0%", "--delete", "100%")
+        self.assertEqual((report["done"], report["parts"]), (3, 0))
+        self.assertEqual(self.letters(), [])
+
+    def test_a_wrong_password_is_an_error_by_the_servers_words(self):
+        report = self.read("--sessions", 2, password="wrong", code=1)
+        self.assertEqual(report["failed"], 2)
+        self.assertEqual([text.split(":")[0] for text in report["errors"]], ["PASS"])
+
+
+if __name__ == "__main__":
+    unittest.main()
