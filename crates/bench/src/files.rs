@@ -1,9 +1,9 @@
-//! `bench files`: what a file system does with many small files, as postmark(1) asks it, or with a log that is synced in
-//! batches, as a spool asks it.
+//! `bench files`: what a file system does with many small files, as postmark(1) asks it, or with a log that is synced
+//! in batches, as a spool asks it.
 //!
-//! Works in a fresh folder inside the one that is named, and removes it. What is read is held against what was
-//! written: a file system that loses or mixes up bytes is found out, and the verdict is `Bad`. What the system refuses
-//! (a full disk, a failed sync) is a [`Fault`] and ends the run. A megabyte is 1,000,000 bytes.
+//! Works in a fresh folder inside the one that is named, and removes it. What is read is held against what was written:
+//! a file system that loses or mixes up bytes is found out, and the verdict is `Bad`. What the system refuses (a full
+//! disk, a failed sync) is a [`Fault`] and ends the run. A megabyte is 1,000,000 bytes.
 
 mod content;
 mod damage;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{RangedI64ValueParser, RangedU64ValueParser};
 use serde::Serialize;
 
 use crate::Fault;
@@ -83,7 +83,7 @@ enum Sync {
 #[command(next_help_heading = "With --pattern pool")]
 struct PoolOptions {
     /// Files at first; there may be twice as many later
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=FILES_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = count(1..=FILES_MAX))]
     files: usize,
     /// Transactions: a file read or appended to, then one created or deleted
     #[arg(long, value_name = "N", default_value_t = 500)]
@@ -104,7 +104,7 @@ struct PoolOptions {
     #[arg(long)]
     unbuffered: bool,
     /// Subfolders that the files are strewn over; 0: the folder itself
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<usize>::new().range(..=SUBFOLDERS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=SUBFOLDERS_MAX))]
     subfolders: usize,
     /// What is made durable before the next operation
     #[arg(long, value_enum, default_value_t = Sync::None)]
@@ -148,7 +148,11 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
     }
 }
 
-fn bias() -> clap::builder::RangedI64ValueParser<u8> {
+fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
+
+fn bias() -> RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(..=i64::from(BIAS_MAX))
 }
 

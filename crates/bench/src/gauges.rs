@@ -1,8 +1,8 @@
 //! `bench load`: what one reading of the load average costs, by each way there is: the system call, opening the file of
 //! /proc anew, reading one that stays open.
 //!
-//! A reading is what a program needs: three numbers, parsed. The ways take turns, round by round, so that what drifts on
-//! the machine hits all of them; each way's cost is the median of its rounds.
+//! A reading is what a program needs: three numbers, parsed. The ways take turns, round by round, so that what drifts
+//! on the machine hits all of them; each way's cost is the median of its rounds.
 
 use std::fmt;
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::io::{self, Read};
 use std::time::Instant;
 
+use clap::builder::RangedI64ValueParser;
 use load::{LoadAverage, LoadAverageSource, PROC_LOADAVG, ProcessTime};
 use serde::Serialize;
 
@@ -26,11 +27,16 @@ const TEXT_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Readings by each way
-    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..))]
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = readings())]
     readings: u32,
     /// The report as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// At least one in each round.
+fn readings() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(ROUNDS)..)
 }
 
 /// Measures and reports.

@@ -1,8 +1,8 @@
-//! What the machine did while a run went on, so that one can say what the limit was: processors, this process, the disk,
-//! pressure, load average, memory.
+//! What the machine did while a run went on, so that one can say what the limit was: processors, this process, the
+//! disk, pressure, load average, memory.
 //!
-//! [`Meanwhile::begin`] takes a first reading of all gauges and gives a [`Meter`]; [`Meter::end`] takes a second one, and
-//! what lies between is the result. A gauge that the machine lacks, or that fails on the way, is left out; no run
+//! [`Meanwhile::begin`] takes a first reading of all gauges and gives a [`Meter`]; [`Meter::end`] takes a second one,
+//! and what lies between is the result. A gauge that the machine lacks, or that fails on the way, is left out; no run
 //! fails for want of one. A megabyte is 1,000,000 bytes.
 
 use std::fmt;

@@ -1,5 +1,5 @@
-//! A file of /proc that stays open. Reading it from its start makes the kernel write it anew, so that every sample is of
-//! one moment. The buffer grows to what the file needs and stays.
+//! A file of /proc that stays open. Reading it from its start makes the kernel write it anew, so that every sample is
+//! of one moment. The buffer grows to what the file needs and stays.
 
 use std::fs::File;
 use std::io;
