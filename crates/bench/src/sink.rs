@@ -42,6 +42,14 @@ use tally::Tally;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;
+/// The name that it gives itself.
+const HOSTNAME: &str = "sink.test";
+/// Recipients of a message.
+const RECIPIENTS_MAX: usize = 100_000;
+/// Octets of a message.
+const MESSAGE_OCTETS_MAX: u64 = 1 << 30;
+/// Silence of a client, who may be one of ten thousand that only sit there.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long sessions have to end when the sink does.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether the record can still be written.
@@ -87,13 +95,13 @@ pub struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// The name that the sink gives itself
-    #[arg(long, value_name = "NAME", default_value = "sink.test")]
+    #[arg(long, value_name = "NAME", default_value = HOSTNAME)]
     pub hostname: String,
     /// Recipients of a message; beyond: 452
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = RECIPIENTS_MAX)]
     pub recipients_max: usize,
     /// Size of a message; beyond: 552
-    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = octets)]
+    #[arg(long, value_name = "BYTES", default_value_t = MESSAGE_OCTETS_MAX, value_parser = octets)]
     pub message_size_max: u64,
     /// Silence of a client; beyond: 421
     #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = span)]
@@ -101,6 +109,29 @@ pub struct Options {
     /// The summary as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+impl Options {
+    /// One that verifies what comes, for as long as it is wanted, and plays no tricks.
+    pub(crate) fn verifying(listen: SocketAddr) -> Options {
+        Options {
+            listen: vec![listen],
+            lmtp: false,
+            threads: 1,
+            verify: true,
+            ledger: None,
+            record: None,
+            messages: None,
+            duration: None,
+            rules: Vec::new(),
+            seed: 1,
+            hostname: HOSTNAME.into(),
+            recipients_max: RECIPIENTS_MAX,
+            message_size_max: MESSAGE_OCTETS_MAX,
+            idle_time_max: IDLE_TIME_MAX,
+            json: false,
+        }
+    }
 }
 
 /// Receives until the end, and prints what there was.

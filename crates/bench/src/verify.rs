@@ -74,7 +74,16 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
     Ok(held.verdict())
 }
 
-/// Where copies are looked for. Another place needs a variant, the kind of its places, and a look.
+/// Where copies can be looked for.
+pub(crate) trait Look {
+    /// What their places are.
+    fn places(&self) -> Places;
+
+    /// Finds all that there are.
+    fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault>;
+}
+
+/// Where `bench verify` looks.
 #[derive(Clone, Debug)]
 pub(crate) enum Copies {
     /// A tree of Maildirs.
@@ -97,7 +106,9 @@ impl Copies {
             _ => Err(Fault::Usage("one of --maildir, --pop3 and --record says where to look".into())),
         }
     }
+}
 
+impl Look for Copies {
     fn places(&self) -> Places {
         match self {
             Copies::Maildirs(_) | Copies::PostOffice(_) => Places::Mailboxes,
@@ -115,7 +126,7 @@ impl Copies {
 }
 
 /// Looks until nothing is missing, at the most so long, and at least once.
-pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &Copies, wait: Duration) -> Result<Held, Fault> {
+pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &impl Look, wait: Duration) -> Result<Held, Fault> {
     let begun = Instant::now();
     loop {
         let looked = Instant::now();

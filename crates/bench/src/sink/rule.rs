@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use mail::{Enhanced, Reply, units};
 
+use crate::options;
+
 /// Rules of one sink. Each has a bit in the mask of those that a transaction may meet later.
 pub(super) const RULES_MAX: usize = 64;
 
@@ -169,9 +171,7 @@ fn refusal(text: &str, class: u8, default: &'static str) -> Result<Action, Strin
 }
 
 fn share(word: &str) -> Option<Result<f64, String>> {
-    let percent: Option<f64> = word.strip_suffix('%')?.parse().ok();
-    let share = percent.map(|percent| percent / 100.0).filter(|share| (0.0..=1.0).contains(share));
-    Some(share.ok_or_else(|| format!("{word}: a share from 0% to 100% expected")))
+    word.ends_with('%').then(|| options::share(word).map_err(|why| format!("{word}: {why}")))
 }
 
 /// Everyone is `Some(None)`.
@@ -300,7 +300,7 @@ mod tests {
         for (text, why) in [
             ("", "a share (5%), a domain or * comes first"),
             ("drop", "a share (5%), a domain or * comes first"),
-            ("101% drop", "101%: a share from 0% to 100% expected"),
+            ("101% drop", "101%: expected 0% to 100%"),
             ("*", "expected delay, reject, defer, drop, garbage, slow or stall"),
             ("* explode", "explode: expected delay, reject, defer, drop, garbage, slow or stall"),
             ("* drop it", "it: nothing expected here"),
