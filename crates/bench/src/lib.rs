@@ -4,6 +4,7 @@
 //! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what people watch meanwhile goes to
 //! standard error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
 
+pub mod crash;
 mod dial;
 mod engine;
 mod fault;

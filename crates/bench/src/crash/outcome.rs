@@ -1,0 +1,83 @@
+//! What became of a server's 250s, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Options;
+use crate::verify::Held;
+use crate::{Summary, Verdict};
+
+/// The end of a trial.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    server: String,
+    seed: u64,
+    rounds: Vec<Round>,
+    ledger: PathBuf,
+    no_doubles: bool,
+    held: Held,
+}
+
+/// One load and its kill.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Round {
+    /// From the first message to the kill.
+    load_ms: u64,
+    acknowledged: u64,
+    /// Begun, and not acknowledged: by the kill, most of them.
+    failed: u64,
+    /// By what was said, and how often.
+    errors: BTreeMap<String, u64>,
+}
+
+impl Round {
+    pub(super) fn new(load: Duration, summary: &Summary) -> Round {
+        Round {
+            load_ms: u64::try_from(load.as_millis()).unwrap_or(u64::MAX),
+            acknowledged: summary.done,
+            failed: summary.failed,
+            errors: summary.errors.clone(),
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn new(options: &Options, rounds: Vec<Round>, held: Held, ledger: &Path) -> Outcome {
+        Outcome {
+            server: options.start.clone(),
+            seed: options.sending.load.seed,
+            rounds,
+            ledger: ledger.to_owned(),
+            no_doubles: options.no_doubles,
+            held,
+        }
+    }
+
+    /// Good if all is there, whole, and no more often than is allowed.
+    pub(super) fn verdict(&self) -> Verdict {
+        let doubled = if self.no_doubles { self.held.doubled } else { 0 };
+        Verdict::of(self.held.lost == 0 && self.held.damaged == 0 && doubled == 0)
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.load_ms as f64 / 1e3;
+        write!(f, "killed after {seconds:.2} s, {} acknowledged, {} failed", self.acknowledged, self.failed)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\nkilled {} times under load (seed {})\n", self.server, self.rounds.len(), self.seed)?;
+        write!(f, "{}", self.held)?;
+        match self.verdict() {
+            Verdict::Good => Ok(()),
+            Verdict::Bad => writeln!(f, "\nthe ledger is kept: {}", self.ledger.display()),
+        }
+    }
+}
