@@ -39,3 +39,8 @@ printf '6 LAST\r\nQUIT\n\nRSET\r\nBDAT 3\r\nabc\x1d' >corpus/bdat/refused
 grep -oh '<[^<>]*@[^<>]*>' ../crates/protocol/tests/transcripts/*.smtp | sort -u | tr -d '<>' | while IFS= read -r address; do
     printf '%s' "$address" >"corpus/addresses/$(printf '%s' "$address" | cksum | cut -d' ' -f1)"
 done
+mkdir -p corpus/pop3_client corpus/http_client
+printf '+OK\r\n+OK 2 99\r\n+OK\r\n1 120\r\n.\r\n+OK\r\n1 abc\r\n.\r\n+OK\r\nSubject: x\r\n\r\n..a\r\n.\r\n-ERR no\r\n+OK\r\n\x3a' \
+    >corpus/pop3_client/session
+printf 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 100 Go\r\n\r\nHTTP/1.0 200 OK\r\n\r\nx\x1e' >corpus/http_client/lengths
+printf 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nY: z\r\n\r\n\x1c' >corpus/http_client/chunks

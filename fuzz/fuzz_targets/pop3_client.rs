@@ -1,0 +1,67 @@
+//! Any bytes as a server's side of a POP3 session: no panic, the same comes of them whole and in pieces, and content is
+//! never more than what came. The last byte chooses the first command and the size of the pieces.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use protocol::pop3::client::{Client, Command, Event, Limits, Misbehaviour};
+
+const MESSAGE_OCTETS_MAX: u64 = 1000;
+const COMMANDS: [Command<'static>; 8] = [
+    Command::User("user"),
+    Command::Pass("secret"),
+    Command::Stat,
+    Command::List,
+    Command::Uidl,
+    Command::Retr(1),
+    Command::Capa,
+    Command::Quit,
+];
+
+/// All that came of an input.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// All but content.
+    events: Vec<String>,
+    content: Vec<u8>,
+    fault: Option<Misbehaviour>,
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&choice, bytes)) = bytes.split_last() else { return };
+    let whole = play(choice, bytes, usize::MAX);
+    let mut cut = play(choice, bytes, 1 + usize::from(choice >> 3));
+    assert!(whole.content.len() <= bytes.len());
+    if whole.fault.is_some() {
+        // How much of a message comes before misbehaviour that is found behind it depends on the cuts.
+        cut.content.clone_from(&whole.content);
+    }
+    assert_eq!(whole, cut);
+});
+
+fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
+    let mut client = Client::new(Limits { message_octets_max: MESSAGE_OCTETS_MAX });
+    let mut outcome = Outcome::default();
+    let mut commands = COMMANDS.iter().cycle().skip(usize::from(choice & 7));
+    for mut input in bytes.chunks(size) {
+        while !input.is_empty() && outcome.fault.is_none() {
+            if client.is_ready() {
+                let command = commands.next().expect("a cycle has no end");
+                client.say(*command, &mut Vec::new()).expect("the client is ready");
+            }
+            outcome.take(client.handle_input(&mut input));
+        }
+    }
+    outcome
+}
+
+impl Outcome {
+    fn take(&mut self, taken: Result<Option<Event<'_>>, Misbehaviour>) {
+        match taken {
+            Ok(Some(Event::Content(piece))) => self.content.extend_from_slice(piece),
+            Ok(Some(event)) => self.events.push(format!("{event:?}")),
+            Ok(None) => {}
+            Err(fault) => self.fault = Some(fault),
+        }
+    }
+}
