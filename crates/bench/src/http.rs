@@ -95,8 +95,12 @@ fn ask(options: &Options, load: &LoadOptions) -> Result<Summary, Fault> {
         [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
         [] => return Err(Fault::Usage("there is no page to ask for".to_owned())),
     };
-    let asking =
-        Asking { pages, order: options.order, per_connection: options.per_connection, is_checked: !options.no_check };
+    let asking = Asking {
+        pages,
+        order: options.order,
+        per_connection: options.per_connection,
+        is_checked: !options.no_check && !options.head,
+    };
     engine::run(Run { title, options: load, count: options.requests, told: None }, &Arc::new(asking))
 }
 

@@ -129,6 +129,9 @@ fn chunks_are_put_together() {
     faulty(format!("{HEAD}{}\r\n", "f".repeat(16)).as_bytes(), Misbehaviour::Chunk);
     faulty(format!("{HEAD}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(0x3e9)).as_bytes(), Misbehaviour::BodyTooLong);
     faulty(format!("{HEAD}5\r\nhel").as_bytes(), Misbehaviour::Cut);
+    let many = format!("{HEAD}{}0\r\n\r\n", "1\r\nx\r\n".repeat(FRAMING_OCTETS_MAX));
+    let gathered = gather(Method::Get, Limits::default(), &[many.as_bytes()], false);
+    assert_eq!((gathered.fault, gathered.body.len()), (None, FRAMING_OCTETS_MAX));
     for endless in ["1;", "0\r\n"] {
         let input = format!("{HEAD}{endless}{}", "x: y".repeat(FRAMING_OCTETS_MAX / 4));
         let gathered = gather(Method::Get, Limits::default(), &[input.as_bytes()], false);
