@@ -5,6 +5,8 @@
 //! what it acknowledged. Lost and damaged copies make the verdict bad; doubled ones are told, for a server may deliver
 //! again what it was just delivering, and are bad only with `--no-doubles`. A server that does not come up, or never
 //! acknowledges anything, is a fault: nothing was proved. Whatever happens, it does not outlive the command.
+//!
+//! SIGKILL takes nothing from the system's page cache: what only a power cut would take is not found out here.
 
 mod outcome;
 mod processes;
@@ -34,6 +36,9 @@ pub struct Options {
     /// Starts the server; a shell command
     #[arg(long, value_name = "COMMAND")]
     pub start: String,
+    /// Where to write what the server says; left out, it goes to standard error
+    #[arg(long, value_name = "FILE")]
+    pub server_log: Option<PathBuf>,
     /// Where the server greets when it is ready, and where mail is sent to
     #[arg(long, value_name = "HOST:PORT")]
     pub ready: String,
@@ -123,7 +128,8 @@ impl Trial<'_> {
     }
 
     fn start(&self) -> Result<Server, Fault> {
-        Server::start(&self.options.start, self.ready, self.options.ready_within, &self.word)
+        let output = server::output(self.options.server_log.as_deref())?;
+        Server::start(&self.options.start, output, self.ready, self.options.ready_within, &self.word)
     }
 
     /// The load goes on until the server is gone, so that the kill comes into the midst of it.

@@ -56,8 +56,11 @@ fn a_server_that_keeps_what_it_acknowledges_is_good_even_where_it_forks_away() {
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let (mail, ledger) = (folder.path().join("mail"), folder.path().join("ledger"));
     let start = format!("({} &)", toy("honest", port, mail.to_str().unwrap()));
-    let places = ["--maildir", mail.to_str().unwrap(), "--ledger", ledger.to_str().unwrap()];
+    let log = folder.path().join("log");
+    let files = ["--ledger", ledger.to_str().unwrap(), "--server-log", log.to_str().unwrap()];
+    let places = [&["--maildir", mail.to_str().unwrap()], &files[..]].concat();
     assert_eq!(trial(&start, port, &places).unwrap(), Verdict::Good);
+    assert_eq!(fs::read_to_string(log).unwrap().matches("running 1 test").count(), 4, "three rounds and the end");
     assert!(Acknowledged::read(&ledger).unwrap().len() > 10);
     assert!(!is_up(port), "nothing of it is left");
 }

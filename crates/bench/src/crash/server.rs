@@ -1,10 +1,12 @@
 //! A server that we started, and that we see to the end of.
 
 use std::collections::HashSet;
+use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,11 +35,18 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it in a process group of its own, and waits until it greets. What it says goes to standard error.
-    pub(super) fn start(command: &str, ready: SocketAddr, within: Duration, word: &Word) -> Result<Server, Fault> {
-        let output = io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("lending out standard error"))?;
+    /// Starts it in a process group of its own, and waits until it greets.
+    pub(super) fn start(
+        command: &str,
+        output: OwnedFd,
+        ready: SocketAddr,
+        within: Duration,
+        word: &Word,
+    ) -> Result<Server, Fault> {
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(command).stdin(Stdio::null()).stdout(output).process_group(0);
+        let errors = output.try_clone().map_err(Fault::system("lending out the server's log"))?;
+        shell.arg("-c").arg(command).process_group(0);
+        shell.stdin(Stdio::null()).stdout(output).stderr(errors);
         // Its end is seen in /proc, with that of all the others.
         let started = shell.spawn().map(drop);
         started.map_err(Fault::system("starting a shell for the server"))?;
@@ -83,6 +92,15 @@ impl Drop for Server {
             let _ = kill_all();
         }
     }
+}
+
+/// Where it may write: the end of a log, or standard error.
+pub(super) fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
+    let Some(path) = log else {
+        return io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("lending out standard error"));
+    };
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.map(OwnedFd::from).map_err(Fault::system(format_args!("opening the server's log {}", path.display())))
 }
 
 fn kill_all() -> Result<(), Fault> {

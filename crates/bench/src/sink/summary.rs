@@ -121,7 +121,7 @@ impl fmt::Display for Summary {
             f,
             "{messages} messages ({recipients} recipients) in {seconds:.2} s: {rate:.1} a second, {megabytes:.1} MB"
         )?;
-        writeln!(f, "{} connections, {} at a time\n", self.connections, self.connections_peak)?;
+        writeln!(f, "{} connections, {} at a time", self.connections, self.connections_peak)?;
         self.write_domains(f)?;
         for Met { rule, met } in &self.rules {
             writeln!(f, "{met:>10}  met: {rule}")?;
@@ -137,10 +137,14 @@ impl fmt::Display for Summary {
 }
 
 impl Summary {
+    /// After an empty line, if there is anything; the rules follow.
     fn write_domains(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut domains: Vec<_> = self.domains.iter().collect();
         domains.sort_by_key(|&(_, &count)| std::cmp::Reverse(count));
         let shown = domains.len().min(DOMAINS_SHOWN);
+        if shown + self.rules.len() > 0 {
+            writeln!(f)?;
+        }
         domains[..shown].iter().try_for_each(|(domain, count)| writeln!(f, "{count:>10}  {domain}"))?;
         match domains[shown..].iter().map(|&(_, &count)| count).sum::<u64>() + self.domains_other {
             0 => Ok(()),

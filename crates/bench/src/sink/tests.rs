@@ -150,6 +150,14 @@ fn a_sink_that_verifies_tells_sound_from_damaged_doubled_and_foreign() {
 }
 
 #[test]
+fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
+    let sink = sink(&["--record", "/dev/full"]);
+    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
+    sink.wait(None).unwrap();
+    assert!(matches!(sink.close().unwrap_err(), Fault::System { .. }));
+}
+
+#[test]
 fn lmtp_has_a_reply_for_each_recipient() {
     let sink = sink(&["--lmtp"]);
     let mut client = Client::connect(&sink);
