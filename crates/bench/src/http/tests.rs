@@ -226,6 +226,24 @@ fn pages_come_in_turn_or_at_random() {
 }
 
 #[test]
+fn a_connection_is_not_used_for_a_page_of_another_server() {
+    let (one, other) = (Server::start(|_| Deed::Reply(PAGE)), Server::start(|_| Deed::Reply(PAGE)));
+    let options = options(&[
+        "--target",
+        &one.url("/one"),
+        "--target",
+        &other.url("/other"),
+        "--requests",
+        "4",
+        "--connections",
+        "1",
+    ]);
+    let summary = ask(&options, &options.load).unwrap();
+    assert_eq!((summary.done, summary.connections), (4, 4));
+    assert_eq!((one.requests_with("/one"), other.requests_with("/other")), (2, 2));
+}
+
+#[test]
 fn local_addresses_take_turns() {
     let server = Server::start(|_| Deed::Reply(PAGE));
     load(&server, 40, &["--connections", "4", "--local", "127.0.0.2", "--local", "127.0.0.3"]);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use clap::Parser;
@@ -210,6 +210,23 @@ fn a_walk_shows_what_each_mailbox_has() {
     .unwrap();
     assert_eq!(counts, (1..=40).map(|user| (format!("user{user}"), user)).collect());
     assert_eq!((server.heard("QUIT"), server.heard("DELE")), (40, 0));
+}
+
+#[test]
+fn a_walk_reads_several_mailboxes_at_a_time() {
+    // Neither session goes on before the other one has come so far.
+    let both = Barrier::new(2);
+    let twist = move |line: &str| {
+        if line == "STAT" {
+            both.wait();
+        }
+        None
+    };
+    let server = Server::twisted(|_| vec![message(0)], twist);
+    let office = server.office(2);
+    let mut count = 0;
+    walk(&office.target, &office.accounts, |_, _| count += 1).unwrap();
+    assert_eq!(count, 2);
 }
 
 #[test]
