@@ -76,7 +76,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     if meaning.is_chunked && (meaning.length.is_some() || version == 0) {
         return Err(Misbehaviour::Length);
     }
-    let is_kept = if version == 0 { meaning.keeps } else { true } && !meaning.closes;
+    // RFC 9112 section 9.3.
+    let is_kept = !meaning.closes && (version == 1 || meaning.keeps);
     Ok(Parsed { status, length: meaning.length, is_kept, is_chunked: meaning.is_chunked })
 }
 
