@@ -16,7 +16,7 @@ pub enum Fault {
     #[error("{0}")]
     Unavailable(String),
     /// The system refused.
-    #[error("{what}: {error}")]
+    #[error("{what}")]
     System {
         /// What was tried: `binding 127.0.0.1:25`.
         what: String,

@@ -65,6 +65,8 @@ pub enum BenchCommand {
     Sink(bench::sink::Options),
     /// Hold what arrived against what was answered 250: lost, doubled, damaged
     Verify(bench::verify::Options),
+    /// Kill a server at random under load, again and again, and hold it to its 250s
+    Crash(Box<bench::crash::Options>),
     /// Read mailboxes by POP3
     Pop3(Box<bench::pop3::Options>),
     /// Fetch pages by HTTP

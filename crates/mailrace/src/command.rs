@@ -62,6 +62,7 @@ fn measure(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Smtp(options) => bench::smtp::run(options)?,
         BenchCommand::Sink(options) => bench::sink::run(options)?,
         BenchCommand::Verify(options) => bench::verify::run(options)?,
+        BenchCommand::Crash(options) => bench::crash::run(options)?,
         BenchCommand::Pop3(options) => bench::pop3::run(options)?,
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,

@@ -1,5 +1,5 @@
-//! `--pattern log`: one writer appends records to one file; a batch is written by one call and synced (fdatasync) before
-//! the next one begins, as a spool does with the messages that it acknowledges.
+//! `--pattern log`: one writer appends records to one file; a batch is written by one call and synced (fdatasync)
+//! before the next one begins, as a spool does with the messages that it acknowledges.
 //!
 //! Into a new file a sync has to write metadata too; with `--overwrite` the blocks were written and synced before, and
 //! it has not. Afterwards the file's pages are dropped, so that what is checked is read from the disk.
