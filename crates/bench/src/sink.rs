@@ -25,11 +25,11 @@ use net::{Stop, Stopper};
 use protocol::smtp::server::Peer;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ledger::{Durability, Scribe};
 use crate::meanwhile::Meanwhile;
 use crate::options::{octets, span};
+use crate::signals::Signals;
 use crate::verify::Holding;
 use crate::{Acknowledged, Fault, Verdict, handles, report};
 
@@ -208,19 +208,16 @@ impl Sink {
 
     /// Waits for the end: enough messages, the time, a signal, or a record that fails.
     fn wait(&self, duration: Option<Duration>) -> Result<(), Fault> {
-        let waited = self.runtime.block_on(async {
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut terminate = signal(SignalKind::terminate())?;
+        self.runtime.block_on(async {
+            let mut signals = Signals::hear()?;
             tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
+                () = signals.next() => {}
                 () = self.house.enough() => {}
                 () = pass(duration) => {}
                 () = self.record_failed() => {}
             }
             Ok(())
-        });
-        waited.map_err(Fault::system("listening to signals"))
+        })
     }
 
     async fn record_failed(&self) {

@@ -37,6 +37,9 @@ fn trial(start: &str, port: u16, arguments: &[&str]) -> Result<Verdict, Fault> {
     crash::run(&options)
 }
 
+/// What the server says is nobody's business.
+const QUIET: [&str; 2] = ["--server-log", "/dev/null"];
+
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -70,6 +73,7 @@ fn a_server_that_answers_before_it_has_the_mail_is_found_out() {
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let (mail, ledger) = (folder.path().join("mail"), folder.path().join("ledger"));
     let places = ["--maildir", mail.to_str().unwrap(), "--ledger", ledger.to_str().unwrap(), "--no-doubles"];
+    let places = [&places[..], &QUIET].concat();
     assert_eq!(trial(&toy("liar", port, mail.to_str().unwrap()), port, &places).unwrap(), Verdict::Bad);
     assert!(ledger.exists(), "it is evidence");
 }
@@ -77,7 +81,10 @@ fn a_server_that_answers_before_it_has_the_mail_is_found_out() {
 #[test]
 fn what_a_server_relays_is_taken_here() {
     let (port, sink) = (free_port(), format!("127.0.0.1:{}", free_port()));
-    assert_eq!(trial(&toy("relay", port, &sink), port, &["--sink", &sink]).unwrap(), Verdict::Good);
+    assert_eq!(
+        trial(&toy("relay", port, &sink), port, &[&["--sink", &sink], &QUIET[..]].concat()).unwrap(),
+        Verdict::Good
+    );
 }
 
 #[test]

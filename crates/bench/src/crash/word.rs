@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Fault;
+use crate::signals::Signals;
 
 /// How soon the word is heard.
 const LISTEN_EVERY: Duration = Duration::from_millis(20);
@@ -20,25 +20,19 @@ pub(super) struct Word(Arc<AtomicBool>);
 impl Word {
     /// From here on the signals no longer end the process.
     pub(super) fn hear() -> Result<Word, Fault> {
-        let given = Arc::new(AtomicBool::new(false));
+        let word = Word(Arc::new(AtomicBool::new(false)));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(Fault::system("starting a runtime"))?;
-        let listening = {
-            let _inside = runtime.enter();
-            signal(SignalKind::interrupt()).and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)))
-        };
-        let (mut interrupt, mut terminate) = listening.map_err(Fault::system("listening to signals"))?;
-        let word = Word(given.clone());
+        let inside = runtime.enter();
+        let mut signals = Signals::hear()?;
+        drop(inside);
+        let given = word.0.clone();
         let listen = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
+            runtime.block_on(signals.next());
             given.store(true, Relaxed);
         };
-        thread::Builder::new().name("word".into()).spawn(listen).map_err(Fault::system("starting a thread"))?;
+        let named = thread::Builder::new().name("word".into());
+        named.spawn(listen).map_err(Fault::system("starting a thread"))?;
         Ok(word)
     }
 

@@ -107,7 +107,11 @@ fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<Letter>> {
         buffer.clear();
         file.read_to_end(buffer)?;
         let found = examine(buffer).map(|seen| Found::new(seen, place));
-        letters.push(Letter { found, path: folder.join(&entry.name) });
+        let part = match entry.place {
+            mailbox::Place::New => "new",
+            mailbox::Place::Cur => "cur",
+        };
+        letters.push(Letter { found, path: folder.join(part).join(&entry.name) });
     }
     Ok(letters)
 }
@@ -170,7 +174,7 @@ mod tests {
         deliver(root.path(), "a/new/3", &message(1, "Hallo.\r\n"));
         let found = held(root.path(), "run 1\n0\ta@x.test\tb@x.test\n1\ta@x.test\n");
         assert_eq!((found.found, found.lost, found.doubled, found.damaged), (2, 1, 1, 1));
-        assert!(found.examples.damaged[0].at.ends_with("a/3"), "{}", found.examples.damaged[0]);
+        assert!(found.examples.damaged[0].at.ends_with("a/new/3"), "{}", found.examples.damaged[0]);
         assert_eq!(found.verdict(), Verdict::Bad);
     }
 
