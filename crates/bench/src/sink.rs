@@ -138,8 +138,9 @@ impl Options {
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let machine = Meanwhile::begin(None);
     let sink = Sink::open(options)?;
+    let signals = sink.signals()?;
     announce(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;
-    sink.wait(options.duration)?;
+    sink.wait(signals, options.duration);
     let received = sink.close()?;
     let acknowledged = options.ledger.as_deref().map(Acknowledged::read).transpose()?;
     let summary = Summary::of(&received, &options.rules, acknowledged.as_ref(), machine.end());
@@ -206,18 +207,22 @@ impl Sink {
         self.counters.iter().for_each(|counter| counter.tally().copies.tell(holding));
     }
 
+    /// From here on they end the sink and not the process.
+    fn signals(&self) -> Result<Signals, Fault> {
+        let _inside = self.runtime.enter();
+        Signals::hear()
+    }
+
     /// Waits for the end: enough messages, the time, a signal, or a record that fails.
-    fn wait(&self, duration: Option<Duration>) -> Result<(), Fault> {
+    fn wait(&self, mut signals: Signals, duration: Option<Duration>) {
         self.runtime.block_on(async {
-            let mut signals = Signals::hear()?;
             tokio::select! {
                 () = signals.next() => {}
                 () = self.house.enough() => {}
                 () = pass(duration) => {}
                 () = self.record_failed() => {}
             }
-            Ok(())
-        })
+        });
     }
 
     async fn record_failed(&self) {

@@ -153,7 +153,7 @@ fn a_sink_that_verifies_tells_sound_from_damaged_doubled_and_foreign() {
 fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
     let sink = sink(&["--record", "/dev/full"]);
     assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
-    sink.wait(None).unwrap();
+    sink.wait(sink.signals().unwrap(), None);
     assert!(matches!(sink.close().unwrap_err(), Fault::System { .. }));
 }
 
@@ -176,7 +176,7 @@ fn it_ends_after_as_many_messages_as_are_wanted_and_the_last_one_has_its_answer(
         assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
         assert_eq!(client.reply(), 421);
     });
-    sink.wait(None).unwrap();
+    sink.wait(sink.signals().unwrap(), None);
     assert_eq!(sink.close().unwrap().tally.messages, 2);
     sending.join().unwrap();
 }
