@@ -95,8 +95,8 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let held = trial.settle(&proof)?;
     let outcome = Outcome::new(options, trial.rounds, held, &ledger.path);
     report::print(&outcome, options.sending.load.json)?;
-    if outcome.verdict() == Verdict::Good {
-        ledger.forget();
+    if outcome.verdict() == Verdict::Bad {
+        ledger.keep();
     }
     Ok(outcome.verdict())
 }
@@ -202,22 +202,54 @@ impl Look for Heeding<'_> {
     }
 }
 
-/// The ledger of all rounds: the operator's, or one of our own, which is kept only where it is evidence.
+/// The ledger of all rounds: the operator's, or one of our own, which goes in the end unless it is evidence.
 struct Record {
     path: PathBuf,
-    is_ours: bool,
+    goes: bool,
 }
 
 impl Record {
     fn of(named: Option<&Path>) -> Record {
         let own = || std::env::temp_dir().join(format!("mailrace-crash-{:016x}.ledger", fastrand::u64(..)));
-        Record { path: named.map_or_else(own, Path::to_owned), is_ours: named.is_none() }
+        Record { path: named.map_or_else(own, Path::to_owned), goes: named.is_none() }
     }
 
-    fn forget(self) {
-        if self.is_ours {
-            // Left behind, it is in nobody's way.
+    fn keep(mut self) {
+        self.goes = false;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.goes {
+            // Left behind, or never made, it is in nobody's way.
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_of_our_own_goes_unless_it_is_evidence() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("ledger");
+        for (record, kept, is_there) in
+            [(Record::of(None), false, false), (Record::of(None), true, true), (Record::of(Some(&named)), false, true)]
+        {
+            let path = record.path.clone();
+            std::fs::write(&path, "run 1\n").unwrap();
+            if kept {
+                record.keep()
+            } else {
+                drop(record)
+            }
+            assert_eq!(path.exists(), is_there);
+            if is_there {
+                std::fs::remove_file(path).unwrap();
+            }
         }
     }
 }
