@@ -118,7 +118,7 @@ class Files(postmark.Work):
         """The command line."""
         return [
             str(BINARY), "bench", "files", "--folder", str(folder), "--files", str(self.files),
-            "--transactions", str(self.count), "--size", f"{self.low}..{self.high}", "--block", str(self.block),
+            "--subfolders", str(self.subfolders), "--transactions", str(self.count), "--size", f"{self.low}..{self.high}", "--block", str(self.block),
             "--seed", str(self.seed),
         ]  # fmt: skip
 

@@ -7,6 +7,7 @@ from . import load
 _CONFIGURATION = """\
 set location {pool}
 set number {files}
+set subdirectories {subfolders}
 set transactions {count}
 set size {low} {high}
 set read {block}
@@ -22,7 +23,8 @@ class Work:
     """What is done to files, and asked of all who do it."""
 
     count: int = 1_000_000  # transactions
-    files: int = 20_000
+    files: int = 5000
+    subfolders: int = 10
     low: int = 500  # octets
     high: int = 10_000
     block: int = 512

@@ -90,8 +90,8 @@ FILES = Contest(
     },
     (pairs.Target("mailrace", "postmark", "rate", **AGREES),),
     (
-        f"{Work.files:,} files of {Work.low:,} to {Work.high:,} bytes, blocks of {Work.block}, seed {Work.seed}; nothing "
-        "is synced.",
+        f"{Work.files:,} files in {Work.subfolders} folders, {Work.low:,} to {Work.high:,} bytes each, blocks of "
+        f"{Work.block}, seed {Work.seed}; nothing is synced.",
         "postmark's clock has whole seconds: the time is that of the whole run, by a clock outside.",
         contest.REST_NOTE,
     ),

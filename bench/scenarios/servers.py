@@ -9,11 +9,9 @@ import pairs
 from contest import Contest, Side
 from peers import exim
 from peers.exim import Exim
-from peers.smtp import Load
+from peers.laboratory import Source
 
 from .accept import MESSAGE_DISK_OCTETS, mailrace, postfix_tuned
-
-SOURCE = Load  # what sends: smtp-source, or laboratory.Source
 
 NOTES = (
     "100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards.",
@@ -26,9 +24,9 @@ def _contest(title, reuse, mailrace_count):
     return Contest(
         title,
         {
-            "postfix": Side(postfix_tuned, SOURCE(10_000, reuse=reuse), MESSAGE_DISK_OCTETS),
-            "exim": Side(Exim, SOURCE(10_000, reuse=reuse), 2 * MESSAGE_DISK_OCTETS),  # a message is two files
-            "mailrace": Side(mailrace, SOURCE(mailrace_count, reuse=reuse), MESSAGE_DISK_OCTETS),
+            "postfix": Side(postfix_tuned, Source(10_000, reuse=reuse), MESSAGE_DISK_OCTETS),
+            "exim": Side(Exim, Source(10_000, reuse=reuse), 2 * MESSAGE_DISK_OCTETS),  # a message is two files
+            "mailrace": Side(mailrace, Source(mailrace_count, reuse=reuse), MESSAGE_DISK_OCTETS),
         },
         (
             pairs.Target("mailrace", "postfix", "rate", least=1),

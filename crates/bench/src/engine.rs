@@ -5,21 +5,21 @@
 //! a summary in every case.
 
 use std::future::Future;
-use std::io;
 use std::net::IpAddr;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use net::{Stop, Stopper};
-use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::meanwhile::Meanwhile;
 use crate::options::LoadOptions;
 use crate::pace::{Pace, Ticket};
+use crate::runtime::runtime;
+use crate::signals::Signals;
 use crate::summary::Summary;
 use crate::tally::Tally;
 use crate::view::{MinuteLines, View};
@@ -106,16 +106,15 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
     handles::raise(u64::from(run.options.connections) + HANDLES_OTHER)?;
     let machine = Meanwhile::begin(Some(&run.options.disk));
     let watching = runtime()?;
-    let (word, stop) = Stopper::new();
-    let (axe, axed) = Stopper::new();
-    let (gone, all_gone) = Stopper::new();
+    let ((stopper, stop), (axe, axed), (gone, present)) = (Stopper::new(), Stopper::new(), Stopper::new());
+    let words = Words { stop: stopper, axe, gone };
     let pace = Arc::new(Pace::begin(run.options.rate, run.count, run.options.duration));
     let mut crew = Crew { pace, tallies: Vec::new(), threads: Vec::new() };
     for thread in 0..run.options.threads as usize {
-        crew.hire(thread, run.options, load, (&stop, &axed), all_gone.clone())?;
+        crew.hire(thread, run.options, load, (&stop, &axed), present.clone())?;
     }
-    drop((axed, all_gone));
-    watching.block_on(watch(&run, load.as_ref(), &crew, &word, &axe, &gone))?;
+    drop((axed, present));
+    watching.block_on(watch(&run, load.as_ref(), &crew, &words))?;
     for thread in crew.threads.drain(..) {
         thread.join().map_err(|_| Fault::Data("a thread of the load panicked".to_owned()))?;
     }
@@ -123,6 +122,24 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
     let tally = crew.sum(L::PHASES.len());
     let summary = Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end());
     Ok(Summary { stopped: stop.is_requested(), ..summary })
+}
+
+/// What is said to the threads, and heard of them.
+struct Words {
+    /// No more tickets.
+    stop: Stopper,
+    /// Not even those that are under way.
+    axe: Stopper,
+    /// Each thread holds its hearer until it is done.
+    gone: Stopper,
+}
+
+impl Words {
+    fn stop_if_faulty(&self, load: &impl Load) {
+        if load.fault().is_some() {
+            self.stop.stop();
+        }
+    }
 }
 
 /// The threads and what they count.
@@ -161,7 +178,7 @@ impl Crew {
             runtime.block_on(async {
                 let mut tasks: JoinSet<()> = workers.into_iter().map(|worker| load.clone().carry(worker)).collect();
                 tokio::select! {
-                    () = async { while tasks.join_next().await.is_some() {} } => {}
+                    () = all_of(&mut tasks) => {}
                     () = axed.requested() => {}
                 }
             });
@@ -179,75 +196,64 @@ impl Crew {
     }
 }
 
-/// Shows what happens, and passes the word on, until all threads are done.
-async fn watch<L: Load>(
-    run: &Run<'_>,
-    load: &L,
-    crew: &Crew,
-    word: &Stopper,
-    axe: &Stopper,
-    gone: &Stopper,
-) -> Result<(), Fault> {
-    let sum = || crew.sum(L::PHASES.len());
-    let Some(mut told) = run.told.clone() else {
-        let mut view = View::new(run.count, run.options.duration, L::UNIT);
-        let mut lines = MinuteLines::new(run.options.json);
-        let mut signals = Signals::new()?;
-        let mut looks = every(VIEW_INTERVAL);
-        let mut minutes = every(LINE_INTERVAL);
-        let mut was_told = false;
-        loop {
-            tokio::select! {
-                () = gone.all_gone() => break,
-                () = signals.next() => {
-                    if was_told { axe.stop() } else { word.stop() }
-                    was_told = true;
-                }
-                _ = looks.tick() => {
-                    view.show(sum);
-                    if load.fault().is_some() { word.stop() }
-                }
-                _ = minutes.tick() => view.above(|| lines.write(&sum().counts))?,
-            }
-        }
-        view.end();
-        return Ok(());
-    };
-    tokio::select! {
-        () = gone.all_gone() => return Ok(()),
-        () = told.requested() => word.stop(),
+/// Passes the word on until all threads are done; where nobody else watches, shows what happens.
+async fn watch<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
+    match run.told.clone() {
+        Some(told) => obey(told, load, words).await,
+        None => show(run, load, crew, words).await?,
     }
-    gone.all_gone().await;
+    words.gone.all_gone().await;
     Ok(())
+}
+
+/// Waits for somebody's word, or for what ends the run by itself.
+async fn obey(mut told: Stop, load: &impl Load, words: &Words) {
+    let mut looks = every(VIEW_INTERVAL);
+    loop {
+        tokio::select! {
+            () = words.gone.all_gone() => return,
+            () = told.requested() => return words.stop.stop(),
+            _ = looks.tick() => words.stop_if_faulty(load),
+        }
+    }
+}
+
+async fn show<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
+    let sum = || crew.sum(L::PHASES.len());
+    let mut view = View::new(run.count, run.options.duration, L::UNIT);
+    let mut lines = MinuteLines::new(run.options.json);
+    let mut signals = Signals::hear()?;
+    let (mut looks, mut minutes) = (every(VIEW_INTERVAL), every(LINE_INTERVAL));
+    let mut was_told = false;
+    loop {
+        tokio::select! {
+            () = words.gone.all_gone() => break,
+            () = signals.next() => {
+                if was_told { words.axe.stop() } else { words.stop.stop() }
+                was_told = true;
+            }
+            _ = looks.tick() => {
+                view.show(sum);
+                words.stop_if_faulty(load);
+            }
+            _ = minutes.tick() => view.above(|| lines.write(&sum().counts))?,
+        }
+    }
+    view.end();
+    Ok(())
+}
+
+/// Waits for all tasks. One that panicked takes its thread with it: a figure without it would be wrong.
+async fn all_of(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
+            resume_unwind(panic);
+        }
+    }
 }
 
 fn every(span: Duration) -> tokio::time::Interval {
     let mut ticks = interval_at(Instant::now() + span, span);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     ticks
-}
-
-/// The operator's word.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Signals, Fault> {
-        let hear = |kind| signal(kind).map_err(Fault::system("listening to signals"));
-        Ok(Signals { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-fn runtime() -> Result<Runtime, Fault> {
-    let built: io::Result<Runtime> = Builder::new_current_thread().enable_all().build();
-    built.map_err(Fault::system("starting a runtime"))
 }

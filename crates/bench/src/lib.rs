@@ -19,6 +19,7 @@ mod order;
 mod pace;
 pub mod pop3;
 mod report;
+mod runtime;
 mod signals;
 pub mod sink;
 pub mod smtp;

@@ -24,11 +24,12 @@ use std::time::Duration;
 use net::{Stop, Stopper};
 use protocol::smtp::server::Peer;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use crate::ledger::{Durability, Scribe};
 use crate::meanwhile::Meanwhile;
 use crate::options::{octets, span};
+use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::verify::Holding;
 use crate::{Acknowledged, Fault, Verdict, handles, report};
@@ -59,7 +60,7 @@ const RECORD_LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Where to listen; several are allowed, and port 0 picks one. The first lines of the output say `listening on`
-    #[arg(short, long, value_name = "ADDRESS:PORT", required = true)]
+    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub listen: Vec<SocketAddr>,
     /// Speak LMTP
     #[arg(long)]
@@ -77,10 +78,10 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// End after so many messages
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
     /// End after this time
-    #[arg(short, long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = span)]
     pub duration: Option<Duration>,
     /// `[SHARE%] [*|DOMAIN] [STAGE] ACTION`: play a lame or hostile server, for some or for all
     ///
@@ -192,8 +193,8 @@ impl Sink {
         let ((stopper, stop), (ender, end)) = (Stopper::new(), Stopper::new());
         let counters: Vec<_> = (0..options.threads).map(|_| Arc::new(Counter::new(house.clone()))).collect();
         let threads = counters.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
-        let threads = threads.collect::<io::Result<_>>().map_err(Fault::system("starting a thread"))?;
-        let runtime = runtime().map_err(Fault::system("starting a runtime"))?;
+        let threads = threads.collect::<Result<_, _>>()?;
+        let runtime = runtime()?;
         Ok(Sink { runtime, house, counters, threads, addresses, record, stopper, ender })
     }
 
@@ -266,9 +267,10 @@ fn start_thread(
     listeners: &[TcpListener],
     stop: &Stop,
     end: &Stop,
-) -> io::Result<JoinHandle<()>> {
+) -> Result<JoinHandle<()>, Fault> {
     let runtime = runtime()?;
-    let listeners = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+    let listeners = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>();
+    let listeners = listeners.map_err(Fault::system("sharing a socket"))?;
     let (counter, stop, mut end) = (counter.clone(), stop.clone(), end.clone());
     let work = async move {
         for listener in listeners {
@@ -279,17 +281,14 @@ fn start_thread(
         drop((counter, stop));
         end.requested().await;
     };
-    thread::Builder::new().name("sink".into()).spawn(move || runtime.block_on(work))
+    let started = thread::Builder::new().name("sink".into()).spawn(move || runtime.block_on(work));
+    started.map_err(Fault::system("starting a thread"))
 }
 
 async fn receive(counter: Arc<Counter>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
     let peer = Peer { address: Some(peer.ip().to_canonical()), normalise_bare_newlines: false };
     let mut guest = Guest::new(counter, peer, &stream);
     net::drive(stream, stop, &mut guest).await;
-}
-
-fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
 }
 
 /// For ever, if there is no time.

@@ -231,8 +231,8 @@ impl Source {
 
     /// Ends the ledger, when all connections have ended.
     fn close(self: Arc<Self>) -> Result<(), Fault> {
-        let ledger = Arc::into_inner(self).and_then(|source| source.ledger);
-        ledger.map_or(Ok(()), Ledger::close)
+        let source = Arc::into_inner(self).ok_or_else(|| Fault::Data("a connection outlived its run".to_owned()))?;
+        source.ledger.map_or(Ok(()), Ledger::close)
     }
 
     fn sender(&self, random: &mut fastrand::Rng) -> Option<Address> {

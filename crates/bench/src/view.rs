@@ -25,9 +25,9 @@ impl View {
         let length = count.or(duration.map(|duration| duration.as_millis() as u64));
         let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let drawn = if length.is_some() {
-            "[{elapsed_precise}] {bar:24} {percent}% {msg}"
+            "[{elapsed_precise}] {bar:24} {percent}% {wide_msg}"
         } else {
-            "[{elapsed_precise}] {msg}"
+            "[{elapsed_precise}] {wide_msg}"
         };
         bar.set_style(ProgressStyle::with_template(drawn).expect("the template is well-formed"));
         let now = Instant::now();

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Builder;
-
 use crate::Fault;
+use crate::runtime::runtime;
 use crate::signals::Signals;
 
 /// How soon the word is heard.
@@ -21,8 +20,7 @@ impl Word {
     /// From here on the signals no longer end the process.
     pub(super) fn hear() -> Result<Word, Fault> {
         let word = Word(Arc::new(AtomicBool::new(false)));
-        let runtime =
-            Builder::new_current_thread().enable_all().build().map_err(Fault::system("starting a runtime"))?;
+        let runtime = runtime()?;
         let inside = runtime.enter();
         let mut signals = Signals::hear()?;
         drop(inside);

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use net::Wire;
-use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 use super::session::{Session, Trouble};
 use super::{Account, Accounts};
 use crate::dial::plainly;
+use crate::runtime::runtime;
 use crate::{Fault, Seen, Target};
 
 /// Mailboxes that are read at a time.
@@ -32,7 +32,7 @@ pub(crate) fn walk(
     accounts: &Arc<Accounts>,
     mut show: impl FnMut(&str, Option<Seen>),
 ) -> Result<(), Fault> {
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(Fault::system("starting a runtime"))?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let (sender, mut sights) = channel(AHEAD_MAX);
         let next = Arc::new(AtomicUsize::new(0));
