@@ -4,6 +4,7 @@
 //! SIGTERM) ends the giving of tickets and lets what is under way come to its end; a second one ends that too. There is
 //! a summary in every case.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::IpAddr;
 use std::panic::resume_unwind;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use net::{Stop, Stopper};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::meanwhile::Meanwhile;
 use crate::options::LoadOptions;
@@ -29,8 +30,11 @@ use crate::{Fault, handles};
 const VIEW_INTERVAL: Duration = Duration::from_millis(250);
 /// How often postal's line is written.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
-/// Handles that the process needs beside its connections.
+/// How long a place in the crowd rests after it came to nothing.
+const REST: Duration = Duration::from_millis(100);
+/// Handles that the process needs beside its connections, and those of each runtime.
 const HANDLES_OTHER: u64 = 64;
+const HANDLES_PER_THREAD: u64 = 8;
 
 /// What one connection after another does.
 pub(crate) trait Load: Send + Sync + 'static {
@@ -44,9 +48,9 @@ pub(crate) trait Load: Send + Sync + 'static {
     /// Works off tickets until there are none.
     fn carry(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
 
-    /// Why the run is to be given up, if it is.
-    fn fault(&self) -> Option<Fault> {
-        None
+    /// Whether the run is to be given up. The load says why when it is ended.
+    fn is_faulty(&self) -> bool {
+        false
     }
 }
 
@@ -85,6 +89,20 @@ impl Worker {
         Some(ticket)
     }
 
+    /// A ticket came to nothing, and not because of what it was for: there is no connection any more, or none could be
+    /// made. Rests a while, for a closed loop against a closed door would do nothing but knock.
+    pub(crate) async fn gave_up(&mut self, error: String) {
+        {
+            let mut tally = self.tally();
+            tally.error(error);
+            tally.failed(Instant::now());
+        }
+        tokio::select! {
+            () = sleep(REST) => {}
+            () = self.stop.requested() => {}
+        }
+    }
+
     /// Where to count. Not to be held while waiting.
     pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(&self.tally)
@@ -103,31 +121,37 @@ fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
 
 /// Runs the load to its end.
 pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault> {
-    handles::raise(u64::from(run.options.connections) + HANDLES_OTHER)?;
+    let LoadOptions { connections, threads, .. } = run.options;
+    handles::raise(u64::from(*connections) + u64::from(*threads) * HANDLES_PER_THREAD + HANDLES_OTHER)?;
     let machine = Meanwhile::begin(Some(&run.options.disk));
     let watching = runtime()?;
     let ((stopper, stop), (axe, axed), (gone, present)) = (Stopper::new(), Stopper::new(), Stopper::new());
-    let words = Words { stop: stopper, axe, gone };
+    let words = Words { stop: stopper, stopped_at: Cell::new(None), axe, gone };
     let pace = Arc::new(Pace::begin(run.options.rate, run.count, run.options.duration));
     let mut crew = Crew { pace, tallies: Vec::new(), threads: Vec::new() };
     for thread in 0..run.options.threads as usize {
         crew.hire(thread, run.options, load, (&stop, &axed), present.clone())?;
     }
     drop((axed, present));
-    watching.block_on(watch(&run, load.as_ref(), &crew, &words))?;
+    let watched = watching.block_on(watch(&run, load.as_ref(), &crew, &words));
+    let stopped_at = words.stopped_at.get();
     for thread in crew.threads.drain(..) {
-        thread.join().map_err(|_| Fault::Data("a thread of the load panicked".to_owned()))?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic));
     }
-    load.fault().map_or(Ok(()), Err)?;
-    let tally = crew.sum(L::PHASES.len());
+    watched?;
+    let mut tally = crew.sum(L::PHASES.len());
+    let missed = crew.pace.missed(stopped_at.unwrap_or_else(Instant::now));
+    missed.waits().for_each(|wait| tally.missed(wait));
     let summary = Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end());
-    Ok(Summary { stopped: stop.is_requested(), ..summary })
+    Ok(Summary { stopped: stopped_at.is_some(), ..summary })
 }
 
 /// What is said to the threads, and heard of them.
 struct Words {
     /// No more tickets.
     stop: Stopper,
+    /// When that was said.
+    stopped_at: Cell<Option<Instant>>,
     /// Not even those that are under way.
     axe: Stopper,
     /// Each thread holds its hearer until it is done.
@@ -135,9 +159,14 @@ struct Words {
 }
 
 impl Words {
+    fn stop(&self) {
+        self.stopped_at.set(self.stopped_at.get().or_else(|| Some(Instant::now())));
+        self.stop.stop();
+    }
+
     fn stop_if_faulty(&self, load: &impl Load) {
-        if load.fault().is_some() {
-            self.stop.stop();
+        if load.is_faulty() {
+            self.stop();
         }
     }
 }
@@ -212,7 +241,7 @@ async fn obey(mut told: Stop, load: &impl Load, words: &Words) {
     loop {
         tokio::select! {
             () = words.gone.all_gone() => return,
-            () = told.requested() => return words.stop.stop(),
+            () = told.requested() => return words.stop(),
             _ = looks.tick() => words.stop_if_faulty(load),
         }
     }
@@ -224,23 +253,26 @@ async fn show<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> R
     let mut lines = MinuteLines::new(run.options.json);
     let mut signals = Signals::hear()?;
     let (mut looks, mut minutes) = (every(VIEW_INTERVAL), every(LINE_INTERVAL));
-    let mut was_told = false;
+    let (mut was_told, mut unheard) = (false, None);
     loop {
         tokio::select! {
             () = words.gone.all_gone() => break,
             () = signals.next() => {
-                if was_told { words.axe.stop() } else { words.stop.stop() }
+                if was_told { words.axe.stop() } else { words.stop() }
                 was_told = true;
             }
             _ = looks.tick() => {
                 view.show(sum);
                 words.stop_if_faulty(load);
             }
-            _ = minutes.tick() => view.above(|| lines.write(&sum().counts))?,
+            _ = minutes.tick() => if let Err(fault) = view.above(|| lines.write(&sum().counts)) {
+                unheard.get_or_insert(fault);
+                words.stop();
+            }
         }
     }
     view.end();
-    Ok(())
+    unheard.map_or(Ok(()), Err)
 }
 
 /// Waits for all tasks. One that panicked takes its thread with it: a figure without it would be wrong.

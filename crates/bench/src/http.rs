@@ -13,13 +13,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::http::Method;
-use tokio::time::Instant;
 
 use crate::engine::{self, Load, Run, Worker};
 use crate::order::Order;
 use crate::pace::Ticket;
+use crate::per_connection::PerConnection;
 use crate::report::{self, Verdict};
-use crate::smtp::PerConnection;
 use crate::{Fault, LoadOptions, Summary};
 
 use exchange::{Answer, Connection, PHASES, Trouble};
@@ -145,11 +144,7 @@ impl Line {
         let page = &asking.pages[asking.order.choose(ticket, &mut worker.random, asking.pages.len())];
         match self.fetch(worker, page).await {
             Ok(answer) => asking.count(worker, ticket, page, &answer),
-            Err(trouble) => {
-                let mut tally = worker.tally();
-                tally.error(trouble.text);
-                tally.failed(Instant::now());
-            }
+            Err(trouble) => worker.gave_up(trouble.text).await,
         }
     }
 

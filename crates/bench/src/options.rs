@@ -8,6 +8,11 @@ use mail::units;
 
 use crate::target::Ownership;
 
+/// The slowest open loop: one in eleven days.
+const RATE_MIN: f64 = 1e-6;
+/// The fastest one.
+const RATE_MAX: f64 = 1e9;
+
 /// How much load, for how long, and from where.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
@@ -62,6 +67,6 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    number.ok_or_else(|| "expected a number above 0".into())
+    let number = text.parse().ok().filter(|rate| (RATE_MIN..=RATE_MAX).contains(rate));
+    number.ok_or_else(|| format!("expected a number from {RATE_MIN} to {RATE_MAX}"))
 }

@@ -78,6 +78,34 @@ impl Pace {
     }
 }
 
+/// Tickets of an open loop that were due and never given, because no connection was free before the end.
+#[derive(Clone, Debug)]
+pub(crate) struct Missed {
+    numbers: std::ops::Range<u64>,
+    begun: Instant,
+    interval: f64,
+    until: Instant,
+}
+
+impl Missed {
+    /// How long each had waited when the end came; it would have waited longer.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = Duration> {
+        let due = |number| self.begun + Duration::from_secs_f64(self.interval * number as f64);
+        self.numbers.clone().map(move |number| self.until.saturating_duration_since(due(number)))
+    }
+}
+
+impl Pace {
+    /// What had been due when the run ended: at its time, or earlier, when somebody gave the word at `stopped`.
+    pub(crate) fn missed(&self, stopped: Instant) -> Missed {
+        let until = self.end.map_or(stopped, |end| end.min(stopped));
+        let interval = self.interval.unwrap_or(f64::INFINITY);
+        let due = ((until - self.begun).as_secs_f64() / interval).ceil() as u64;
+        let given = self.next.load(Ordering::Relaxed);
+        Missed { numbers: given..due.min(self.count_max).max(given), begun: self.begun, interval, until }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use net::Stopper;
@@ -116,6 +144,31 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let second = pace.next(&mut stop).await.unwrap();
         assert_eq!(second.due - first.due, Duration::from_millis(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_due_and_never_had_its_turn_is_missed_and_had_waited() {
+        let (_stopper, mut stop) = Stopper::new();
+        let pace = Pace::begin(Some(10.0), None, Some(Duration::from_secs(10)));
+        for _ in 0..50 {
+            pace.next(&mut stop).await.unwrap();
+        }
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert_eq!(pace.next(&mut stop).await, None);
+        let waits: Vec<_> = pace.missed(Instant::now()).waits().collect();
+        assert_eq!(waits.len(), 50);
+        assert_eq!(waits[0], Duration::from_secs(5));
+        assert_eq!(waits[49], Duration::from_millis(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_keeps_pace_misses_nothing() {
+        let (_stopper, mut stop) = Stopper::new();
+        let pace = Pace::begin(Some(500.0), None, Some(Duration::from_secs(3)));
+        assert_eq!(all(&pace, &mut stop).await.len(), 1500);
+        assert_eq!(pace.missed(Instant::now()).waits().count(), 0);
+        let closed = Pace::begin(None, Some(7), None);
+        assert_eq!(closed.missed(Instant::now()).waits().count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

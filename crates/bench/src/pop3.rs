@@ -98,15 +98,9 @@ impl Load for Reading {
     async fn carry(self: Arc<Self>, mut worker: Worker) {
         while let Some(ticket) = worker.next().await {
             let account = self.accounts.account(self.order.choose(ticket, &mut worker.random, self.accounts.len()));
-            let outcome = self.visit(&mut worker, &account).await;
-            let now = Instant::now();
-            let mut tally = worker.tally();
-            match outcome {
-                Ok(()) => tally.done(ticket.due, now),
-                Err(text) => {
-                    tally.error(text);
-                    tally.failed(now);
-                }
+            match self.visit(&mut worker, &account).await {
+                Ok(()) => worker.tally().done(ticket.due, Instant::now()),
+                Err(text) => worker.gave_up(text).await,
             }
         }
     }

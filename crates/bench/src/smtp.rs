@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::engine::{self, Load, Run, Worker};
 use crate::options::{LoadOptions, share};
 use crate::pace::Ticket;
+use crate::per_connection::PerConnection;
 use crate::report::{self, Verdict};
 use crate::stamp::RunId;
 use crate::target::Target;
@@ -54,7 +55,7 @@ pub struct Sending {
     #[command(flatten)]
     pub load: LoadOptions,
     /// End after so many messages
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
     /// Bytes of a body: N, MIN..MAX, or @FILE with lines "bytes weight"; 0 sends a header alone
     #[arg(long, value_name = "BYTES", default_value = "6000")]
@@ -103,42 +104,6 @@ pub struct Sending {
     pub ledger: Option<PathBuf>,
 }
 
-/// How many messages a connection carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PerConnection {
-    /// As many as there are.
-    All,
-    /// Exactly so many.
-    Fixed(u64),
-    /// From 1 to so many, each as likely.
-    UpTo(u64),
-}
-
-impl PerConnection {
-    /// For the next connection.
-    pub(crate) fn draw(self, random: &mut fastrand::Rng) -> u64 {
-        match self {
-            PerConnection::All => u64::MAX,
-            PerConnection::Fixed(count) => count,
-            PerConnection::UpTo(most) => random.u64(1..=most),
-        }
-    }
-}
-
-impl FromStr for PerConnection {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PerConnection, String> {
-        let count = |text: &str| text.parse().ok().filter(|&count| count > 0);
-        let found = match text.strip_prefix("1..") {
-            Some(most) => count(most).map(PerConnection::UpTo),
-            None if text == "all" => Some(PerConnection::All),
-            None => count(text).map(PerConnection::Fixed),
-        };
-        found.ok_or_else(|| "expected all, N, or 1..N".to_owned())
-    }
-}
-
 /// A sender: addresses, or nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sender {
@@ -177,14 +142,16 @@ pub(crate) fn send(targets: &[String], sending: &Sending, told: Option<Stop>) ->
     let title = format!("{} {}", if sending.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
     let source = Arc::new(Source::new(targets, sending)?);
     let run = Run { title, options: &sending.load, count: sending.messages, told };
-    let summary = engine::run(run, &source)?;
+    let outcome = engine::run(run, &source);
+    // What a failing ledger has to say comes first: it is why the run ended.
     source.close()?;
-    Ok(summary)
+    outcome
 }
 
 /// What all connections of a source share.
 struct Source {
     targets: Vec<Target>,
+    local_count: usize,
     letters: Letters,
     senders: Vec<Option<Addresses>>,
     recipients: Addresses,
@@ -207,18 +174,21 @@ impl Source {
             Sender::Null => None,
             Sender::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
         };
+        let recipients = match &sending.recipients_from {
+            Some(path) => Addresses::read(path)?,
+            None => patterns(sending.recipient.clone()),
+        };
+        recipients.suffice_for(sending.recipients)?;
         let plain = config(sending);
         Ok(Source {
             targets: targets.collect::<Result<_, _>>()?,
+            local_count: sending.load.local.len().max(1),
             letters: match &sending.corpus {
                 Some(path) => Letters::real(run, Corpus::read(path)?),
                 None => Letters::made_up(run, sending.size.clone(), sending.load.seed),
             },
             senders: sending.sender.iter().map(sender).collect(),
-            recipients: match &sending.recipients_from {
-                Some(path) => Addresses::read(path)?,
-                None => patterns(sending.recipient.clone()),
-            },
+            recipients,
             recipients_per_message: sending.recipients as usize,
             per_connection: sending.per_connection,
             secure: Arc::new(Config { tls: Tls::Required, ..plain.clone() }),
@@ -231,7 +201,7 @@ impl Source {
 
     /// Ends the ledger, when all connections have ended.
     fn close(self: Arc<Self>) -> Result<(), Fault> {
-        let source = Arc::into_inner(self).ok_or_else(|| Fault::Data("a connection outlived its run".to_owned()))?;
+        let source = Arc::into_inner(self).expect("no connection outlives the threads that the engine has joined");
         source.ledger.map_or(Ok(()), Ledger::close)
     }
 
@@ -240,7 +210,8 @@ impl Source {
     }
 
     fn target(&self, worker: &Worker) -> &Target {
-        &self.targets[worker.number % self.targets.len()]
+        // Every target is met from every local address.
+        &self.targets[worker.number / self.local_count % self.targets.len()]
     }
 
     /// How the next connection behaves.
@@ -278,9 +249,8 @@ impl Load for Source {
         line.hang_up(&worker).await;
     }
 
-    fn fault(&self) -> Option<Fault> {
-        let failed = self.ledger.as_ref().is_some_and(Ledger::failed);
-        failed.then(|| Fault::Unavailable("the ledger cannot be written, so nothing more is sent".to_owned()))
+    fn is_faulty(&self) -> bool {
+        self.ledger.as_ref().is_some_and(Ledger::failed)
     }
 }
 
@@ -306,11 +276,7 @@ impl Line {
         }
         match outcome {
             Ok(verdicts) => self.count(worker, ticket, &letter, &recipients, &verdicts),
-            Err(trouble) => {
-                let mut tally = worker.tally();
-                tally.error(trouble.text);
-                tally.failed(Instant::now());
-            }
+            Err(trouble) => worker.gave_up(trouble.text).await,
         }
         if self.left == 0 {
             self.hang_up(worker).await;

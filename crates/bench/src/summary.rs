@@ -27,6 +27,11 @@ pub struct Summary {
     pub done: u64,
     /// How many were begun and came to nothing.
     pub failed: u64,
+    /// How many of an open loop were due and never had their turn. They count in `latency` with the time that they had
+    /// waited.
+    pub missed: u64,
+    /// How many were under way when the run was cut off.
+    pub unfinished: u64,
     /// What they consist of, in the plural: recipients.
     pub part: &'static str,
     /// How many parts were done.
@@ -84,6 +89,8 @@ impl Summary {
             stopped: false,
             done: tally.counts.done,
             failed: tally.counts.failed,
+            missed: tally.counts.missed,
+            unfinished: tally.counts.in_flight(),
             part: L::PART,
             parts: tally.counts.parts,
             seconds,
@@ -98,9 +105,10 @@ impl Summary {
         }
     }
 
-    /// Bad if anything went wrong, or nothing was done.
+    /// Bad if anything went wrong or did not come to its end, or nothing was done.
     pub fn verdict(&self) -> Verdict {
-        Verdict::of(self.failed == 0 && self.errors.is_empty() && self.done > 0)
+        let whole = self.failed == 0 && self.missed == 0 && self.unfinished == 0;
+        Verdict::of(whole && self.errors.is_empty() && self.done > 0)
     }
 }
 
@@ -142,6 +150,16 @@ impl fmt::Display for Summary {
             self.octets as f64 / 1e6,
             self.failed
         )?;
+        if self.missed > 0 {
+            writeln!(
+                f,
+                "{} were due and never had their turn: the server, or the connections, were too few",
+                self.missed
+            )?;
+        }
+        if self.stopped {
+            writeln!(f, "ended before its time; {} were under way and cut off", self.unfinished)?;
+        }
         writeln!(f, "{} connections, {} of them secured by TLS\n", self.connections, self.tls_connections)?;
         writeln!(f, "{}\n", self.table())?;
         for (text, count) in &self.errors {

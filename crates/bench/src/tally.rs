@@ -37,6 +37,8 @@ pub(crate) struct Counts {
     pub(crate) done: u64,
     /// Those that did not.
     pub(crate) failed: u64,
+    /// Those of an open loop that were due and never taken.
+    pub(crate) missed: u64,
     /// Parts of what was done: recipients accepted, messages read.
     pub(crate) parts: u64,
     /// Bytes of what was done, without the protocol around them.
@@ -77,11 +79,21 @@ impl Tally {
         self.last = self.last.max(Some(now));
     }
 
+    /// A ticket was due and had no turn; it had waited so long.
+    pub(crate) fn missed(&mut self, waited: Duration) {
+        self.counts.missed += 1;
+        record(&mut self.latency, waited);
+    }
+
     /// Something went wrong.
     pub(crate) fn error(&mut self, text: String) {
         self.counts.errors += 1;
+        self.note(text, 1);
+    }
+
+    fn note(&mut self, text: String, count: u64) {
         let known = self.errors.len() < ERRORS_MAX || self.errors.contains_key(&text);
-        *self.errors.entry(if known { text } else { "other errors".to_owned() }).or_default() += 1;
+        *self.errors.entry(if known { text } else { "other errors".to_owned() }).or_default() += count;
     }
 
     /// Adds another one's sums.
@@ -91,9 +103,7 @@ impl Tally {
         }
         self.latency += &other.latency;
         self.counts.add(&other.counts);
-        for (text, count) in &other.errors {
-            *self.errors.entry(text.clone()).or_default() += count;
-        }
+        other.errors.iter().for_each(|(text, count)| self.note(text.clone(), *count));
         self.last = self.last.max(other.last);
     }
 }
@@ -104,6 +114,7 @@ impl Counts {
         self.begun += other.begun;
         self.done += other.done;
         self.failed += other.failed;
+        self.missed += other.missed;
         self.parts += other.parts;
         self.octets += other.octets;
         self.errors += other.errors;

@@ -197,7 +197,7 @@ fn nobody_at_home_is_an_error_and_not_a_fault() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = options(&["--target", &format!("http://{address}/"), "--requests", "2", "--connections", "2"]);
     let summary = ask(&options, &options.load).unwrap();
-    assert_eq!(errors(&summary), [("connect: connection refused", 2)]);
+    assert_eq!(errors(&summary), [("connect: Connection refused", 2)]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Senders and recipients: from patterns in which `{}` is a number, or from a file.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -8,7 +9,8 @@ use mail::Address;
 
 use crate::Fault;
 
-/// Tries to find recipients that one message does not have yet, before it makes do with fewer.
+/// Draws in search of recipients that one message does not have yet, for each of them, before all that there are are
+/// looked through.
 const TRIES_PER_RECIPIENT: usize = 8;
 
 /// An address, or many: each `{}` stands for a number.
@@ -82,19 +84,41 @@ impl Addresses {
         }
     }
 
-    /// Draws so many that differ, or fewer where there seem to be no more.
+    /// Draws so many that differ; [`Addresses::suffice_for`] has found that there are so many.
     pub(super) fn draw_distinct(&self, count: usize, random: &mut fastrand::Rng) -> Vec<Address> {
-        let mut drawn: Vec<Address> = Vec::with_capacity(count);
-        for _ in 0..count * TRIES_PER_RECIPIENT {
+        if count == 1 {
+            return vec![self.draw(random)];
+        }
+        let (mut seen, mut drawn) = (HashSet::with_capacity(count), Vec::with_capacity(count));
+        let draws = std::iter::repeat_with(|| self.draw(random)).take(count * TRIES_PER_RECIPIENT);
+        for address in draws.chain(self.all()) {
             if drawn.len() == count {
                 break;
             }
-            let address = self.draw(random);
-            if !drawn.contains(&address) {
+            if seen.insert(address.clone()) {
                 drawn.push(address);
             }
         }
         drawn
+    }
+
+    /// A fault if there are not so many that differ.
+    pub(super) fn suffice_for(&self, count: u32) -> Result<(), Fault> {
+        let mut found = HashSet::new();
+        match count <= 1 || self.all().any(|address| found.insert(address) && found.len() == count as usize) {
+            true => Ok(()),
+            false => Err(Fault::Usage(format!("{count} recipients a message, and there are only {}", found.len()))),
+        }
+    }
+
+    fn all(&self) -> Box<dyn Iterator<Item = Address> + '_> {
+        match self {
+            Addresses::Listed(addresses) => Box::new(addresses.iter().cloned()),
+            Addresses::Patterns { patterns, users } => Box::new(patterns.iter().flat_map(|pattern| {
+                let numbers = if matches!(pattern, Pattern::Address(_)) { 1 } else { *users };
+                (1..=numbers).map(|number| pattern.address(number))
+            })),
+        }
     }
 }
 
@@ -119,6 +143,8 @@ mod tests {
         let addresses = Addresses::Patterns { patterns, users: 5 };
         let mut random = fastrand::Rng::with_seed(1);
         assert_eq!(addresses.draw_distinct(3, &mut random).len(), 3);
-        assert!(addresses.draw_distinct(9, &mut random).len() <= 5);
+        assert_eq!(addresses.draw_distinct(5, &mut random).len(), 5);
+        assert!(addresses.suffice_for(5).is_ok());
+        assert!(matches!(addresses.suffice_for(6), Err(Fault::Usage(_))));
     }
 }

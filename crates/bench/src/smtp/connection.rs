@@ -37,7 +37,7 @@ pub(super) struct Connection {
 pub(super) struct Trouble {
     /// For the list of errors.
     pub(super) text: String,
-    /// The server ended the connection before it had seen anything of the message: a fresh one may do.
+    /// The server ended the session before it had seen more of the message than MAIL: a fresh connection may do.
     pub(super) was_idle: bool,
 }
 
@@ -110,15 +110,17 @@ impl Connection {
 
     /// The session is over; what became of the message may be known all the same.
     fn settle(&self, verdicts: Vec<Verdict>, closed: &Closed) -> Result<Vec<Verdict>, Trouble> {
-        let decided = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_) | Verdict::Refused { .. });
-        let shut_down = matches!(closed, Closed::Shutdown(_));
-        if !shut_down && verdicts.iter().any(decided) {
-            return Ok(verdicts);
+        let untouched = verdicts.iter().all(|verdict| match verdict {
+            Verdict::NotSent => true,
+            // A server that shuts down says so to whatever command comes next.
+            Verdict::Refused { stage, .. } => *stage == Stage::Mail && matches!(closed, Closed::Shutdown(_)),
+            Verdict::Accepted(_) | Verdict::InDoubt => false,
+        });
+        let was_idle = untouched && matches!(closed, Closed::Ended(Stage::Mail | Stage::Idle) | Closed::Shutdown(_));
+        match verdicts.iter().any(|verdict| *verdict != Verdict::NotSent) && !was_idle {
+            true => Ok(verdicts),
+            false => Err(Trouble { was_idle, ..self.trouble(closed) }),
         }
-        let unseen = matches!(closed, Closed::Ended(Stage::Mail | Stage::Idle));
-        let trouble = self.trouble(closed);
-        // A server that shuts down says so to whatever command comes next.
-        Err(Trouble { was_idle: unseen || (shut_down && !verdicts.iter().any(accepted)), ..trouble })
     }
 
     /// The server said something, or hung up, between two messages.
@@ -201,10 +203,6 @@ fn take(client: &mut Client, input: &[u8]) {
     } else {
         client.handle_input(steady_now(), input);
     }
-}
-
-fn accepted(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Accepted(_))
 }
 
 /// What to write into the list of errors about one recipient.
