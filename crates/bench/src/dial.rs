@@ -1,4 +1,7 @@
 //! Opening a connection for a load: timed and counted.
+//!
+//! What fails is a text for the list of errors, worded as the system or TLS had it but without numbers that would part
+//! the like from the like. Nothing here is fatal, and nothing is tried again: the load decides that.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,7 @@
 //! Why a run could not be made, or had to be given up. What a server answers is never a fault: it is a result.
+//!
+//! Faults are told apart by what the operator will do about them: mend the command line, mend the data, start what does
+//! not answer, or look at what the system refused. The exit code is made of that.
 
 use std::fmt::Display;
 use std::io;

@@ -1,5 +1,5 @@
 //! How many files and sockets this process may have open. A load of ten thousand connections needs more than the
-//! usual 1,024.
+//! usual 1,024. Where the hard limit is too low it is said before anything is sent, instead of connection by connection.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,8 +1,8 @@
 //! The laboratory: loads for any mail server, sinks, and the proof that nothing was lost.
 //!
 //! Every command is a module with its `Options`, which are also its part of the command line, and a `run` that gives a
-//! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what people watch meanwhile goes to
-//! standard error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
+//! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what moves meanwhile goes to standard
+//! error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
 
 pub mod crash;
 mod dial;

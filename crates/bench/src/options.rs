@@ -1,4 +1,7 @@
 //! What the loads over a network have in common on the command line, and how its values are read.
+//!
+//! A text becomes the finished value here, once, or the command line is refused with what was expected; behind this
+//! file every rate is one that can be kept and every span is longer than nothing.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

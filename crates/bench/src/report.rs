@@ -1,4 +1,7 @@
 //! What a run found, said once: as text for people, or as one JSON object for programs.
+//!
+//! It goes to the standard output in one piece. Where that cannot be written the run has failed, whatever it found: a
+//! report that nobody got is none.
 
 use std::fmt::Display;
 use std::io::{self, Write};

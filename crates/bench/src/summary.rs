@@ -153,7 +153,7 @@ impl fmt::Display for Summary {
         if self.missed > 0 {
             writeln!(
                 f,
-                "{} were due and never had their turn: the server, or the connections, were too few",
+                "{} were due and never had their turn: the server was too slow, or the connections too few",
                 self.missed
             )?;
         }

@@ -1,4 +1,8 @@
 //! Whom load may go to: this machine, and no other unless the operator says that it is theirs.
+//!
+//! A name is resolved once, and all of its addresses must be of the loopback network; the connections then go to one
+//! of them, an IPv4 address where there is one, since that is where servers on `localhost` are found. What is not resolved
+//! or not allowed is a fault before the first byte is sent.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -17,7 +21,7 @@ pub struct Ownership {
 pub struct Target {
     /// As it was named, without the port.
     pub host: String,
-    /// Where it is: one of its addresses.
+    /// Where it is: its first IPv4 address, or its first one.
     pub address: SocketAddr,
 }
 
@@ -36,7 +40,8 @@ impl Target {
             let why = format!("{} is not this machine; if you own it, say --i-own-this-target {host}", foreign.ip());
             return Err(usage(name, &why));
         }
-        let address = addresses.into_iter().next().ok_or_else(|| usage(name, "it has no address"))?;
+        let preferred = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+        let address = *preferred.ok_or_else(|| usage(name, "it has no address"))?;
         Ok(Target { host: host.to_owned(), address })
     }
 }

@@ -1,4 +1,7 @@
 //! What is seen while a load runs: on a terminal a line that moves, and for every reader postal's line each minute.
+//!
+//! The moving line goes to standard error, and only where that is a terminal. The minute's line goes to the standard
+//! output, as postal's does; where the report is JSON it goes to standard error.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};

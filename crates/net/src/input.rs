@@ -1,4 +1,7 @@
 //! The buffer that all connections of a thread read into, one at a time, so that an idle connection has none.
+//!
+//! It lives as long as its thread. What was read must be worked on, or copied, before the loan ends; a second loan
+//! within the first one panics, since that would be a read into bytes that somebody still looks at.
 
 use std::cell::RefCell;
 

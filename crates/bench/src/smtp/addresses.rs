@@ -1,4 +1,7 @@
 //! Senders and recipients: from patterns in which `{}` is a number, or from a file.
+//!
+//! Each is looked at before anything is sent: what is no address is refused, and so is asking for more recipients of a
+//! message than there are. From then on drawing cannot fail.
 
 use std::collections::HashSet;
 use std::fs;

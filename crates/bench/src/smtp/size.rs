@@ -1,4 +1,7 @@
 //! How long messages are: all the same, anything between two bounds, or as a histogram has it.
+//!
+//! Bodies are counted without their header, dots not doubled. The longest decides how much text is made in memory, so
+//! there is a limit, [`BODY_OCTETS_MAX`].
 
 use std::fs;
 use std::str::FromStr;
