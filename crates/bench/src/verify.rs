@@ -1,8 +1,8 @@
 //! `bench verify`: what arrived is held against the ledger of what was answered 250.
 //!
-//! Copies are looked for in a tree of Maildirs, by POP3 or in the record of a sink, as often as `--wait` allows while some are
-//! missing, each time from the start. Lost, doubled and damaged ones make the verdict bad. What cannot be read at all
-//! is a fault: a proof with holes is none.
+//! Copies are looked for in a tree of Maildirs, by POP3 or in the record of a sink, as often as `--wait` allows while
+//! some are missing, each time from the start. Lost, doubled and damaged ones make the verdict bad. What cannot be read
+//! at all is a fault, and so is a ledger with nothing in it: a proof with holes is none.
 
 mod held;
 mod holding;
@@ -67,9 +67,10 @@ pub struct Whereabouts {
 
 /// Holds what arrived against the ledger, and prints what came of it.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    let acknowledged = Acknowledged::read(&options.ledger)?;
+    let acknowledged = Acknowledged::evidence(&options.ledger)?;
     let copies = Copies::of(options)?;
-    let held = held_in_time(&acknowledged, &copies, options.wait.unwrap_or_default())?;
+    let patience = Patience { wait: options.wait.unwrap_or_default(), calm: Duration::ZERO };
+    let held = held_in_time(&acknowledged, &copies, patience)?;
     report::print(&held, options.json)?;
     Ok(held.verdict())
 }
@@ -81,6 +82,21 @@ pub(crate) trait Look {
 
     /// Finds all that there are.
     fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault>;
+
+    /// Waits between two looks; a fault ends the search.
+    fn rest(&self, span: Duration) -> Result<(), Fault> {
+        thread::sleep(span);
+        Ok(())
+    }
+}
+
+/// How long copies are looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    /// At the most, while something is missing or the calm has not lasted.
+    pub(crate) wait: Duration,
+    /// Without a new copy, when nothing is missing.
+    pub(crate) calm: Duration,
 }
 
 /// Where `bench verify` looks.
@@ -125,18 +141,27 @@ impl Look for Copies {
     }
 }
 
-/// Looks until nothing is missing, at the most so long, and at least once.
-pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &impl Look, wait: Duration) -> Result<Held, Fault> {
+/// Looks until nothing is missing and there was calm, at the most so long, and at least once.
+pub(crate) fn held_in_time(
+    acknowledged: &Acknowledged,
+    copies: &impl Look,
+    patience: Patience,
+) -> Result<Held, Fault> {
     let begun = Instant::now();
+    let (mut copies_before, mut grew) = (0, begun);
     loop {
         let looked = Instant::now();
         let mut holding = Holding::new(acknowledged, copies.places());
         copies.look(&mut holding)?;
-        let left = wait.saturating_sub(begun.elapsed());
-        if holding.is_complete() || left.is_zero() {
+        if holding.copies() != copies_before {
+            (copies_before, grew) = (holding.copies(), Instant::now());
+        }
+        let is_calm = patience.calm.is_zero() || looked.saturating_duration_since(grew) >= patience.calm;
+        let left = patience.wait.saturating_sub(begun.elapsed());
+        if holding.is_complete() && is_calm || left.is_zero() {
             return Ok(holding.finish());
         }
         drop(holding);
-        thread::sleep(looked.elapsed().max(LOOK_EVERY).min(left));
+        copies.rest(looked.elapsed().max(LOOK_EVERY).min(left))?;
     }
 }

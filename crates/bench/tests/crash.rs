@@ -9,8 +9,9 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bench::{Acknowledged, Fault, Verdict, crash};
@@ -20,6 +21,7 @@ use clap::Parser as _;
 const ROLE: &str = "TOY_SERVER";
 
 #[derive(clap::Parser)]
+#[command(args_override_self = true)]
 struct Line {
     #[command(flatten)]
     options: crash::Options,
@@ -27,27 +29,58 @@ struct Line {
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs a trial with a light load.
-fn trial(start: &str, port: u16, arguments: &[&str]) -> Result<Verdict, Fault> {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let ready = format!("127.0.0.1:{port}");
-    let line = ["crash", "--start", start, "--ready", &ready, "--rounds", "3", "--connections", "2", "--size", "2000"];
-    let load = ["--load-min", "200ms", "--load-max", "400ms", "--users", "5", "--rate", "300", "--settle", "3s"];
-    let options = Line::try_parse_from(line.iter().chain(&load).chain(arguments)).unwrap().options;
-    crash::run(&options)
+/// The only trial there is. Its port is nobody else's meanwhile.
+struct Turn {
+    port: u16,
+    folder: tempfile::TempDir,
+    _only: MutexGuard<'static, ()>,
 }
 
-/// What the server says is nobody's business.
-const QUIET: [&str; 2] = ["--server-log", "/dev/null"];
+impl Turn {
+    fn take() -> Turn {
+        let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        Turn { port: free_port(), folder: tempfile::tempdir().unwrap(), _only }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs a trial with a light load.
+    fn trial(&self, start: &str, arguments: &[&str]) -> Result<Verdict, Fault> {
+        let ready = format!("127.0.0.1:{}", self.port);
+        let line = ["crash", "--start", start, "--ready", &ready, "--rounds", "3", "--connections", "2"];
+        let load = ["--size", "2000", "--load-min", "200ms", "--load-max", "400ms", "--users", "5", "--rate", "300"];
+        // What the server says is nobody's business.
+        let rest = ["--settle", "3s", "--server-log", "/dev/null"];
+        let line = line.iter().chain(&load).chain(&rest).chain(arguments);
+        crash::run(&Line::try_parse_from(line).unwrap().options)
+    }
+
+    /// The shell command that starts this program as a server.
+    fn toy(&self, kind: &str, place: &str) -> String {
+        let program = std::env::current_exe().unwrap();
+        let port = self.port;
+        format!("{ROLE}='{kind} {port} {place}' {} --exact the_toy_server --nocapture", program.display())
+    }
+
+    /// Listens at the port in the server's place, as soon as the start of one has told its number and `is_time`.
+    fn impersonate(&self, is_time: fn(pid: &str) -> bool) {
+        let (port, told) = (self.port, self.path("told"));
+        std::thread::spawn(move || {
+            let is_told = || fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n') && is_time(pid.trim()));
+            while !is_told() {
+                std::thread::yield_now();
+            }
+            for stream in TcpListener::bind(("127.0.0.1", port)).unwrap().incoming() {
+                std::thread::spawn(|| serve(stream.unwrap(), |_| true));
+            }
+        });
+    }
+}
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// The shell command that starts this program as a server.
-fn toy(kind: &str, port: u16, place: &str) -> String {
-    let program = std::env::current_exe().unwrap();
-    format!("{ROLE}='{kind} {port} {place}' {} --exact the_toy_server --nocapture", program.display())
 }
 
 fn is_up(port: u16) -> bool {
@@ -56,52 +89,110 @@ fn is_up(port: u16) -> bool {
 
 #[test]
 fn a_server_that_keeps_what_it_acknowledges_is_good_even_where_it_forks_away() {
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-    let (mail, ledger) = (folder.path().join("mail"), folder.path().join("ledger"));
-    let start = format!("({} &)", toy("honest", port, mail.to_str().unwrap()));
-    let log = folder.path().join("log");
-    let files = ["--ledger", ledger.to_str().unwrap(), "--server-log", log.to_str().unwrap()];
-    let places = [&["--maildir", mail.to_str().unwrap()], &files[..]].concat();
-    assert_eq!(trial(&start, port, &places).unwrap(), Verdict::Good);
-    assert_eq!(fs::read_to_string(log).unwrap().matches("running 1 test").count(), 4, "three rounds and the end");
-    assert!(Acknowledged::read(&ledger).unwrap().len() > 10);
-    assert!(!is_up(port), "nothing of it is left");
+    let turn = Turn::take();
+    let (mail, ledger, log) = (turn.path("mail"), turn.path("ledger"), turn.path("log"));
+    let start = format!("({} &)", turn.toy("honest", &mail));
+    let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+    let places = ["--maildir", &mail, "--ledger", &ledger, "--server-log", &log];
+    assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good);
+    assert_eq!(fs::read_to_string(&log).unwrap().matches("running 1 test").count(), 4, "three rounds and the end");
+    assert!(Acknowledged::read(Path::new(&ledger)).unwrap().len() > 10);
+    assert!(!is_up(turn.port), "nothing of it is left");
+    assert_eq!(stranger.try_wait().unwrap(), None, "it was there before, and is no part of the server");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+
+    fs::remove_dir_all(&mail).unwrap();
+    assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good, "what the ledger had before is not asked for");
 }
 
 #[test]
 fn a_server_that_answers_before_it_has_the_mail_is_found_out() {
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-    let (mail, ledger) = (folder.path().join("mail"), folder.path().join("ledger"));
-    let places = ["--maildir", mail.to_str().unwrap(), "--ledger", ledger.to_str().unwrap(), "--no-doubles"];
-    let places = [&places[..], &QUIET].concat();
-    assert_eq!(trial(&toy("liar", port, mail.to_str().unwrap()), port, &places).unwrap(), Verdict::Bad);
-    assert!(ledger.exists(), "it is evidence");
+    let turn = Turn::take();
+    let (mail, ledger) = (turn.path("mail"), turn.path("ledger"));
+    let places = ["--maildir", &mail, "--ledger", &ledger];
+    assert_eq!(turn.trial(&turn.toy("liar", &mail), &places).unwrap(), Verdict::Bad);
+    assert!(Path::new(&ledger).exists(), "it is evidence");
+}
+
+#[test]
+fn a_server_that_delivers_again_after_its_start_is_bad_only_where_doubles_are() {
+    for (arguments, verdict) in [(&[][..], Verdict::Good), (&["--no-doubles"], Verdict::Bad)] {
+        let turn = Turn::take();
+        let mail = turn.path("mail");
+        let arguments = [&["--maildir", &mail, "--rounds", "1"], arguments].concat();
+        assert_eq!(turn.trial(&turn.toy("again", &mail), &arguments).unwrap(), verdict);
+    }
 }
 
 #[test]
 fn what_a_server_relays_is_taken_here() {
-    let (port, sink) = (free_port(), format!("127.0.0.1:{}", free_port()));
-    assert_eq!(
-        trial(&toy("relay", port, &sink), port, &[&["--sink", &sink], &QUIET[..]].concat()).unwrap(),
-        Verdict::Good
-    );
+    let turn = Turn::take();
+    let sink = format!("127.0.0.1:{}", free_port());
+    assert_eq!(turn.trial(&turn.toy("relay", &sink), &["--sink", &sink]).unwrap(), Verdict::Good);
 }
 
 #[test]
 fn a_server_that_does_not_come_up_proves_nothing_and_is_ended() {
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-    let places = ["--maildir", folder.path().to_str().unwrap(), "--ready-within", "300ms"];
-    let fault = trial("exec sleep 9753.1", port, &places).unwrap_err();
+    let turn = Turn::take();
+    let mail = turn.path("mail");
+    let span = format!("9753.{}", std::process::id());
+    let fault = turn.trial(&format!("exec sleep {span}"), &["--maildir", &mail, "--ready-within", "300ms"]);
+    let fault = fault.unwrap_err();
     assert!(matches!(&fault, Fault::Unavailable(_)), "{fault}");
-    assert!(!runs(b"9753.1"), "it is still there");
+    assert!(!runs(span.as_bytes()), "it is still there");
 }
 
 #[test]
-fn a_server_that_acknowledges_nothing_proves_nothing() {
-    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-    let places = ["--maildir", folder.path().to_str().unwrap()];
-    let fault = trial(&toy("refuser", port, "nowhere"), port, &places).unwrap_err();
-    assert!(fault.to_string().contains("nothing was proved"), "{fault}");
+fn a_round_in_which_nothing_is_acknowledged_proves_nothing() {
+    for (kind, round) in [("refuser", "round 1 of 3"), ("fickle", "round 2 of 3")] {
+        let turn = Turn::take();
+        let mail = turn.path("mail");
+        let fault = turn.trial(&turn.toy(kind, &mail), &["--maildir", &mail]).unwrap_err().to_string();
+        assert!(fault.starts_with(round) && fault.ends_with("nothing was proved"), "{fault}");
+    }
+}
+
+#[test]
+fn who_listens_before_the_server_is_started_is_not_tried() {
+    let turn = Turn::take();
+    let mail = turn.path("mail");
+    let _other = TcpListener::bind(("127.0.0.1", turn.port)).unwrap();
+    let fault = turn.trial(&turn.toy("honest", &mail), &["--maildir", &mail]).unwrap_err().to_string();
+    assert!(fault.contains("before the server is started"), "{fault}");
+}
+
+#[test]
+fn who_greets_and_was_not_started_is_not_tried() {
+    let turn = Turn::take();
+    let (mail, told) = (turn.path("mail"), turn.path("told"));
+    turn.impersonate(is_dead);
+    let fault = turn.trial(&format!("echo $$ > {told}"), &["--maildir", &mail]).unwrap_err().to_string();
+    assert!(fault.contains("none of the processes that were started"), "{fault}");
+}
+
+#[test]
+fn who_still_listens_after_the_kill_was_not_killed() {
+    let turn = Turn::take();
+    let (mail, told) = (turn.path("mail"), turn.path("told"));
+    turn.impersonate(|_| true);
+    let start = format!("echo $$ > {told}; exec sleep 600");
+    let fault = turn.trial(&start, &["--maildir", &mail]).unwrap_err().to_string();
+    assert!(fault.contains("after all that was started is dead"), "{fault}");
+}
+
+#[test]
+fn a_load_that_would_end_before_the_kill_is_refused() {
+    let turn = Turn::take();
+    for end in [["--messages", "5"], ["--duration", "1s"]] {
+        let fault = turn.trial("true", &[&["--maildir", "nowhere"], &end[..]].concat()).unwrap_err();
+        assert!(matches!(&fault, Fault::Usage(_)), "{fault}");
+    }
+}
+
+/// Whether a process has ended, though nobody may have asked for it yet.
+fn is_dead(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
 
 fn runs(argument: &[u8]) -> bool {
@@ -122,11 +213,20 @@ fn the_toy_server() {
         let (kept, place) = (kept.clone(), PathBuf::from(place));
         std::thread::spawn(move || write_behind(&kept, &place));
     }
+    let has_mail = Path::new(place).exists();
+    if kind == "again" && has_mail {
+        let letter = any_letter(Path::new(place));
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            fs::copy(&letter, letter.with_extension("again")).unwrap();
+        });
+    }
     for stream in listener.incoming() {
         let (kind, place, kept) = (kind.to_owned(), place.to_owned(), kept.clone());
         std::thread::spawn(move || {
             serve(stream.unwrap(), |letter| match &*kind {
-                "honest" => deliver(&letter, Path::new(&place)),
+                "honest" | "again" => deliver(&letter, Path::new(&place)),
+                "fickle" => !has_mail && deliver(&letter, Path::new(&place)),
                 "relay" => relay(&letter, &place),
                 "liar" => {
                     kept.lock().unwrap().push(letter);
@@ -178,6 +278,11 @@ fn deliver(letter: &Letter, root: &Path) -> bool {
     let name = format!("{}.{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
     fs::write(folder.join("tmp").join(&name), &letter.text).unwrap();
     fs::rename(folder.join("tmp").join(&name), folder.join("new").join(&name)).is_ok()
+}
+
+fn any_letter(root: &Path) -> PathBuf {
+    let mut folders = fs::read_dir(root).unwrap().map(|folder| folder.unwrap().path().join("new"));
+    folders.find_map(|folder| Some(fs::read_dir(folder).unwrap().next()?.unwrap().path())).unwrap()
 }
 
 /// What comes within the last moments before a kill is gone.

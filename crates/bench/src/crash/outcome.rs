@@ -25,7 +25,7 @@ pub(super) struct Outcome {
 /// One load and its kill.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
-    /// From the first message to the kill.
+    /// From the moment that the load began to send to the kill.
     load_ms: u64,
     acknowledged: u64,
     /// Begun, and not acknowledged: by the kill, most of them.
@@ -42,6 +42,11 @@ impl Round {
             failed: summary.failed,
             errors: summary.errors.clone(),
         }
+    }
+
+    /// Without a 250 there is nothing to hold the server to.
+    pub(super) fn proves_nothing(&self) -> bool {
+        self.acknowledged == 0
     }
 }
 

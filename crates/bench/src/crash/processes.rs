@@ -1,69 +1,112 @@
-//! The processes of a server, however often they forked: all that descend from this one.
+//! The processes of a server, however often they forked: all that descend from this one, but for the trees that it had
+//! before the trial.
 //!
 //! As their subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) this process becomes the parent of every descendant whose own
-//! parent is gone, so that a daemon that leaves its session and its group is still found, by the parents in /proc.
+//! parent is gone, so that a daemon that leaves its session and its group is still found, by the parents in /proc. A
+//! process is known by its number and by when it began, and gets a signal through a handle (pidfd_open(2)): whoever has
+//! the number after it is not meant.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, waitpid,
+};
 
 use crate::Fault;
-
-/// From here on orphans among the descendants are ours.
-pub(super) fn adopt_orphans() -> Result<(), Fault> {
-    set_child_subreaper(Some(getpid())).map_err(|error| Fault::system("becoming a subreaper")(error.into()))
-}
 
 /// A process and who started it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
-    id: Pid,
+    identity: Identity,
     parent: Pid,
     is_dead: bool,
 }
 
-/// Those that live, parents before children. Our own dead ones are buried on the way.
-pub(super) fn descendants() -> io::Result<Vec<Pid>> {
-    let ours = getpid();
+/// One process, and none that gets its number later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    id: Pid,
+    /// In ticks of the clock since the system began.
+    began: u64,
+}
+
+/// What descends from this process and is the server's.
+#[derive(Debug)]
+pub(super) struct Brood {
+    /// Were there before; they and what they start are left alone.
+    strangers: HashSet<Identity>,
+}
+
+impl Brood {
+    /// From here on orphans among the descendants are ours, and whoever starts is the server's.
+    pub(super) fn begin() -> Result<Brood, Fault> {
+        set_child_subreaper(Some(getpid())).map_err(|error| Fault::system("becoming a subreaper")(error.into()))?;
+        let mut brood = Brood { strangers: HashSet::new() };
+        brood.strangers = brood.living()?.into_iter().collect();
+        Ok(brood)
+    }
+
+    /// Those that live, parents before children. Our own dead ones are buried on the way.
+    pub(super) fn living(&self) -> Result<Vec<Identity>, Fault> {
+        let processes = processes().map_err(Fault::system("looking for the server's processes in /proc"))?;
+        let found = descendants(getpid(), processes, &self.strangers);
+        found.iter().filter(|process| process.is_dead && process.parent == getpid()).for_each(|dead| bury(dead));
+        Ok(found.into_iter().filter(|process| !process.is_dead).map(|process| process.identity).collect())
+    }
+}
+
+/// Parents before children, without the strangers and their trees.
+fn descendants(ancestor: Pid, processes: Vec<Process>, strangers: &HashSet<Identity>) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
-    for process in processes()? {
+    for process in processes.into_iter().filter(|process| !strangers.contains(&process.identity)) {
         children.entry(process.parent).or_default().push(process);
     }
-    let mut found = children.remove(&ours).unwrap_or_default();
+    let mut found = children.remove(&ancestor).unwrap_or_default();
     let mut next = 0;
     while let Some(process) = found.get(next) {
-        found.extend(children.remove(&process.id).unwrap_or_default());
+        found.extend(children.remove(&process.identity.id).unwrap_or_default());
         next += 1;
     }
-    found.iter().filter(|process| process.is_dead && process.parent == ours).for_each(|process| bury(process.id));
-    Ok(found.into_iter().filter(|process| !process.is_dead).map(|process| process.id).collect())
+    found
 }
 
 /// Sends a signal; who is gone already needs none.
-pub(super) fn send(signal: Signal, id: Pid) -> io::Result<()> {
-    match kill_process(id, signal) {
-        Err(rustix::io::Errno::SRCH) => Ok(()),
+pub(super) fn send(signal: Signal, process: Identity) -> io::Result<()> {
+    let sent = pidfd_open(process.id, PidfdFlags::empty()).and_then(|handle| {
+        // Only now is it sure that the number stays with whom it names.
+        match look_up(process.id) {
+            Some(found) if found.identity == process => pidfd_send_signal(handle, signal),
+            _ => Err(Errno::SRCH),
+        }
+    });
+    match sent {
+        Err(Errno::SRCH) => Ok(()),
         sent => sent.map_err(io::Error::from),
     }
 }
 
-fn bury(id: Pid) {
+fn bury(process: &Process) {
     // Somebody else may have done it.
-    let _ = waitpid(Some(id), WaitOptions::NOHANG);
+    let _ = waitpid(Some(process.identity.id), WaitOptions::NOHANG);
 }
 
 fn processes() -> io::Result<Vec<Process>> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(id) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
-        // A process that ended meanwhile has none.
-        let Ok(stat) = fs::read(format!("/proc/{}/stat", id.as_raw_pid())) else { continue };
-        processes.extend(parse(id, &stat));
+        let id = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        processes.extend(id.and_then(look_up));
     }
     Ok(processes)
+}
+
+/// A process that ended meanwhile is none.
+fn look_up(id: Pid) -> Option<Process> {
+    let stat = fs::read(format!("/proc/{}/stat", id.as_raw_pid())).ok()?;
+    parse(id, &stat)
 }
 
 /// `1234 (name) S 1 ...` (proc_pid_stat(5)). The name may be anything, parentheses and spaces too.
@@ -72,25 +115,55 @@ fn parse(id: Pid, stat: &[u8]) -> Option<Process> {
     let mut words = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
     let is_dead = matches!(words.next()?, "Z" | "X" | "x");
     let parent = words.next()?.parse().ok().and_then(Pid::from_raw)?;
-    Some(Process { id, parent, is_dead })
+    // The parent is field 4, the beginning field 22.
+    let began = words.nth(17)?.parse().ok()?;
+    Some(Process { identity: Identity { id, began }, parent, is_dead })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pid(id: i32) -> Pid {
+        Pid::from_raw(id).unwrap()
+    }
+
+    fn process(id: i32, parent: i32, is_dead: bool) -> Process {
+        Process { identity: Identity { id: pid(id), began: 22 }, parent: pid(parent), is_dead }
+    }
+
     #[test]
     fn a_name_may_be_anything() {
-        let id = Pid::from_raw(7).unwrap();
-        let process = |parent, is_dead| Some(Process { id, parent: Pid::from_raw(parent).unwrap(), is_dead });
-        assert_eq!(parse(id, b"7 (sh) S 1 7 7 0"), process(1, false));
-        assert_eq!(parse(id, b"7 (a) Z 9 (\xff) Z 3 7"), process(3, true));
-        assert_eq!(parse(id, b"7 (kthreadd) S 0 0"), None);
-        assert_eq!(parse(id, b""), None);
+        const REST: &str = "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23";
+        let parse = |stat: &[u8]| parse(pid(7), &[stat, REST.as_bytes()].concat());
+        assert_eq!(parse(b"7 (sh) S 1 "), Some(process(7, 1, false)));
+        assert_eq!(parse(b"7 (a) Z 9 (\xff) Z 3 "), Some(process(7, 3, true)));
+        assert_eq!(parse(b"7 (kthreadd) S 0 "), None);
+        assert_eq!(super::parse(pid(7), b"7 (sh) S 1 7 7 0"), None);
+        assert_eq!(super::parse(pid(7), b""), None);
     }
 
     #[test]
     fn this_process_is_among_them() {
-        assert!(processes().unwrap().iter().any(|process| process.id == getpid() && !process.is_dead));
+        assert!(processes().unwrap().iter().any(|process| process.identity.id == getpid() && !process.is_dead));
+    }
+
+    #[test]
+    fn the_trees_of_strangers_are_left_out_and_whoever_has_their_number_later_is_not() {
+        let all = vec![process(2, 1, false), process(3, 2, false), process(4, 1, false), process(5, 4, false)];
+        let found = |strangers| descendants(pid(1), all.clone(), &strangers);
+        assert_eq!(found(HashSet::from([process(2, 1, false).identity])), [all[2], all[3]]);
+        assert_eq!(found(HashSet::from([Identity { id: pid(2), began: 1 }])).len(), 4);
+    }
+
+    #[test]
+    fn a_signal_is_not_sent_to_another_process_with_the_same_number() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = Pid::from_child(&child);
+        let Identity { began, .. } = look_up(id).unwrap().identity;
+        send(Signal::KILL, Identity { id, began: began + 1 }).unwrap();
+        assert_eq!(child.try_wait().unwrap(), None);
+        send(Signal::KILL, Identity { id, began }).unwrap();
+        assert!(!child.wait().unwrap().success());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -13,60 +13,80 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::processes::{descendants, send};
-use super::word::Word;
+use super::processes::{Brood, send};
 use crate::Fault;
+use crate::signals::Word;
 
 /// Between two looks whether it is ready, or gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long one look waits for the greeting.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How much of it is read.
-const GREETING_OCTETS_MAX: u64 = 1024;
+const GREETING_OCTETS_MAX: usize = 1024;
+/// How long the system may take to close the port of a server that is dead.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a process may take to die of SIGKILL.
 const KILL_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long it may take to end by itself when it is told.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// All processes that descend from this one. When it is dropped they are killed.
+/// How a server is started, and where it is to greet. Nobody else may be listening there: what answered before the
+/// start, or answers after the kill, is not what was killed, and its 250s prove nothing.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct Start<'a> {
+    /// A shell command.
+    pub(super) command: &'a str,
+    /// Where it may write; None: to standard error.
+    pub(super) log: Option<&'a Path>,
+    pub(super) ready: SocketAddr,
+    /// How long it may take until it greets.
+    pub(super) within: Duration,
+    pub(super) brood: &'a Brood,
+    pub(super) word: &'a Word,
+}
+
+/// All processes that descend from this one, but for strangers. When it is dropped they are killed.
+#[derive(Debug)]
+pub(super) struct Server<'a> {
+    start: Start<'a>,
     is_gone: bool,
 }
 
-impl Server {
+impl<'a> Server<'a> {
     /// Starts it in a process group of its own, and waits until it greets.
-    pub(super) fn start(
-        command: &str,
-        output: OwnedFd,
-        ready: SocketAddr,
-        within: Duration,
-        word: &Word,
-    ) -> Result<Server, Fault> {
-        let mut shell = Command::new("sh");
+    pub(super) fn start(start: Start<'a>) -> Result<Server<'a>, Fault> {
+        let Start { ready, within, .. } = start;
+        if accepts(ready) {
+            return Err(unproved(format_args!("somebody listens at {ready} before the server is started")));
+        }
+        let output = output(start.log)?;
         let errors = output.try_clone().map_err(Fault::system("lending out the server's log"))?;
-        shell.arg("-c").arg(command).process_group(0);
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(start.command).process_group(0);
         shell.stdin(Stdio::null()).stdout(output).stderr(errors);
         // Its end is seen in /proc, with that of all the others.
         let started = shell.spawn().map(drop);
         started.map_err(Fault::system("starting a shell for the server"))?;
-        let server = Server { is_gone: false };
+        let server = Server { start, is_gone: false };
         let mut greets = false;
-        word.pass(within, || {
+        server.start.word.pass(within, || {
             greets = greeting_of(ready).is_ok_and(|code| code == *b"220");
             greets
         })?;
-        match greets {
-            true => Ok(server),
-            false => Err(Fault::Unavailable(format!("the server did not greet at {ready} within {within:?}"))),
+        if !greets {
+            return Err(Fault::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
         }
+        if server.start.brood.living()?.is_empty() {
+            return Err(unproved(format_args!("who greets at {ready} is none of the processes that were started")));
+        }
+        Ok(server)
     }
 
-    /// SIGKILL to all, until none is left.
+    /// SIGKILL to all, until none is left and nobody listens any more.
     pub(super) fn kill(mut self) -> Result<(), Fault> {
-        let killed = kill_all();
+        let killed = kill_all(self.start.brood);
         self.is_gone = killed.is_ok();
-        killed
+        killed.and_then(|()| closed(self.start.ready))
     }
 
     /// SIGTERM to those that nobody else of it looks after, and to the others when they are orphans; after a while,
@@ -75,27 +95,31 @@ impl Server {
         let until = Instant::now() + END_TIME_MAX;
         let mut told = HashSet::new();
         while Instant::now() < until {
-            let Some(&first) = looked_for()?.first() else { break };
+            let Some(&first) = self.start.brood.living()?.first() else { break };
             if told.insert(first) {
                 send(Signal::TERM, first).map_err(Fault::system("ending the server"))?;
             }
-            thread::sleep(LOOK_EVERY);
+            self.start.word.pass(LOOK_EVERY, || false)?;
         }
         self.kill()
     }
 }
 
-impl Drop for Server {
+impl Drop for Server<'_> {
     fn drop(&mut self) {
         if !self.is_gone {
             // There is a fault already, and it says more.
-            let _ = kill_all();
+            let _ = kill_all(self.start.brood);
         }
     }
 }
 
+fn unproved(why: impl std::fmt::Display) -> Fault {
+    Fault::Unavailable(format!("{why}: nothing was proved"))
+}
+
 /// Where it may write: the end of a log, or standard error.
-pub(super) fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
+fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
     let Some(path) = log else {
         return io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("lending out standard error"));
     };
@@ -103,10 +127,10 @@ pub(super) fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
     file.map(OwnedFd::from).map_err(Fault::system(format_args!("opening the server's log {}", path.display())))
 }
 
-fn kill_all() -> Result<(), Fault> {
+fn kill_all(brood: &Brood) -> Result<(), Fault> {
     let until = Instant::now() + KILL_TIME_MAX;
     loop {
-        let living = looked_for()?;
+        let living = brood.living()?;
         if living.is_empty() {
             return Ok(());
         }
@@ -120,15 +144,67 @@ fn kill_all() -> Result<(), Fault> {
     }
 }
 
-fn looked_for() -> Result<Vec<rustix::process::Pid>, Fault> {
-    descendants().map_err(Fault::system("looking for the server's processes in /proc"))
+/// The last threads of a process may hold its sockets for a moment after it is seen dead.
+fn closed(ready: SocketAddr) -> Result<(), Fault> {
+    let until = Instant::now() + CLOSING_TIME_MAX;
+    while accepts(ready) {
+        if Instant::now() > until {
+            return Err(unproved(format_args!("somebody listens at {ready} after all that was started is dead")));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// Where nobody listens, a connection may by chance be made with itself.
+fn accepts(ready: SocketAddr) -> bool {
+    let stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX);
+    stream.is_ok_and(|stream| stream.local_addr().is_ok_and(|local| local != ready))
 }
 
 /// The first three bytes of what it says.
 fn greeting_of(ready: SocketAddr) -> io::Result<[u8; 3]> {
-    let stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX)?;
-    stream.set_read_timeout(Some(GREETING_TIME_MAX))?;
-    let mut line = Vec::new();
-    BufReader::new(stream.take(GREETING_OCTETS_MAX)).read_until(b'\n', &mut line)?;
-    line.first_chunk().copied().ok_or(io::ErrorKind::UnexpectedEof.into())
+    let until = Instant::now() + GREETING_TIME_MAX;
+    let mut stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX)?;
+    let mut line = [0; GREETING_OCTETS_MAX];
+    let mut filled = 0;
+    while filled < line.len() && !line[..filled].contains(&b'\n') {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut line[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    line[..filled].first_chunk().copied().ok_or(io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_greeting_that_trickles_has_one_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ready = listener.local_addr().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(b"2").unwrap();
+                thread::sleep(GREETING_TIME_MAX.mul_f64(0.7));
+                stream.write_all(b"2").unwrap();
+                // Until it is hung up.
+                let _ = stream.read(&mut [0]);
+            });
+            let begun = Instant::now();
+            assert!(greeting_of(ready).is_err());
+            assert!(begun.elapsed() < GREETING_TIME_MAX.mul_f64(1.5), "{:?}", begun.elapsed());
+        });
+    }
 }

@@ -38,6 +38,35 @@ impl Acknowledged {
         Acknowledged::of(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
     }
 
+    /// Reads a ledger by which something is to be proved: there must be messages in it.
+    pub fn evidence(path: &Path) -> Result<Acknowledged, Fault> {
+        let (name, acknowledged) = (path.display(), Acknowledged::read(path)?);
+        if !acknowledged.has_runs() {
+            return Err(Fault::Data(format!("the ledger {name} has no run: no source wrote it")));
+        }
+        if acknowledged.is_empty() {
+            let why = "has no message that was answered 250: nothing was proved";
+            return Err(Fault::Unavailable(format!("the ledger {name} {why}")));
+        }
+        Ok(acknowledged)
+    }
+
+    /// Finds out whether a ledger can be read later. It need not be there yet, but its folder must be.
+    pub(crate) fn check(path: &Path) -> Result<(), Fault> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match path.try_exists() {
+            Ok(false) if folder.is_none_or(Path::is_dir) => Ok(()),
+            _ => Acknowledged::read(path).map(drop),
+        }
+    }
+
+    /// Without those runs that are first in the ledger.
+    pub(crate) fn since(mut self, runs: usize) -> Acknowledged {
+        self.runs.drain(..runs.min(self.runs.len()));
+        number_messages(&mut self.runs);
+        self
+    }
+
     /// Of whole lines.
     pub(crate) fn of(text: String) -> Result<Acknowledged, String> {
         let mut runs: Vec<Run> = Vec::new();
@@ -56,7 +85,8 @@ impl Acknowledged {
             }
             at += line.len();
         }
-        number_messages(&mut runs)?;
+        sort_messages(&mut runs)?;
+        number_messages(&mut runs);
         Ok(Acknowledged { text, runs })
     }
 
@@ -73,6 +103,11 @@ impl Acknowledged {
     /// Whether any run has begun; a ledger that nobody wrote has none.
     pub fn has_runs(&self) -> bool {
         !self.runs.is_empty()
+    }
+
+    /// How many have begun.
+    pub(crate) fn runs_count(&self) -> usize {
+        self.runs.len()
     }
 
     /// Whether the ledger has messages of this run, or at least its beginning.
@@ -107,18 +142,23 @@ impl Acknowledged {
     }
 }
 
-fn number_messages(runs: &mut [Run]) -> Result<(), String> {
-    let mut before = 0;
+fn sort_messages(runs: &mut [Run]) -> Result<(), String> {
     for run in runs {
-        run.before = before;
         run.messages.shrink_to_fit();
         run.messages.sort_unstable_by_key(|message| message.sequence);
         if let Some(twice) = run.messages.windows(2).find(|pair| pair[0].sequence == pair[1].sequence) {
             return Err(format!("message {} of run {} is there twice", twice[0].sequence, run.id));
         }
-        before += run.messages.len();
     }
     Ok(())
+}
+
+fn number_messages(runs: &mut [Run]) {
+    let mut before = 0;
+    for run in runs {
+        run.before = before;
+        before += run.messages.len();
+    }
 }
 
 #[cfg(test)]
@@ -145,5 +185,41 @@ mod tests {
         assert_eq!(ledger.recipients(0).collect::<Vec<_>>(), ["a@x", "run b@x"]);
         assert!(ledger.has_run(RunId(1)) && !ledger.has_run(RunId(4)));
         assert!(Acknowledged::of(String::new()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn earlier_runs_are_left_out() {
+        let text = "run 1\n0\ta@x\n1\ta@x\nrun 2\n5\tb@x\nrun 3\n0\tc@x\n";
+        let ledger = Acknowledged::of(text.to_owned()).unwrap();
+        assert_eq!(ledger.runs_count(), 3);
+        let ledger = ledger.since(1);
+        assert_eq!((ledger.len(), ledger.message(0), ledger.message(1)), (2, (RunId(2), 5), (RunId(3), 0)));
+        assert_eq!(ledger.recipients(1).collect::<Vec<_>>(), ["c@x"]);
+        assert_eq!((ledger.find(RunId(3), 0), ledger.find(RunId(1), 0)), (Some(1), None));
+        assert!(!ledger.since(7).has_runs());
+    }
+
+    #[test]
+    fn a_ledger_without_a_run_or_without_a_message_proves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let evidence = |text: &str| {
+            let path = folder.path().join("ledger");
+            std::fs::write(&path, text).unwrap();
+            Acknowledged::evidence(&path)
+        };
+        assert!(matches!(evidence(""), Err(Fault::Data(_))));
+        assert!(matches!(evidence("run 1\n"), Err(Fault::Unavailable(why)) if why.ends_with("nothing was proved")));
+        assert_eq!(evidence("run 1\n0\ta@x\n").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_ledger_that_may_come_later_is_let_be_and_one_that_cannot_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |name: &str| Acknowledged::check(&folder.path().join(name));
+        assert!(check("later").is_ok());
+        assert!(matches!(check("nowhere/later"), Err(Fault::System { .. })));
+        assert!(matches!(check("."), Err(Fault::System { .. })));
+        std::fs::write(folder.path().join("none"), "no run\n").unwrap();
+        assert!(matches!(check("none"), Err(Fault::Data(_))));
     }
 }

@@ -159,6 +159,11 @@ impl<'a> Holding<'a> {
         self.held.foreign += 1;
     }
 
+    /// Copies that were found so far.
+    pub(crate) fn copies(&self) -> u64 {
+        self.held.copies
+    }
+
     /// Whether nothing is missing.
     pub(crate) fn is_complete(&self) -> bool {
         self.filled == self.slots.len()

@@ -130,7 +130,7 @@ fn fault(folder: &Path) -> impl FnOnce(io::Error) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::{Copies, Held, held_in_time};
+    use crate::verify::{Copies, Held, Patience, held_in_time};
     use crate::{Acknowledged, RunId, Stamp, Verdict};
 
     fn message(sequence: u64, body: &str) -> String {
@@ -183,8 +183,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n".into()).unwrap();
         let copies = Copies::Maildirs(root.path().to_owned());
+        let patience = Patience { wait: std::time::Duration::from_secs(60), ..Patience::default() };
         thread::scope(|scope| {
-            let holding = scope.spawn(|| held_in_time(&acknowledged, &copies, std::time::Duration::from_secs(60)));
+            let holding = scope.spawn(|| held_in_time(&acknowledged, &copies, patience));
             deliver(root.path(), "a/new/1", &message(0, "Hello.\r\n"));
             assert_eq!(holding.join().unwrap().unwrap().verdict(), Verdict::Good);
         });
