@@ -5,12 +5,14 @@
 //! | the copy's place                     | its slot                    | a copy there already |
 //! |--------------------------------------|-----------------------------|----------------------|
 //! | a recipient of the message           | that recipient's            | doubled              |
-//! | a mailbox, whatever its name         | its own, else the next free | doubled              |
+//! | a mailbox, nobody's by its name      | its own, else the next free | doubled              |
+//! | a mailbox, by its name a recipient's | as above, if it is one of   | doubled              |
+//! |                                      | the message's recipients    |                      |
 //! | any other, or an unknown message     | none: it is unacknowledged  | doubled              |
 //!
 //! A slot that stays empty is a loss, so where places are told apart a lost and a doubled copy never cancel out. A
 //! damaged copy takes its slot as a sound one does: it is damaged, not lost. Memory: 8 bytes a message and 8 a recipient
-//! beside the ledger itself, and some 30 for each copy that nobody acknowledged.
+//! beside the ledger itself, some 30 for each copy that nobody acknowledged, and for mailboxes some 20 for each address.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -30,7 +32,7 @@ const NAMES_MAX: usize = 5;
 pub(crate) enum Places {
     /// The recipients, as they were sent.
     Recipients,
-    /// Mailboxes, of which it is not known whose they are.
+    /// Mailboxes, of which it may not be known whose they are.
     Mailboxes,
 }
 
@@ -60,10 +62,12 @@ pub(crate) struct Holding<'a> {
 }
 
 /// What should be found, and where.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Expected<'a> {
     acknowledged: &'a Acknowledged,
     places: Places,
+    /// Of all messages, where places are mailboxes.
+    recipients: HashSet<Place>,
 }
 
 /// A place, and in the lowest bit whether a copy was found there. 0: a mailbox that is not known yet.
@@ -78,8 +82,8 @@ impl Place {
         Place::of(hasher)
     }
 
-    /// A Maildir's.
-    pub(crate) fn mailbox(folder: &Path) -> Place {
+    /// A mailbox's of which it is not known whose it is.
+    fn mailbox(folder: &Path) -> Place {
         let mut hasher = DefaultHasher::new();
         hasher.write(folder.as_os_str().as_bytes());
         Place::of(hasher)
@@ -132,12 +136,21 @@ impl<'a> Holding<'a> {
             push_slots(acknowledged.recipients(number), &mut slots);
         }
         slots_at.push(slots.len());
+        let mut recipients = HashSet::new();
         if places == Places::Mailboxes {
+            recipients.extend(slots.iter().map(|slot| Place(slot.0)));
             slots.fill(Slot::FREE);
         }
         let held = Held { messages: messages as u64, recipients: slots.len() as u64, ..Held::default() };
-        let expected = Expected { acknowledged, places };
+        let expected = Expected { acknowledged, places, recipients };
         Holding { expected, slots_at, slots, filled: 0, unacknowledged: HashSet::new(), held }
+    }
+
+    /// The place of a mailbox: that of the recipient whose address is among those that it seems to bear, or its own.
+    pub(crate) fn mailbox(&self, mailbox: &Path, addresses: &[impl AsRef<str>]) -> Place {
+        let mut places = addresses.iter().map(|address| Place::recipient(address.as_ref()));
+        let told = places.find(|place| self.expected.recipients.contains(place));
+        told.unwrap_or_else(|| Place::mailbox(mailbox))
     }
 
     /// Takes one copy; `at` is where people find it, and may be empty.
@@ -182,7 +195,9 @@ impl<'a> Holding<'a> {
     fn find_acknowledged(&mut self, number: usize, found: Found, at: &str) {
         let slots = &mut self.slots[self.slots_at[number]..self.slots_at[number + 1]];
         let its_own = slots.iter().position(|slot| slot.is_of(found.place));
-        let place = its_own.or_else(|| slots.iter().position(|slot| slot.is_free()));
+        let is_misplaced = its_own.is_none() && self.expected.is_anothers(number, found.place);
+        let next_free = || slots.iter().position(|slot| slot.is_free()).filter(|_| !is_misplaced);
+        let place = its_own.or_else(next_free);
         match place {
             Some(place) if slots[place].is_filled() => self.find_doubled(found, at),
             Some(place) => {
@@ -214,24 +229,30 @@ impl<'a> Holding<'a> {
 }
 
 impl Expected<'_> {
+    /// Whether the place is known to be a recipient's, and of none of this message.
+    fn is_anothers(&self, number: usize, place: Place) -> bool {
+        let mut its_own = self.acknowledged.recipients(number).map(Place::recipient);
+        self.recipients.contains(&place) && !its_own.any(|own| own == place)
+    }
+
     /// Without a ledger, all runs are.
-    fn is_awaited(self, run: RunId) -> bool {
+    fn is_awaited(&self, run: RunId) -> bool {
         self.acknowledged.has_run(run) || !self.acknowledged.has_runs()
     }
 
-    fn example(self, found: Found, at: &str) -> Example {
+    fn example(&self, found: Found, at: &str) -> Example {
         let number = self.acknowledged.find(found.run, found.sequence);
         let recipient = number.map(|number| self.names(number, found.place)).unwrap_or_default();
         Example { run: found.run, sequence: found.sequence, recipient, at: at.to_owned() }
     }
 
-    fn example_of(self, number: usize, place: Place) -> Example {
+    fn example_of(&self, number: usize, place: Place) -> Example {
         let (run, sequence) = self.acknowledged.message(number);
         Example { run, sequence, recipient: self.names(number, place), at: String::new() }
     }
 
     /// The recipient at a place; all of them where it cannot be told.
-    fn names(self, number: usize, place: Place) -> String {
+    fn names(&self, number: usize, place: Place) -> String {
         let recipients = || self.acknowledged.recipients(number);
         let only = recipients().find(|recipient| Place::recipient(recipient) == place);
         if let (Places::Recipients, Some(only)) = (self.places, only) {
@@ -336,6 +357,17 @@ mod tests {
         assert_eq!(counts(&held(&acknowledged, Places::Recipients, &copies)), [0, 2, 0, 0, 2]);
         let third = [copies[0], copies[1], found(0, "/mail/3")];
         assert_eq!(counts(&held(&acknowledged, Places::Mailboxes, &third)), [2, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_mailbox_that_is_another_recipients_is_the_wrong_one() {
+        let acknowledged = ledger(&["0\ta@x.test\tb@x.test", "1\tc@x.test"]);
+        let copies = [found(0, "C@x.test"), found(0, "b@x.test"), found(1, "/mail/c")];
+        assert_eq!(counts(&held(&acknowledged, Places::Mailboxes, &copies)), [2, 1, 0, 0, 1]);
+        let holding = Holding::new(&acknowledged, Places::Mailboxes);
+        let place = |addresses: &[&str]| holding.mailbox(Path::new("/mail/1"), addresses);
+        assert_eq!(place(&["nobody", "B@x.test"]), Place::recipient("b@x.test"));
+        assert_eq!(place(&["nobody"]), Place::mailbox(Path::new("/mail/1")));
     }
 
     #[test]

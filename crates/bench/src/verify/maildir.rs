@@ -1,56 +1,71 @@
 //! Copies in a tree of Maildirs. One thread walks the tree, several read and examine, and the caller holds what they
 //! found against the ledger. A Maildir is a folder with `new` and `cur` in it; there may be others below it. Whatever is
-//! in `tmp`, and any other file, is no mail. What vanishes meanwhile was moved by a reader, or deleted; what cannot be
-//! read is a fault.
+//! in `tmp`, hidden, no regular file or anywhere else is no mail. Each file is a copy, whatever its name: one file with
+//! two names (hard links, or a reader who just moves it) is one. What vanishes meanwhile was moved by a reader, or
+//! deleted; what cannot be read, or is longer than any letter, is a fault.
 
-use std::fs::{self, DirEntry, FileType};
+use std::collections::HashSet;
+use std::fs::{self, DirEntry, File, FileType};
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SendError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::{Found, Holding, Place};
-use crate::{Fault, examine};
+use super::{Found, Holding};
+use crate::{Fault, Seen, examine};
 
 /// Threads that read. More than processors, for they wait for the disk.
 const READERS: usize = 4;
 /// Maildirs that were found and not yet read.
 const AHEAD_MAX: usize = 1024;
+/// Maildirs that were read and not yet held against the ledger.
+const READ_MAX: usize = 64;
+/// A letter's octets, of which each reader has one in memory.
+const LETTER_OCTETS_MAX: u64 = 256 << 20;
+/// Looks into `cur` while files are renamed there before they can be opened.
+const LOOKS_MAX: usize = 20;
 
 /// One file that is mail.
 struct Letter {
     /// None: it bears no stamp.
-    found: Option<Found>,
+    seen: Option<Seen>,
     path: PathBuf,
 }
 
-/// What one Maildir has, or why that cannot be told.
-type Content = Result<Vec<Letter>, Fault>;
+/// A Maildir and what is in it.
+struct Content {
+    folder: PathBuf,
+    letters: Vec<Letter>,
+}
 
 /// Finds every copy in the tree.
 pub(super) fn look(root: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> {
-    let (letters, found) = channel();
+    let (contents, found) = sync_channel(READ_MAX);
     thread::scope(|scope| {
         let (folders, to_read) = sync_channel(AHEAD_MAX);
         let to_read = Arc::new(Mutex::new(to_read));
         for _ in 0..READERS {
-            let (to_read, letters) = (to_read.clone(), letters.clone());
-            scope.spawn(move || read_folders(&to_read, &letters));
+            let (to_read, contents) = (to_read.clone(), contents.clone());
+            scope.spawn(move || read_folders(&to_read, &contents));
         }
         // When the readers are gone nobody reads any more, and the walk ends.
         drop(to_read);
-        scope.spawn(move || walk_all(root, &folders, &letters));
+        scope.spawn(move || walk_all(root, &folders, &contents));
         hold(found, holding)
     })
 }
 
 /// After a fault nobody listens any more, and the threads end.
-fn hold(found: Receiver<Content>, holding: &mut Holding<'_>) -> Result<(), Fault> {
+fn hold(found: Receiver<Result<Content, Fault>>, holding: &mut Holding<'_>) -> Result<(), Fault> {
     for content in found {
-        for letter in content? {
-            match letter.found {
-                Some(found) => holding.find(found, &letter.path.to_string_lossy()),
+        let Content { folder, letters } = content?;
+        let place = holding.mailbox(&folder, &owners(&folder));
+        for letter in letters {
+            match letter.seen {
+                Some(seen) => holding.find(Found::new(seen, place), &letter.path.to_string_lossy()),
                 None => holding.find_foreign(),
             }
         }
@@ -58,11 +73,20 @@ fn hold(found: Receiver<Content>, holding: &mut Holding<'_>) -> Result<(), Fault
     Ok(())
 }
 
-fn walk_all(root: &Path, folders: &SyncSender<PathBuf>, letters: &Sender<Content>) {
+/// Whose it may be: `.../user7@bench.test`, or `.../bench.test/user7`.
+fn owners(folder: &Path) -> Vec<String> {
+    let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_owned());
+    let last = name(folder);
+    let above = folder.parent().and_then(name);
+    let both = last.as_ref().zip(above).map(|(user, domain)| format!("{user}@{domain}"));
+    last.into_iter().chain(both).collect()
+}
+
+fn walk_all(root: &Path, folders: &SyncSender<PathBuf>, contents: &SyncSender<Result<Content, Fault>>) {
     let walked = fs::metadata(root).and_then(|_| walk(root.to_owned(), folders));
     if let Err(error) = walked {
         // Nobody listens after another fault.
-        let _ = letters.send(Err(fault(root)(error)));
+        let _ = contents.send(Err(fault(root)(error)));
     }
 }
 
@@ -88,32 +112,65 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     entries.map(|entry| entry.map(|entry| entry.path())).collect()
 }
 
-fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, letters: &Sender<Content>) {
+fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<Content, Fault>>) {
     let next = || to_read.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let mut buffer = Vec::new();
     while let Some(folder) = next() {
-        let content = read_folder(&folder, &mut buffer).map_err(fault(&folder));
-        if letters.send(content).is_err() {
+        let letters = read_folder(&folder, &mut buffer).map_err(fault(&folder));
+        if contents.send(letters.map(|letters| Content { folder, letters })).is_err() {
             return;
         }
     }
 }
 
+/// `new` is read before `cur` is listed, so that what a reader moves meanwhile is seen at one of the two places, or at
+/// both. What a reader renames in `cur` is there under another name.
 fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<Letter>> {
-    let place = Place::mailbox(folder);
+    let mut files = HashSet::new();
     let mut letters = Vec::new();
-    for entry in mailbox::list(folder)? {
-        let Some(mut file) = unless_gone(mailbox::open(folder, &entry))? else { continue };
-        buffer.clear();
-        file.read_to_end(buffer)?;
-        let found = examine(buffer).map(|seen| Found::new(seen, place));
-        let part = match entry.place {
-            mailbox::Place::New => "new",
-            mailbox::Place::Cur => "cur",
-        };
-        letters.push(Letter { found, path: folder.join(part).join(&entry.name) });
+    let mut look = |part: &str| look_into(&folder.join(part), buffer, &mut files, &mut letters);
+    look("new")?;
+    for _ in 0..LOOKS_MAX {
+        if !look("cur")? {
+            break;
+        }
     }
     Ok(letters)
+}
+
+/// Reads what is not known yet. Says whether anything was gone before it could be opened.
+fn look_into(
+    part: &Path,
+    buffer: &mut Vec<u8>,
+    files: &mut HashSet<(u64, u64)>,
+    letters: &mut Vec<Letter>,
+) -> io::Result<bool> {
+    let mut was_gone = false;
+    for entry in unless_gone(fs::read_dir(part))?.into_iter().flatten() {
+        let entry = entry?;
+        if entry.file_name().as_bytes().starts_with(b".") || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let Some(file) = unless_gone(File::open(entry.path()))? else {
+            was_gone = true;
+            continue;
+        };
+        let metadata = file.metadata()?;
+        if files.insert((metadata.dev(), metadata.ino())) {
+            read_letter(file, buffer)?;
+            letters.push(Letter { seen: examine(buffer), path: entry.path() });
+        }
+    }
+    Ok(was_gone)
+}
+
+fn read_letter(file: File, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    let octets = file.take(LETTER_OCTETS_MAX + 1).read_to_end(buffer)?;
+    match octets as u64 > LETTER_OCTETS_MAX {
+        true => Err(io::Error::other(format!("a file of more than {LETTER_OCTETS_MAX} bytes"))),
+        false => Ok(()),
+    }
 }
 
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -197,5 +254,44 @@ mod tests {
         let copies = Copies::Maildirs(root.path().join("nobody"));
         let fault = held_in_time(&Acknowledged::default(), &copies, Default::default()).unwrap_err();
         assert!(matches!(fault, Fault::System { .. }));
+    }
+
+    #[test]
+    fn a_copy_in_new_and_in_cur_is_doubled_and_a_hard_link_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        deliver(root.path(), "a/new/1", &message(0, "Hello.\r\n"));
+        deliver(root.path(), "a/cur/1:2,S", &message(0, "Hello.\r\n"));
+        deliver(root.path(), "a/new/2", &message(1, "Hello.\r\n"));
+        fs::hard_link(root.path().join("a/new/2"), root.path().join("a/cur/2:2,S")).unwrap();
+        let found = held(root.path(), "run 1\n0\ta@x.test\n1\ta@x.test\n");
+        assert_eq!((found.copies, found.found, found.doubled), (3, 2, 1));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_or_hidden_is_no_mail_and_a_file_without_end_is_a_fault() {
+        let root = tempfile::tempdir().unwrap();
+        deliver(root.path(), "a/new/.1", &message(0, "Hello.\r\n"));
+        deliver(root.path(), "b/cur/2", "");
+        fs::create_dir(root.path().join("a/new/folder")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", root.path().join("a/new/zero")).unwrap();
+        let found = held(root.path(), "run 1\n0\ta@x.test\n");
+        assert_eq!((found.copies, found.foreign), (0, 1));
+        File::create(root.path().join("a/new/long")).unwrap().set_len(LETTER_OCTETS_MAX + 1).unwrap();
+        let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n".into()).unwrap();
+        let copies = Copies::Maildirs(root.path().to_owned());
+        assert!(held_in_time(&acknowledged, &copies, Patience::default()).is_err());
+    }
+
+    #[test]
+    fn everything_in_the_wrong_mailbox_is_bad_where_the_name_tells_whose_it_is() {
+        for (wrong, right) in [("b@x.test", "a@X.test"), ("x.test/b", "x.test/a")] {
+            for (name, verdict) in [(wrong, Verdict::Bad), (right, Verdict::Good), ("x.test/c", Verdict::Good)] {
+                let root = tempfile::tempdir().unwrap();
+                deliver(root.path(), &format!("{name}/new/1"), &message(0, "Hello.\r\n"));
+                deliver(root.path(), "b@x.test/new/2", &message(1, "Hello.\r\n"));
+                let found = held(root.path(), "run 1\n0\ta@x.test\n1\tb@x.test\n");
+                assert_eq!(found.verdict(), verdict, "{name}: {found}");
+            }
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! Copies in mailboxes that a POP3 server gives out. The name of the user is the place; what cannot be read is a fault.
+//! Copies in mailboxes that a POP3 server gives out. The name of the user is the place, and a recipient's where it is
+//! their address; what cannot be read is a fault.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Found, Holding, Place};
+use super::{Found, Holding};
 use crate::pop3::{Accounts, walk};
 use crate::{Fault, Target};
 
@@ -18,7 +19,10 @@ impl PostOffice {
     /// Finds every copy in every mailbox.
     pub(super) fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault> {
         walk(&self.target, &self.accounts, |user, seen| match seen {
-            Some(seen) => holding.find(Found::new(seen, Place::mailbox(Path::new(user))), user),
+            Some(seen) => {
+                let place = holding.mailbox(Path::new(user), &[user]);
+                holding.find(Found::new(seen, place), user);
+            }
             None => holding.find_foreign(),
         })
     }

@@ -1,13 +1,16 @@
 //! The record of a sink: a line for each copy, `RUN SEQUENCE sound|damaged RECIPIENT`, and `- - foreign RECIPIENT` for
 //! one that bears no stamp. A last line without its end may still be being written, and does not count; any other line
-//! that is not like this is a fault.
+//! that is not like this, or is longer than [`LINE_OCTETS_MAX`], is a fault.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
 use super::{Found, Holding, Place};
 use crate::{Fault, Seen};
+
+/// Of one line, whose recipient came in a command that the sink limits to half of it.
+const LINE_OCTETS_MAX: u64 = 128 << 10;
 
 /// Appends the line of one copy.
 pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8>) {
@@ -28,8 +31,13 @@ pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> 
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        file.read_until(b'\n', &mut line).map_err(Fault::system(&what))?;
-        let Some((b'\n', line)) = line.split_last() else { break };
+        let octets = file.by_ref().take(LINE_OCTETS_MAX).read_until(b'\n', &mut line).map_err(Fault::system(&what))?;
+        let Some((b'\n', line)) = line.split_last() else {
+            if octets as u64 == LINE_OCTETS_MAX {
+                return Err(Fault::Data(format!("{what}: line {number} is longer than {LINE_OCTETS_MAX} bytes")));
+            }
+            break;
+        };
         let text = str::from_utf8(line).ok();
         let kept = text.and_then(|line| hold(line, holding));
         kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is not the line of a copy")))?;
@@ -88,5 +96,12 @@ mod tests {
             let fault = held(format!("1 0 sound a@x.test\n{line}\n").as_bytes()).unwrap_err();
             assert!(fault.to_string().ends_with("line 2 is not the line of a copy"), "{line}: {fault}");
         }
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_and_not_read() {
+        let long = "x".repeat(LINE_OCTETS_MAX as usize);
+        let fault = held(format!("1 0 sound {long}").as_bytes()).unwrap_err();
+        assert!(fault.to_string().contains("line 1 is longer than"), "{fault}");
     }
 }
