@@ -239,6 +239,8 @@ impl Conversation for Guest {
             self.meet_unasked(Stage::Helo).await;
         }
         self.obey().await;
+        // What was asked for before a stall, and done in it, is answered after it.
+        self.counter.house.pass_stalls().await;
         if !self.rest.is_zero() {
             sleep(std::mem::take(&mut self.rest)).await;
         }

@@ -65,7 +65,7 @@ impl Summary {
         acknowledged: Option<&Acknowledged>,
         machine: Meanwhile,
     ) -> Summary {
-        let Received { tally, guests_peak, verified } = received;
+        let Received { tally, guests_peak, verified, .. } = received;
         let seconds = tally.first_at.zip(tally.last_at).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         let held = acknowledged.map(|acknowledged| held(tally, acknowledged));
         let domains = tally.domains.named.iter().map(|(domain, &count)| (domain.to_string(), count));
