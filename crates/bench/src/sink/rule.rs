@@ -163,6 +163,9 @@ fn refusal(text: &str, class: u8, default: &'static str) -> Result<Action, Strin
         return Err(format!("{code}: a code of the form {class}xx expected"));
     }
     let enhanced = words.take_if(enhanced).unwrap_or(Enhanced(class, 7, 1));
+    if enhanced.0 != class {
+        return Err(format!("{enhanced}: an enhanced code of the form {class}.x.x expected"));
+    }
     let text = match words.rest() {
         "" => Cow::Borrowed(default),
         text => Cow::Owned(text.to_owned()),
@@ -307,6 +310,7 @@ mod tests {
             ("* delay soon", "soon: a span of time expected: 500ms, 10s"),
             ("* slow 100", "100: a speed expected: 100B/s, 64KiB/s"),
             ("* reject 451", "451: a code of the form 5xx expected"),
+            ("* reject 550 4.7.1 no", "4.7.1: an enhanced code of the form 5.x.x expected"),
             ("* stall 1s", "expected: stall 1s every 10s"),
             ("* stall 10s every 1s", "a stall is shorter than the time from one to the next"),
             ("5% stall 1s every 10s", "the whole sink stalls, or nobody: * stall 1s every 10s"),
