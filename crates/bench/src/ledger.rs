@@ -1,10 +1,11 @@
 //! The ledger: what a server answered 250, written down so that it can be held to it.
 //!
 //! A text file that only grows, with one run after the other: a line `run 0123456789abcdef`, then a line for each
-//! message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with those recipients that were accepted for it. A line is there
-//! a fifth of a second and a sync after its 250 at the latest; what a crash of the *source* takes with it is a message that
-//! arrives unannounced, never a loss that did not happen. A last line without its end was torn and does not count.
-//! Writing never waits for the disk: a disk that fails or falls behind fails the ledger, and the source must stop.
+//! message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with those recipients that were accepted for it. Lines gather
+//! while the disk writes and syncs those before them, and for a fifth of a second more; what a crash of the *source*
+//! takes with it is a message that arrives unannounced, never a loss that did not happen. A last line without its end
+//! was torn and does not count. Noting never waits for the disk: one that fails or falls behind fails the ledger, and
+//! the source must stop.
 
 mod acknowledged;
 mod scribe;

@@ -1,7 +1,8 @@
 //! Lines for a file, written by a thread of its own, so that whoever has something to note never waits for the disk.
 //!
-//! Lines gather for [`BATCH_EVERY`] and are written together, and synced where that was asked for. A disk that refuses,
-//! or falls [`PENDING_OCTETS_MAX`] behind, fails the scribe for good; what was noted since is not written.
+//! Lines gather while those before them are written, and for [`BATCH_EVERY`] more; then they are written together, and
+//! synced where that was asked for. A disk that refuses, or falls [`PENDING_OCTETS_MAX`] behind, fails the scribe for
+//! good; what waits then is lost, and what is noted later is not taken.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,9 +13,9 @@ use std::time::Duration;
 
 use crate::Fault;
 
-/// Between two batches. Syncing more often would disturb the disk that is being measured.
+/// From the end of one batch to the next one. Syncing more often would disturb the disk that is being measured.
 const BATCH_EVERY: Duration = Duration::from_millis(200);
-/// Lines that wait for the disk: some ten seconds of the fastest source. Beyond, the scribe has failed.
+/// Lines that wait for the disk: those of a million messages and more. Beyond, the scribe has failed.
 const PENDING_OCTETS_MAX: usize = 64 << 20;
 
 /// Whether what is written must survive a power cut.
