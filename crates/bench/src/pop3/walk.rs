@@ -1,5 +1,5 @@
 //! Every message of every mailbox, for those who look for what arrived. Several mailboxes are read at a time and none is
-//! changed. What cannot be read is a fault: a search with holes finds nothing out.
+//! changed. What cannot be read is a fault, and so is a reader that panics: a search with holes finds nothing out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +44,9 @@ pub(crate) fn walk(
         while let Some(sight) = sights.recv().await {
             let (mailbox, seen) = sight?;
             show(&mailbox, seen);
+        }
+        while let Some(ended) = walkers.join_next().await {
+            ended.map_err(|_| Fault::Unavailable(format!("{}: a reader of mailboxes panicked", target.address)))?;
         }
         Ok(())
     })
