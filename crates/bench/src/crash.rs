@@ -31,7 +31,6 @@ use outcome::{Outcome, Round};
 use processes::Brood;
 use server::{Server, Start};
 
-
 /// How long there must be no new copy after the last one that was missing: what was half delivered when a server was
 /// killed comes again soon after its start.
 const CALM_TIME: Duration = Duration::from_secs(1);

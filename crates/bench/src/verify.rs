@@ -142,11 +142,7 @@ impl Look for Copies {
 }
 
 /// Looks until nothing is missing and there was calm, at the most so long, and at least once.
-pub(crate) fn held_in_time(
-    acknowledged: &Acknowledged,
-    copies: &impl Look,
-    patience: Patience,
-) -> Result<Held, Fault> {
+pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &impl Look, patience: Patience) -> Result<Held, Fault> {
     let begun = Instant::now();
     let (mut copies_before, mut grew) = (0, begun);
     loop {

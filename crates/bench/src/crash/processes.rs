@@ -53,7 +53,7 @@ impl Brood {
     pub(super) fn living(&self) -> Result<Vec<Identity>, Fault> {
         let processes = processes().map_err(Fault::system("looking for the server's processes in /proc"))?;
         let found = descendants(getpid(), processes, &self.strangers);
-        found.iter().filter(|process| process.is_dead && process.parent == getpid()).for_each(|dead| bury(dead));
+        found.iter().filter(|process| process.is_dead && process.parent == getpid()).for_each(bury);
         Ok(found.into_iter().filter(|process| !process.is_dead).map(|process| process.identity).collect())
     }
 }
