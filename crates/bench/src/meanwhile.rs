@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use load::{
     Disk, DiskSource, LoadAverage, LoadAverageSource, Memory, MemorySource, Pressure, PressureSource, ProcessTime,
-    ProcessorSource, Processors, Resource, Space, Stall,
+    ProcessorSource, Processors, Resource, Space,
 };
 use serde::Serialize;
 
@@ -155,7 +155,7 @@ impl Meanwhile {
     fn between(first: &Reading, last: &Reading, average_source: String) -> Meanwhile {
         let seconds = last.at.duration_since(first.at).as_secs_f64();
         let [cpu_pressure, memory_pressure, io_pressure] =
-            [0, 1, 2].map(|of| Waiting::between(first.pressures[of]?, last.pressures[of]?, seconds));
+            [0, 1, 2].map(|of| Some(Waiting::between(first.pressures[of]?, last.pressures[of]?, seconds)));
         Meanwhile {
             seconds,
             cpu: first.processors.zip(last.processors).map(|(first, last)| Cpu::between(first, last)),
@@ -255,13 +255,12 @@ impl DiskWork {
 }
 
 impl Waiting {
-    fn between(first: Pressure, last: Pressure, seconds: f64) -> Option<Waiting> {
-        let share =
-            |first: Stall, last: Stall| percent(last.total_us.saturating_sub(first.total_us) as f64 / 1e6, seconds);
-        Some(Waiting {
-            some_percent: share(first.some, last.some),
-            full_percent: first.full.zip(last.full).map(|(first, last)| share(first, last)),
-        })
+    fn between(first: Pressure, last: Pressure, seconds: f64) -> Waiting {
+        let share = |first_us: u64, last_us: u64| percent(last_us.saturating_sub(first_us) as f64 / 1e6, seconds);
+        Waiting {
+            some_percent: share(first.some_us, last.some_us),
+            full_percent: first.full_us.zip(last.full_us).map(|(first, last)| share(first, last)),
+        }
     }
 }
 
@@ -363,8 +362,7 @@ mod tests {
     }
 
     fn pressure(total_us: u64) -> Pressure {
-        let stall = |total_us| Stall { avg10_percent: 0.0, total_us };
-        Pressure { some: stall(total_us), full: Some(stall(total_us / 2)) }
+        Pressure { some_us: total_us, full_us: Some(total_us / 2) }
     }
 
     fn two_readings() -> (Reading, Reading) {
@@ -383,9 +381,9 @@ mod tests {
             processors: Some(processors(116.0, 1004.0)),
             own: Some(ProcessTime { user_secs: 4.0, system_secs: 2.5 }),
             disk: Some(disk(200, 2000)),
-            disk_space: Some(Space { free_bytes: 5_000_000_000, free_files: 1 }),
+            disk_space: Some(Space { free_bytes: 5_000_000_000 }),
             pressures: [Some(pressure(9_000_000)), Some(pressure(1)), Some(pressure(0))],
-            memory: Some(Memory { total_bytes: 25_000_000_000, available_bytes: 23_200_000_000 }),
+            memory: Some(Memory { available_bytes: 23_200_000_000 }),
             load_average: Some(LoadAverage { one_min: 1.5, five_min: 1.25, fifteen_min: 1.0 }),
         };
         (first, last)

@@ -18,7 +18,7 @@ mod space;
 pub use average::{LoadAverage, LoadAverageSource, PROC_LOADAVG};
 pub use disk::{Disk, DiskSource};
 pub use memory::{Memory, MemorySource};
-pub use pressure::{Pressure, PressureSource, Resource, Stall};
+pub use pressure::{Pressure, PressureSource, Resource};
 pub use process::ProcessTime;
 pub use processors::{ProcessorSource, Processors};
 pub use space::Space;

@@ -1,5 +1,8 @@
-//! Pressure stall information: how much of the time tasks waited for a processor, for memory, for a disk.
-//! (Linux's `Documentation/accounting/psi.rst`.) A kernel may be built or started without it.
+//! Pressure stall information: how much time tasks lost by waiting for a processor, for memory, for a disk.
+//! (Linux's `Documentation/accounting/psi.rst`.)
+//!
+//! Only the sums are taken, not the kernel's averages of ten seconds and more: a difference of two sums is exact for the
+//! time between them. A kernel may be built or started without this gauge; then there is none, which is no error.
 
 use std::io;
 
@@ -16,23 +19,14 @@ pub enum Resource {
     Io,
 }
 
-/// One reading.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Time lost since the machine was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
     /// At least one task waited.
-    pub some: Stall,
+    pub some_us: u64,
     /// All tasks that had something to do waited. For the processors of a whole machine it is always zero, and older
     /// kernels leave it out.
-    pub full: Option<Stall>,
-}
-
-/// Time lost.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stall {
-    /// Share of the last ten seconds, 0 to 100.
-    pub avg10_percent: f64,
-    /// Sum since the machine was started.
-    pub total_us: u64,
+    pub full_us: Option<u64>,
 }
 
 /// A file of `/proc/pressure`, held open.
@@ -69,21 +63,17 @@ impl Pressure {
     /// Reads what a file of `/proc/pressure` says: a line `some`, and mostly a line `full`.
     pub fn parse(text: &str) -> Option<Pressure> {
         let mut lines = text.lines();
-        let some = Stall::parse(lines.next()?.strip_prefix("some ")?)?;
-        let full = match lines.next() {
-            Some(line) => Some(Stall::parse(line.strip_prefix("full ")?)?),
+        let some_us = total(lines.next()?.strip_prefix("some ")?)?;
+        let full_us = match lines.next() {
+            Some(line) => Some(total(line.strip_prefix("full ")?)?),
             None => None,
         };
-        Some(Pressure { some, full })
+        Some(Pressure { some_us, full_us })
     }
 }
 
-impl Stall {
-    fn parse(pairs: &str) -> Option<Stall> {
-        let value = |name: &str| pairs.split_ascii_whitespace().find_map(|pair| pair.strip_prefix(name));
-        let avg10_percent = value("avg10=")?.parse::<f64>().ok().filter(|share| share.is_finite())?;
-        Some(Stall { avg10_percent, total_us: value("total=")?.parse().ok()? })
-    }
+fn total(pairs: &str) -> Option<u64> {
+    pairs.split_ascii_whitespace().find_map(|pair| pair.strip_prefix("total="))?.parse().ok()
 }
 
 #[cfg(test)]
@@ -94,15 +84,14 @@ mod tests {
     fn both_lines_are_read() {
         let text = "some avg10=1.42 avg60=1.61 avg300=1.12 total=549088792\n\
                     full avg10=1.36 avg60=1.52 avg300=0.90 total=246636287\n";
-        let some = Stall { avg10_percent: 1.42, total_us: 549_088_792 };
-        let full = Some(Stall { avg10_percent: 1.36, total_us: 246_636_287 });
-        assert_eq!(Pressure::parse(text), Some(Pressure { some, full }));
+        let expected = Pressure { some_us: 549_088_792, full_us: Some(246_636_287) };
+        assert_eq!(Pressure::parse(text), Some(expected));
     }
 
     #[test]
     fn an_older_kernel_says_nothing_of_processors_that_all_wait() {
         let read = Pressure::parse("some avg10=0.59 avg60=1.57 avg300=2.36 total=2322344480\n").unwrap();
-        assert_eq!((read.some.total_us, read.full), (2_322_344_480, None));
+        assert_eq!((read.some_us, read.full_us), (2_322_344_480, None));
     }
 
     #[test]
@@ -111,10 +100,8 @@ mod tests {
             "",
             "some",
             "some avg10=0.59",
-            "some avg10=x total=1",
-            "some avg10=inf total=1",
             "some avg10=0.59 total=-1",
-            "some avg10=0.59 total=1\nfull total=1\n",
+            "some avg10=0.59 total=1\nfull avg10=0.59\n",
             "full avg10=0.59 total=1\n",
         ] {
             assert_eq!(Pressure::parse(text), None, "{text:?}");

@@ -1,4 +1,8 @@
-//! What the process itself has used of the processors.
+//! What the process itself has used of the processors, all of its threads together, since it was started.
+//!
+//! Processes that it started are not counted, even when they are over. The kernel knows the sum well, and how it parts
+//! into program and kernel less so: it may guess that from clock ticks. A difference of two samples is sound over many
+//! ticks, and over a few of them only as the sum.
 
 use std::io;
 

@@ -1,4 +1,8 @@
-//! What the processors of the machine did, all together, since it was started.
+//! What the processors of the machine did, all together, since it was started: from `/proc/stat`.
+//!
+//! The counts are of use as differences. Those of user, system and interrupts only grow; those of idle time and of
+//! waiting for disks may step back a little, and whoever takes differences must bear it. In a container they are still
+//! those of the whole machine. The guests of a hypervisor are in the time of programs already, and are not added again.
 
 use std::io;
 

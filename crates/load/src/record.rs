@@ -1,5 +1,9 @@
 //! A file of /proc that stays open. Reading it from its start makes the kernel write it anew, so that every sample is
 //! of one moment. The buffer grows to what the file needs and stays.
+//!
+//! Such a file has no length that could be asked for, and the kernel may give less than there is room for. One that it
+//! writes in one piece ends with a short reading; one that it writes in pieces ends with an empty one, and its pieces may
+//! be of different moments. Text that the parser refuses is an error of the kind `InvalidData` that names the file.
 
 use std::fs::File;
 use std::io;

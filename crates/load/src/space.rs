@@ -1,4 +1,8 @@
-//! Room on a file system.
+//! Room on a file system: what a user without privileges may still write to it.
+//!
+//! The blocks that a file system keeps back for root are not counted: a mail server that is not root meets the end of
+//! the room before the disk is full. There is no source to open and nothing of /proc: each reading is a system call that
+//! names the path, so a path that goes away is an error of the reading.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +12,6 @@ use std::path::Path;
 pub struct Space {
     /// Bytes.
     pub free_bytes: u64,
-    /// Files; zero where the file system does not count them.
-    pub free_files: u64,
 }
 
 impl Space {
@@ -20,7 +22,7 @@ impl Space {
     /// That of `statvfs(3)`.
     pub fn of(path: &Path) -> io::Result<Space> {
         let room = rustix::fs::statvfs(path)?;
-        Ok(Space { free_bytes: room.f_bavail.saturating_mul(room.f_frsize), free_files: room.f_favail })
+        Ok(Space { free_bytes: room.f_bavail.saturating_mul(room.f_frsize) })
     }
 }
 
