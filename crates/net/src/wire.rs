@@ -108,11 +108,6 @@ impl Wire {
         .await
     }
 
-    /// Whether the connection is a secure one.
-    pub fn is_secure(&self) -> bool {
-        matches!(self.stream, Stream::Secure(_))
-    }
-
     fn poll_show<T>(
         &mut self,
         take: &mut Option<impl FnOnce(&[u8]) -> T>,
