@@ -123,7 +123,7 @@ fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
 pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault> {
     let LoadOptions { connections, threads, .. } = run.options;
     handles::raise(u64::from(*connections) + u64::from(*threads) * HANDLES_PER_THREAD + HANDLES_OTHER)?;
-    let machine = Meanwhile::begin(Some(&run.options.disk));
+    let machine = Meanwhile::begin_with_disk(&run.options.disk)?;
     let watching = runtime()?;
     let ((stopper, stop), (axe, axed), (gone, present)) = (Stopper::new(), Stopper::new(), Stopper::new());
     let words = Words { stop: stopper, stopped_at: Cell::new(None), axe, gone };

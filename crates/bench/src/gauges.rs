@@ -82,7 +82,7 @@ struct Round {
 }
 
 fn measure(options: &Options) -> Result<Report, Fault> {
-    let meter = Meanwhile::begin(None);
+    let meter = Meanwhile::begin();
     let readings_per_round = options.readings / ROUNDS;
     let mut source = LoadAverageSource::open();
     let mut ways = ways(&mut source);

@@ -3,9 +3,11 @@
 //!
 //! [`Meanwhile::begin`] takes a first reading of all gauges and gives a [`Meter`]; [`Meter::end`] takes a second one,
 //! and what lies between is the result. A gauge that the machine lacks, or that fails on the way, is left out; no run
-//! fails for want of one. A megabyte is 1,000,000 bytes.
+//! fails for want of one. Only a disk that is named by a path that is not there is a fault: a report without a disk
+//! would tell nobody of the slip. A megabyte is 1,000,000 bytes.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -15,7 +17,10 @@ use load::{
 };
 use serde::Serialize;
 
-const BYTES_PER_MB: f64 = 1e6;
+use crate::Fault;
+
+/// The megabyte of all reports.
+pub(crate) const BYTES_PER_MB: f64 = 1e6;
 const BYTES_PER_GB: f64 = 1e9;
 
 /// What happened between two moments. Shares are per cent of the time between them.
@@ -145,11 +150,20 @@ struct Reading {
 }
 
 impl Meanwhile {
-    /// Opens the gauges and reads them. `disk_path` names a path on the disk that matters to the run, if one does.
-    pub fn begin(disk_path: Option<&Path>) -> Meter {
-        let mut gauges = Gauges::open(disk_path);
-        let first = gauges.read();
-        Meter { gauges, first }
+    /// Opens the gauges and reads them, for a run to which no disk matters.
+    pub fn begin() -> Meter {
+        Gauges::open(None).begin()
+    }
+
+    /// The same with the disk that holds `path`, if that disk has a gauge.
+    ///
+    /// # Errors
+    ///
+    /// A [`Fault::Usage`] where there is no such path.
+    pub fn begin_with_disk(path: &Path) -> Result<Meter, Fault> {
+        let there = fs::metadata(path);
+        there.map_err(|error| Fault::Usage(format!("the disk of {} cannot be watched: {error}", path.display())))?;
+        Ok(Gauges::open(Some(path)).begin())
     }
 
     fn between(first: &Reading, last: &Reading, average_source: String) -> Meanwhile {
@@ -194,6 +208,11 @@ impl Gauges {
             memory: MemorySource::open().ok(),
             load_average: LoadAverageSource::open(),
         }
+    }
+
+    fn begin(mut self) -> Meter {
+        let first = self.read();
+        Meter { gauges: self, first }
     }
 
     fn read(&mut self) -> Reading {
@@ -431,7 +450,17 @@ mod tests {
     #[test]
     fn this_machine_is_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let seen = Meanwhile::begin(Some(folder.path())).end();
+        let seen = Meanwhile::begin_with_disk(folder.path()).unwrap().end();
         assert!(seen.cpu.is_some() && seen.own_cpu.is_some() && seen.load_average.is_some(), "{seen:?}");
+        assert!(seen.disk_free_bytes.is_some(), "{seen:?}");
+    }
+
+    /// A slip in `--disk` made a report that had no disk in it, and said nothing.
+    #[test]
+    fn a_disk_that_is_not_there_is_told_and_one_without_a_gauge_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let fault = Meanwhile::begin_with_disk(&folder.path().join("typo")).unwrap_err();
+        assert!(matches!(&fault, Fault::Usage(text) if text.contains("typo")), "{fault}");
+        assert_eq!(Meanwhile::begin_with_disk(Path::new("/proc")).unwrap().end().disk, None);
     }
 }

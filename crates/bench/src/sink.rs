@@ -141,7 +141,7 @@ impl Options {
 /// Receives until the end, and prints what there was.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     options.ledger.as_deref().map_or(Ok(()), Acknowledged::check)?;
-    let machine = Meanwhile::begin(None);
+    let machine = Meanwhile::begin();
     let sink = Sink::open(options)?;
     let signals = sink.signals()?;
     announce(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;

@@ -63,7 +63,7 @@ struct Log {
 pub(super) fn measure(options: &Options) -> Result<Report, Fault> {
     let folder = Folder::make(&options.folder)?;
     let mut log = Log::make(options, &folder).map_err(Fault::system("preparing the log"))?;
-    let meter = Meanwhile::begin(Some(&options.folder));
+    let meter = Meanwhile::begin_with_disk(&options.folder)?;
     let begun = Instant::now();
     log.fill(options, begun).map_err(Fault::system("writing the log"))?;
     let seconds = begun.elapsed().as_secs_f64();

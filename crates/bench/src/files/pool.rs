@@ -79,7 +79,7 @@ pub(super) fn measure(options: &Options) -> Result<Report, Fault> {
     let mut rng = Rng::with_seed(options.seed);
     let mut store = make_store(options, &folder, &mut rng)?;
     let mut plan = Plan::new(Shape::of(&options.pool), rng);
-    let meter = Meanwhile::begin(Some(&options.folder));
+    let meter = Meanwhile::begin_with_disk(&options.folder)?;
     let phases = perform(options, &mut plan, &mut store).map_err(Fault::system("using the pool of files"))?;
     let report = Report::of(options, &phases, &store.seen, meter.end());
     drop(store);
