@@ -1,11 +1,11 @@
 //! `bench crash`: kills a server at random under load, again and again, and holds it to its 250s.
 //!
 //! A round: the server is started, greets, and is put under load for a random time; then all of its processes get
-//! SIGKILL at once, while messages are on their way. After the last round it is started once more and has time to deliver
-//! what it acknowledged. Lost and damaged copies make the verdict bad; doubled ones are told, for a server may deliver
-//! again what it was just delivering, and are bad only with `--no-doubles`. Nothing was proved, which is a fault, where the
-//! server does not come up, acknowledges nothing in a round, or is not what listens. Whatever happens, it does not
-//! outlive the command.
+//! SIGKILL at once, while messages are on their way. After the last round it is started once more and has time to
+//! deliver what it acknowledged. Lost and damaged copies make the verdict bad; doubled ones are told, for a server may
+//! deliver again what it was just delivering, and are bad only with `--no-doubles`. Nothing was proved, which is a
+//! fault, where the server does not come up, acknowledges nothing in a round, or is not what listens. Whatever happens,
+//! it does not outlive the command.
 //!
 //! SIGKILL takes nothing from the system's page cache: what only a power cut would take is not found out here.
 

@@ -1,10 +1,10 @@
 //! `bench sink`: takes mail as fast as it comes and keeps none.
 //!
 //! It forgets what it gets, or looks at each message and says which are sound, damaged, doubled or foreign, and at the
-//! end what of a ledger never came. Rules make it lame or hostile, for some or for all. It ends by count, by time, or by
-//! SIGINT or SIGTERM, and always says what it saw; messages that are just coming have [`DRAIN_TIME_MAX`] to end.
-//! An address that cannot be bound is a fault, and so are, after the summary, a record that cannot be written and a
-//! ledger that says nothing; nothing that a client does is one.
+//! end what of a ledger never came. Rules make it lame or hostile, for some or for all. It ends by count, by time, or
+//! by SIGINT or SIGTERM, and always says what it saw; messages that are just coming have [`DRAIN_TIME_MAX`] to end. An
+//! address that cannot be bound is a fault, and so are, after the summary, a record that cannot be written and a ledger
+//! that says nothing; nothing that a client does is one.
 
 mod guest;
 mod house;
@@ -89,9 +89,9 @@ pub struct Options {
     /// `[SHARE%] [*|DOMAIN] [STAGE] ACTION`: play a lame or hostile server, for some or for all
     ///
     /// SHARE: 5% of those that the rule would meet, at random. DOMAIN: of a recipient, lame.test or *@lame.test. STAGE:
-    /// connect, helo, mail, rcpt, data or message; left out, it is rcpt with a domain and connect without. ACTION: delay
-    /// 10s; reject [550 TEXT]; defer [451 TEXT]; drop; garbage; slow 100B/s; stall 1s every 10s (the whole sink, so
-    /// after * alone). May be given again; all that fit are met in order, until one refuses or ends the connection.
+    /// connect, helo, mail, rcpt, data or message; left out, it is rcpt with a domain and connect without. ACTION:
+    /// delay 10s; reject [550 TEXT]; defer [451 TEXT]; drop; garbage; slow 100B/s; stall 1s every 10s (the whole sink,
+    /// so after * alone). May be given again; all that fit are met in order, until one refuses or ends the connection.
     /// Examples: '*@lame.test rcpt delay 10s', '5% message defer', '* stall 1s every 10s'
     #[arg(long = "rule", value_name = "RULE")]
     pub rules: Vec<Rule>,

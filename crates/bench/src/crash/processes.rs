@@ -122,6 +122,8 @@ fn parse(id: Pid, stat: &[u8]) -> Option<Process> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     fn pid(id: i32) -> Pid {
@@ -161,9 +163,8 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = Pid::from_child(&child);
         let Identity { began, .. } = look_up(id).unwrap().identity;
-        send(Signal::KILL, Identity { id, began: began + 1 }).unwrap();
-        assert_eq!(child.try_wait().unwrap(), None);
+        send(Signal::TERM, Identity { id, began: began + 1 }).unwrap();
         send(Signal::KILL, Identity { id, began }).unwrap();
-        assert!(!child.wait().unwrap().success());
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()), "the first one would have been enough");
     }
 }

@@ -1,5 +1,5 @@
-//! Every message of every mailbox, for those who look for what arrived. Several mailboxes are read at a time and none is
-//! changed. What cannot be read is a fault, and so is a reader that panics: a search with holes finds nothing out.
+//! Every message of every mailbox, for those who look for what arrived. Several mailboxes are read at a time and none
+//! is changed. What cannot be read is a fault, and so is a reader that panics: a search with holes finds nothing out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

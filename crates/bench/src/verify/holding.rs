@@ -11,8 +11,9 @@
 //! | any other, or an unknown message     | none: it is unacknowledged  | doubled              |
 //!
 //! A slot that stays empty is a loss, so where places are told apart a lost and a doubled copy never cancel out. A
-//! damaged copy takes its slot as a sound one does: it is damaged, not lost. Memory: 8 bytes a message and 8 a recipient
-//! beside the ledger itself, some 30 for each copy that nobody acknowledged, and for mailboxes some 20 for each address.
+//! damaged copy takes its slot as a sound one does: it is damaged, not lost. Memory: 8 bytes a message and 8 a
+//! recipient beside the ledger itself, some 30 for each copy that nobody acknowledged, and for mailboxes some 20 for
+//! each address.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher as _};

@@ -1,7 +1,7 @@
 //! Copies in a tree of Maildirs. One thread walks the tree, several read and examine, and the caller holds what they
-//! found against the ledger. A Maildir is a folder with `new` and `cur` in it; there may be others below it. Whatever is
-//! in `tmp`, hidden, no regular file or anywhere else is no mail. Each file is a copy, whatever its name: one file with
-//! two names (hard links, or a reader who just moves it) is one. What vanishes meanwhile was moved by a reader, or
+//! found against the ledger. A Maildir is a folder with `new` and `cur` in it; there may be others below it. Whatever
+//! is in `tmp`, hidden, no regular file or anywhere else is no mail. Each file is a copy, whatever its name: one file
+//! with two names (hard links, or a reader who just moves it) is one. What vanishes meanwhile was moved by a reader, or
 //! deleted; what cannot be read, or is longer than any letter, is a fault.
 
 use std::collections::HashSet;
