@@ -52,7 +52,8 @@ impl Turn {
         let line = ["crash", "--start", start, "--ready", &ready, "--rounds", "3", "--connections", "2"];
         let load = ["--size", "2000", "--load-min", "200ms", "--load-max", "400ms", "--users", "5", "--rate", "300"];
         // What the server says is nobody's business.
-        let rest = ["--settle", "3s", "--server-log", "/dev/null"];
+        let ledger = self.path("ledger");
+        let rest = ["--settle", "3s", "--server-log", "/dev/null", "--ledger", &ledger];
         let line = line.iter().chain(&load).chain(&rest).chain(arguments);
         crash::run(&Line::try_parse_from(line).unwrap().options)
     }
@@ -93,7 +94,7 @@ fn a_server_that_keeps_what_it_acknowledges_is_good_even_where_it_forks_away() {
     let (mail, ledger, log) = (turn.path("mail"), turn.path("ledger"), turn.path("log"));
     let start = format!("({} &)", turn.toy("honest", &mail));
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
-    let places = ["--maildir", &mail, "--ledger", &ledger, "--server-log", &log];
+    let places = ["--maildir", &mail, "--server-log", &log];
     assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good);
     assert_eq!(fs::read_to_string(&log).unwrap().matches("running 1 test").count(), 4, "three rounds and the end");
     assert!(Acknowledged::read(Path::new(&ledger)).unwrap().len() > 10);
@@ -110,8 +111,7 @@ fn a_server_that_keeps_what_it_acknowledges_is_good_even_where_it_forks_away() {
 fn a_server_that_answers_before_it_has_the_mail_is_found_out() {
     let turn = Turn::take();
     let (mail, ledger) = (turn.path("mail"), turn.path("ledger"));
-    let places = ["--maildir", &mail, "--ledger", &ledger];
-    assert_eq!(turn.trial(&turn.toy("liar", &mail), &places).unwrap(), Verdict::Bad);
+    assert_eq!(turn.trial(&turn.toy("liar", &mail), &["--maildir", &mail]).unwrap(), Verdict::Bad);
     assert!(Path::new(&ledger).exists(), "it is evidence");
 }
 
