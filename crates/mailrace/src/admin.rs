@@ -29,7 +29,8 @@ use crate::cli::QueueList;
 use crate::config::{Config, Durability};
 use crate::exit::{self, Exit};
 use crate::flow::Mailbag;
-use crate::log::{Level, Log};
+use crate::line::Level;
+use crate::log::Log;
 use crate::metrics::{self, Reading};
 
 /// How long the server waits for one client in all: for the question, and again while it reads the answer.

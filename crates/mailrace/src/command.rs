@@ -1,6 +1,5 @@
 //! What the binary does for each command. Results go to the standard output, everything else to standard error.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use crate::check::Summary;
 use crate::cli::{BenchCommand, Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Faults, Loaded};
 use crate::exit::{self, Exit};
+use crate::say::say;
 use crate::{admin, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
@@ -35,11 +35,6 @@ fn tell(error: &anyhow::Error) {
         Some(faults) => say(faults),
         None => say(format_args!("mailrace: {error:#}")),
     }
-}
-
-/// A line on standard error. Where that is closed nobody is left to be told.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {

@@ -27,7 +27,8 @@ use mail::{Envelope, Fact, Journal, Timestamp};
 use queue::{Attempt, Entry, Queue, Verdict};
 use spool::{CommitError, Live, Spool};
 
-use crate::log::{Level, Log};
+use crate::line::Level;
+use crate::log::Log;
 
 use courier::Courier;
 pub use courier::Transport;

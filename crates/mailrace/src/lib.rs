@@ -2,8 +2,8 @@
 //!
 //! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
 //! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `log`
-//! makes lines of facts; `privileges` are the process's rights; `tables` opens what the directory is asked of;
-//! `spool_tools` look into a spool at rest.
+//! makes lines of facts; `say` is for whoever started the process; `privileges` are the process's rights; `tables` opens
+//! what the directory is asked of; `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
 
 pub mod admin;
 pub mod check;
@@ -16,6 +16,7 @@ mod line;
 pub mod log;
 pub mod metrics;
 pub mod privileges;
+mod say;
 pub mod serve;
 pub mod spool_tools;
 pub mod tables;

@@ -13,7 +13,23 @@ use std::fmt::{Display, Write};
 use mail::{Address, Fact, Timestamp};
 
 use crate::config::LogFormat;
-use crate::log::{Level, Line};
+
+/// How much an event matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// The operator may want to do something.
+    Warning,
+    /// Something is broken.
+    Error,
+}
+
+/// What becomes a line.
+pub(crate) enum Line {
+    Fact(Fact),
+    Event { level: Level, text: String, fields: Vec<(&'static str, String)> },
+}
 
 /// Appends the line with its line end.
 pub(crate) fn write(out: &mut String, format: LogFormat, time: Timestamp, line: &Line) {

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 use mail::{Fact, Journal, Timestamp};
 
 use crate::config::{self, LogFormat, LogTarget};
-use crate::line;
+use crate::line::{self, Level, Line};
 
 /// Lines gather for so long before they are written together; the caller wakes nobody meanwhile.
 const GATHER_TIME: Duration = Duration::from_millis(5);
@@ -31,25 +31,8 @@ const LINES_KEPT_MAX: usize = 4096;
 /// Formatted text is handed on in pieces of about this size.
 const PIECE_OCTETS: usize = 64 << 10;
 
-/// How much an event matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// As it should be.
-    Info,
-    /// The operator may want to do something.
-    Warning,
-    /// Something is broken.
-    Error,
-}
-
 /// Where the log goes.
 pub type Target = Box<dyn Write + Send>;
-
-/// What becomes a line.
-pub(crate) enum Line {
-    Fact(Fact),
-    Event { level: Level, text: String, fields: Vec<(&'static str, String)> },
-}
 
 /// The log. Share it by `Arc`; it is closed when the last one is dropped, or by [`Log::close`].
 pub struct Log {

@@ -23,12 +23,13 @@ use spool::{Disk, Folder, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::command::say;
 use crate::config::{self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Protocol, Source};
 use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
-use crate::log::{Level, Log};
+use crate::line::Level;
+use crate::log::Log;
 use crate::privileges::{self, Identity, PrivilegesError};
+use crate::say::say;
 use crate::{admin, tables};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.

@@ -7,7 +7,7 @@ use mail::{
 
 use crate::codec::{Reader, put_optional_text, put_text, put_u16, put_u32, put_u64};
 use crate::record::{Draft, Kind};
-use crate::spill::Spilled;
+use crate::spill::{Spilled, SpilledRange};
 
 /// Something to be made durable.
 #[derive(Debug)]
@@ -105,13 +105,6 @@ pub(crate) struct MessageHead {
     /// States that are not [`State::NEW`]; some only in a record that was copied forward.
     pub(crate) states: Vec<(u32, State)>,
     pub(crate) envelope: Envelope,
-}
-
-/// A body in a file of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpilledRange {
-    pub(crate) len: u64,
-    pub(crate) digest: u32,
 }
 
 /// What a state takes in a record: an ordinal, and a waiting state.

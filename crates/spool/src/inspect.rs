@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
+use crate::OpenError;
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::entry::{MessageHead, OutcomeHead, SpilledRange, State, merge_states};
+use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
 use crate::record::Kind;
 use crate::scan::{Contents, Listed, body_crc};
 use crate::segment::{self, Header, Standing};
-use crate::{OpenError, spill};
+use crate::spill::{self, SpilledRange};
 
 /// Files are read in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;

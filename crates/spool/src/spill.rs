@@ -5,7 +5,6 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile, write_all_at};
-use crate::entry::SpilledRange;
 
 /// The name of the file that holds the body of the message `sequence`.
 pub(crate) fn file_name(sequence: u64) -> String {
@@ -15,6 +14,13 @@ pub(crate) fn file_name(sequence: u64) -> String {
 /// The message whose body a file of this name holds.
 pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_prefix("body-")?, 16).ok()
+}
+
+/// A body in a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpilledRange {
+    pub(crate) len: u64,
+    pub(crate) digest: u32,
 }
 
 /// A body under way to its file. Dropped before [`Spill::finish`], it takes the file with it.

@@ -13,7 +13,8 @@ use spool::{CommitError, Content, Entry, ReadError, Spool, State};
 use tokio::runtime::Runtime;
 
 use super::{Judged, Mailbag, Note};
-use crate::log::{Level, Log};
+use crate::line::Level;
+use crate::log::Log;
 
 /// A message larger than this comes back as its header only, of which no more than this is read.
 const ORIGINAL_OCTETS_MAX: u64 = bounce::ORIGINAL_OCTETS_MAX;
