@@ -18,6 +18,7 @@ const RATE_MAX: f64 = 1e9;
 
 /// How much load, for how long, and from where.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "How much load, and for how long")]
 pub struct LoadOptions {
     /// Whose the targets are.
     #[command(flatten)]

@@ -50,10 +50,8 @@ pub struct Options {
 
 /// Everything but whom to send to.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "What is sent, and how")]
 pub struct Sending {
-    /// How much of it.
-    #[command(flatten)]
-    pub load: LoadOptions,
     /// End after so many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
@@ -102,6 +100,9 @@ pub struct Sending {
     /// Write down what was answered 250, for verify
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
+    /// How much of it.
+    #[command(flatten)]
+    pub load: LoadOptions,
 }
 
 /// A sender: addresses, or nobody.

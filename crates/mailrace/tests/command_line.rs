@@ -29,12 +29,19 @@ fn help_says_what_can_be_done() {
         ("help_table_build", &["table", "build", "--help"]),
         ("help_queue_list", &["queue", "list", "--help"]),
         ("help_spool_verify", &["spool", "verify", "--help"]),
+        ("help_bench", &["bench", "--help"]),
+        ("help_bench_smtp", &["bench", "smtp", "--help"]),
     ] {
         let output = mailrace(folder.path(), arguments);
         assert_eq!(output.status.code(), Some(0));
         let help = stdout(&output);
         insta::assert_snapshot!(name, help);
     }
+}
+
+#[test]
+fn no_two_options_of_a_command_have_one_name() {
+    <mailrace::cli::Cli as clap::CommandFactory>::command().debug_assert();
 }
 
 #[test]
