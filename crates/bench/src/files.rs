@@ -1,19 +1,22 @@
 //! `bench files`: what a file system does with many small files, as postmark(1) asks it, or with a log that is synced
 //! in batches, as a spool asks it.
 //!
-//! Works in a fresh folder inside the one that is named, and removes it. What is read is held against what was written:
-//! a file system that loses or mixes up bytes is found out, and the verdict is `Bad`. What the system refuses (a full
-//! disk, a failed sync) is a [`Fault`] and ends the run. A megabyte is 1,000,000 bytes.
+//! Works in a fresh folder inside the one that is named, and removes it, however the run ends: by itself, by its time, by
+//! a signal, by a fault. What is read is held against what was written: a file system that loses or mixes up bytes is
+//! found out, and the verdict is `Bad`. What the system refuses (a full disk, a failed sync) is a [`Fault`]; in all other
+//! cases there is a report of what was done until then. A megabyte is 1,000,000 bytes.
 
 mod content;
 mod damage;
+mod ending;
 mod folder;
 mod log;
 mod plan;
 mod pool;
+mod stopwatch;
 mod store;
-mod times;
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +28,8 @@ use serde::Serialize;
 use crate::Fault;
 use crate::options::{octets, span};
 use crate::report::{self, Verdict};
+use crate::signals::Word;
+use ending::Ending;
 use plan::BIAS_MAX;
 
 /// More files at a time would not fit into the plan's memory, of 24 bytes for each.
@@ -46,7 +51,7 @@ pub struct Options {
     /// Where what is random begins
     #[arg(long, value_name = "NUMBER", default_value_t = 42)]
     seed: u64,
-    /// End after this time, even if not all is done
+    /// End after this time, even if not all is done; SIGINT and SIGTERM end it too, with the report
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
     /// The report as JSON
@@ -134,18 +139,34 @@ struct LogOptions {
 ///
 /// A [`Fault::System`] where the folder cannot be used or the system refuses an operation.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
+    let ending = Ending::new(options.duration, Some(Word::hear()?));
     match options.pattern {
         Pattern::Pool => {
-            let report = pool::measure(options)?;
+            let report = pool::measure(options, ending)?;
             report::print(&report, options.json)?;
             Ok(Verdict::of(report.is_sound()))
         }
         Pattern::Log => {
-            let report = log::measure(options)?;
+            let report = log::measure(options, ending)?;
             report::print(&report, options.json)?;
             Ok(Verdict::of(report.is_sound()))
         }
     }
+}
+
+impl fmt::Display for Sync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Sync::None => "nothing synced",
+            Sync::File => "each file synced",
+            Sync::Folder => "each file and its folder synced",
+        })
+    }
+}
+
+/// A rate; of no time at all, zero.
+fn per_second(amount: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { amount / seconds } else { 0.0 }
 }
 
 fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {

@@ -28,6 +28,7 @@ mod stamp;
 mod summary;
 mod tally;
 mod target;
+mod times;
 pub mod verify;
 mod view;
 
@@ -38,5 +39,6 @@ pub use order::Order;
 pub use per_connection::PerConnection;
 pub use report::Verdict;
 pub use stamp::{Examiner, RunId, Seen, Stamp, examine};
-pub use summary::{Summary, Times};
+pub use summary::Summary;
 pub use target::{Ownership, Target};
+pub use times::Times;

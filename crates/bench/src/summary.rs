@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use comfy_table::{CellAlignment, Table, presets};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::Verdict;
 use crate::engine::Load;
-use crate::meanwhile::Meanwhile;
+use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::tally::Tally;
+use crate::times::{Times, Unit, table};
+
+/// A tally counts its times in microseconds.
+const COUNTS_PER_US: f64 = 1.0;
 
 /// The end of a run. Rates count from the first ticket to the end of the last one.
 #[derive(Debug, Serialize)]
@@ -56,29 +58,6 @@ pub struct Summary {
     pub machine: Meanwhile,
 }
 
-/// How long something took, in microseconds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Times {
-    /// What.
-    pub name: &'static str,
-    /// How often.
-    pub count: u64,
-    /// The shortest.
-    pub min_us: u64,
-    /// The mean.
-    pub mean_us: f64,
-    /// The median.
-    pub p50_us: u64,
-    /// Nine in ten took no longer.
-    pub p90_us: u64,
-    /// 99 in 100 took no longer.
-    pub p99_us: u64,
-    /// 999 in 1,000 took no longer.
-    pub p999_us: u64,
-    /// The longest.
-    pub max_us: u64,
-}
-
 impl Summary {
     pub(crate) fn of<L: Load>(title: String, tally: &Tally, begun: Instant, machine: Meanwhile) -> Summary {
         let seconds = tally.last.map_or(0.0, |last| (last - begun).as_secs_f64());
@@ -99,8 +78,8 @@ impl Summary {
             connections: tally.counts.connections,
             tls_connections: tally.counts.tls_connections,
             errors: tally.errors.clone(),
-            latency: Times::of("latency", &tally.latency),
-            phases: phases.map(|(name, histogram)| Times::of(name, histogram)).collect(),
+            latency: Times::of("latency", &tally.latency, COUNTS_PER_US),
+            phases: phases.map(|(name, histogram)| Times::of(name, histogram, COUNTS_PER_US)).collect(),
             machine,
         }
     }
@@ -109,29 +88,6 @@ impl Summary {
     pub fn verdict(&self) -> Verdict {
         let whole = self.failed == 0 && self.missed == 0 && self.unfinished == 0;
         Verdict::of(whole && self.errors.is_empty() && self.done > 0)
-    }
-}
-
-impl Times {
-    pub(crate) fn of(name: &'static str, histogram: &Histogram<u64>) -> Times {
-        let at = |quantile| histogram.value_at_quantile(quantile);
-        Times {
-            name,
-            count: histogram.len(),
-            min_us: histogram.min(),
-            mean_us: histogram.mean(),
-            p50_us: at(0.5),
-            p90_us: at(0.9),
-            p99_us: at(0.99),
-            p999_us: at(0.999),
-            max_us: histogram.max(),
-        }
-    }
-
-    fn row(&self) -> Vec<String> {
-        let times = [self.min_us, self.p50_us, self.p90_us, self.p99_us, self.p999_us, self.max_us];
-        let milliseconds = times.iter().map(|&time| format!("{:.2}", time as f64 / 1e3));
-        [self.name.to_owned(), self.count.to_string()].into_iter().chain(milliseconds).collect()
     }
 }
 
@@ -147,7 +103,7 @@ impl fmt::Display for Summary {
             self.part,
             self.seconds,
             self.rate,
-            self.octets as f64 / 1e6,
+            self.octets as f64 / BYTES_PER_MB,
             self.failed
         )?;
         if self.missed > 0 {
@@ -161,21 +117,10 @@ impl fmt::Display for Summary {
             writeln!(f, "ended before its time; {} were under way and cut off", self.unfinished)?;
         }
         writeln!(f, "{} connections, {} of them secured by TLS\n", self.connections, self.tls_connections)?;
-        writeln!(f, "{}\n", self.table())?;
+        writeln!(f, "{}\n", table(Unit::Milliseconds, self.phases.iter().chain([&self.latency])))?;
         for (text, count) in &self.errors {
             writeln!(f, "{count:>9}  {text}")?;
         }
         write!(f, "{}", self.machine)
-    }
-}
-
-impl Summary {
-    fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["milliseconds", "count", "min", "p50", "p90", "p99", "p99.9", "max"]);
-        table.add_rows(self.phases.iter().chain([&self.latency]).map(Times::row));
-        table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-        table
     }
 }

@@ -1,4 +1,7 @@
 //! What was not found as it was written: how often, and the first examples.
+//!
+//! Damage is a finding and no error: the run goes on, so that its extent is known, and the verdict is bad in the end. A
+//! file system that loses everything fills neither the memory nor the report: all is counted, [`EXAMPLES_MAX`] are named.
 
 use std::fmt;
 

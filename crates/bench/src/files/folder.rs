@@ -1,4 +1,9 @@
-//! The folder that a run works in: made for it, and removed with all that is in it when it is over, however it ends.
+//! The folder that a run works in: made for it, and removed with all that is in it when it is over, however it ends: after
+//! the last act, after a signal, or after a fault. Only SIGKILL leaves it behind.
+//!
+//! It is never one that was there before: what the operator keeps in the folder that is named is not touched. That it
+//! cannot be made, or that an orderly run cannot remove it, is fatal; after a fault the removal is tried, and the fault
+//! that came first is told.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -2,7 +2,8 @@
 //! before the next one begins, as a spool does with the messages that it acknowledges.
 //!
 //! Into a new file a sync has to write metadata too; with `--overwrite` the blocks were written and synced before, and
-//! it has not. Afterwards the file's pages are dropped, so that what is checked is read from the disk.
+//! it has not. Afterwards the file's pages are dropped, so that what is checked is read from the disk. A run's time ends
+//! the preparation and the writing; what was written is checked nevertheless, as long as no signal comes.
 
 use std::fmt;
 use std::fs::File;
@@ -15,13 +16,14 @@ use serde::Serialize;
 
 use super::content::Content;
 use super::damage::Damage;
+use super::ending::{End, Ending};
 use super::folder::Folder;
-use super::times::{Stopwatch, Times};
-use super::{LogOptions, Options};
+use super::stopwatch::Stopwatch;
+use super::{LogOptions, Options, per_second};
 use crate::Fault;
-use crate::meanwhile::Meanwhile;
+use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
+use crate::times::{Times, Unit, table};
 
-const BYTES_PER_MB: f64 = 1e6;
 /// Bytes that the preparation writes at a time.
 const PREPARE_BYTES: usize = 1 << 20;
 
@@ -33,20 +35,17 @@ pub(super) struct Report {
     record_bytes: usize,
     batch_bytes: usize,
     records: u64,
+    /// Those that were read again; fewer only where a signal came.
+    records_checked: u64,
     records_per_second: f64,
+    end: End,
     seconds: f64,
     syncs_per_second: f64,
     written_mb: f64,
     written_mb_per_second: f64,
-    times: Operations,
+    times: [Times; 2],
     damage: Damage,
     meanwhile: Meanwhile,
-}
-
-#[derive(Debug, Serialize)]
-struct Operations {
-    write: Times,
-    sync: Times,
 }
 
 /// The file, and what was measured on it.
@@ -55,33 +54,38 @@ struct Log {
     content: Content,
     record_bytes: usize,
     records: u64,
+    records_checked: u64,
     writes: Stopwatch,
     syncs: Stopwatch,
+    damage: Damage,
 }
 
 /// Writes a log, reads it again, and removes it.
-pub(super) fn measure(options: &Options) -> Result<Report, Fault> {
+pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
     let folder = Folder::make(&options.folder)?;
-    let mut log = Log::make(options, &folder).map_err(Fault::system("preparing the log"))?;
+    let mut log = Log::make(options, &folder, &mut ending).map_err(Fault::system("preparing the log"))?;
     let meter = Meanwhile::begin_with_disk(&options.folder)?;
     let begun = Instant::now();
-    log.fill(options, begun).map_err(Fault::system("writing the log"))?;
+    log.fill(&options.log, &mut ending).map_err(Fault::system("writing the log"))?;
     let seconds = begun.elapsed().as_secs_f64();
     let meanwhile = meter.end();
-    let damage = log.check().map_err(Fault::system("reading the log again"))?;
+    log.check(&mut ending).map_err(Fault::system("reading the log again"))?;
     folder.remove()?;
-    Ok(Report::of(options, &log, seconds, damage, meanwhile))
+    Ok(Report::of(options, log, seconds, ending.end(), meanwhile))
 }
 
 impl Log {
-    fn make(options: &Options, folder: &Folder) -> io::Result<Log> {
+    fn make(options: &Options, folder: &Folder, ending: &mut Ending) -> io::Result<Log> {
         let LogOptions { records, record, overwrite, .. } = options.log;
         let path = folder.path().join("log");
         let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
         if overwrite {
             let blank = vec![0; PREPARE_BYTES];
-            let length = records.saturating_mul(record as u64);
-            (0..length.div_ceil(PREPARE_BYTES as u64)).try_for_each(|_| file.write_all(&blank))?;
+            let mut left = records.saturating_mul(record as u64).div_ceil(PREPARE_BYTES as u64);
+            while left > 0 && !ending.has_come() {
+                file.write_all(&blank)?;
+                left -= 1;
+            }
             file.rewind()?;
         }
         file.sync_all()?;
@@ -91,16 +95,17 @@ impl Log {
             content: Content::new(record, &mut Rng::with_seed(options.seed)),
             record_bytes: record,
             records: 0,
+            records_checked: 0,
             writes: Stopwatch::new(),
             syncs: Stopwatch::new(),
+            damage: Damage::default(),
         })
     }
 
-    fn fill(&mut self, options: &Options, begun: Instant) -> io::Result<()> {
-        let LogOptions { records, batch: batch_bytes, .. } = options.log;
-        let deadline = options.duration.map(|span| begun + span);
+    fn fill(&mut self, options: &LogOptions, ending: &mut Ending) -> io::Result<()> {
+        let LogOptions { records, batch: batch_bytes, .. } = *options;
         let mut batch = Vec::with_capacity(batch_bytes + self.record_bytes);
-        while self.records < records && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        while self.records < records && !ending.has_come() {
             while batch.len() < batch_bytes && self.records < records {
                 batch.extend_from_slice(self.content.slice(self.records, 0, self.record_bytes));
                 self.records += 1;
@@ -122,30 +127,31 @@ impl Log {
     }
 
     /// Holds every record against what was written.
-    fn check(&mut self) -> io::Result<Damage> {
+    fn check(&mut self, ending: &mut Ending) -> io::Result<()> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         self.file.rewind()?;
         let mut file = BufReader::with_capacity(PREPARE_BYTES, &self.file);
         let mut record = vec![0; self.record_bytes];
-        let mut damage = Damage::default();
-        for number in 0..self.records {
+        while self.records_checked < self.records && !ending.was_told() {
+            let number = self.records_checked;
             match file.read_exact(&mut record) {
                 Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => {
-                    damage.found(format!("the log ends before record {number} of {}", self.records));
+                    self.damage.found(format!("the log ends before record {number} of {}", self.records));
                     break;
                 }
                 read => read?,
             }
             if record != self.content.slice(number, 0, self.record_bytes) {
-                damage.found(format!("record {number} of the log does not read as it was written"));
+                self.damage.found(format!("record {number} of the log does not read as it was written"));
             }
+            self.records_checked += 1;
         }
-        Ok(damage)
+        Ok(())
     }
 }
 
 impl Report {
-    fn of(options: &Options, log: &Log, seconds: f64, damage: Damage, meanwhile: Meanwhile) -> Report {
+    fn of(options: &Options, log: Log, seconds: f64, end: End, meanwhile: Meanwhile) -> Report {
         let written_mb = log.records as f64 * log.record_bytes as f64 / BYTES_PER_MB;
         Report {
             folder: options.folder.display().to_string(),
@@ -153,13 +159,15 @@ impl Report {
             record_bytes: log.record_bytes,
             batch_bytes: options.log.batch,
             records: log.records,
-            records_per_second: log.records as f64 / seconds,
+            records_checked: log.records_checked,
+            records_per_second: per_second(log.records as f64, seconds),
+            end,
             seconds,
-            syncs_per_second: log.syncs.count() as f64 / seconds,
+            syncs_per_second: per_second(log.syncs.count() as f64, seconds),
             written_mb,
-            written_mb_per_second: written_mb / seconds,
-            times: Operations { write: log.writes.times(), sync: log.syncs.times() },
-            damage,
+            written_mb_per_second: per_second(written_mb, seconds),
+            times: [log.writes.times("write"), log.syncs.times("sync")],
+            damage: log.damage,
             meanwhile,
         }
     }
@@ -176,9 +184,10 @@ impl fmt::Display for Report {
         writeln!(f, "synced in batches of {} bytes", self.batch_bytes)?;
         writeln!(f, "  {:.0} syncs/s, {:.0} records/s", self.syncs_per_second, self.records_per_second)?;
         writeln!(f, "  {:.1} MB in {:.2} s ({:.1} MB/s)", self.written_mb, self.seconds, self.written_mb_per_second)?;
-        writeln!(f, "  operation {}", Times::HEADER)?;
-        writeln!(f, "  write     {}", self.times.write)?;
-        writeln!(f, "  sync      {}", self.times.sync)?;
+        if self.records_checked < self.records {
+            writeln!(f, "  only {} of the records were read again", self.records_checked)?;
+        }
+        writeln!(f, "{}\n{}", self.end, table(Unit::Microseconds, &self.times))?;
         write!(f, "{}{}", self.damage, self.meanwhile)
     }
 }
@@ -186,18 +195,36 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     use super::super::tests::options;
     use super::*;
+
+    fn measured(folder: &Path, words: &[&str]) -> Report {
+        let options = options(folder, words);
+        measure(&options, Ending::new(options.duration, None)).unwrap()
+    }
+
+    #[test]
+    fn a_run_ends_with_its_time_and_what_was_written_is_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let words = ["--pattern", "log", "--record", "100", "--batch", "200", "--records", "1000000000"];
+        for (more, writes) in [(&["--duration", "300ms"][..], true), (&["--duration", "1ms", "--overwrite"], false)] {
+            let report = measured(folder.path(), &[&words, more].concat());
+            assert_eq!((report.records > 0, report.end), (writes, End::Time), "{report}");
+            assert!(report.is_sound() && report.records_checked == report.records, "{report}");
+            assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        }
+    }
 
     #[test]
     fn batches_end_with_a_whole_record_and_the_rest_is_the_last_one() {
         let folder = tempfile::tempdir().unwrap();
         for overwrite in [&[][..], &["--overwrite"]] {
             let words = ["--pattern", "log", "--records", "10", "--record", "1000", "--batch", "2500"];
-            let report = measure(&options(folder.path(), &[&words, overwrite].concat())).unwrap();
-            assert_eq!((report.records, report.times.sync.count, report.written_mb), (10, 4, 0.01));
-            assert!(report.is_sound(), "{report}");
+            let report = measured(folder.path(), &[&words, overwrite].concat());
+            assert_eq!((report.records, report.times[1].count, report.written_mb), (10, 4, 0.01));
+            assert!(report.is_sound() && report.records_checked == 10, "{report}");
             assert_eq!(folder.path().read_dir().unwrap().count(), 0);
         }
     }
@@ -207,14 +234,18 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let options = options(parent.path(), &["--pattern", "log", "--records", "10"]);
         let folder = Folder::make(parent.path()).unwrap();
-        let mut log = Log::make(&options, &folder).unwrap();
-        log.fill(&options, Instant::now()).unwrap();
-        assert!(log.check().unwrap().is_none());
+        let mut ending = Ending::new(None, None);
+        let mut log = Log::make(&options, &folder, &mut ending).unwrap();
+        log.fill(&options.log, &mut ending).unwrap();
+        log.check(&mut ending).unwrap();
+        assert!(log.damage.is_none());
         let right = log.content.slice(3, 17, 1)[0];
         log.file.write_all_at(&[right ^ 1], 3 * 6000 + 17).unwrap();
         log.file.set_len(59_999).unwrap();
+        log.records_checked = 0;
+        log.check(&mut ending).unwrap();
         assert_eq!(
-            log.check().unwrap().to_string(),
+            log.damage.to_string(),
             "damaged: 2\n  record 3 of the log does not read as it was written\n  \
              the log ends before record 9 of 10\n"
         );

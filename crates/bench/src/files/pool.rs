@@ -1,8 +1,11 @@
 //! `--pattern pool`: postmark's measurement. The pool is created, transactions are made, what is left is deleted; each
 //! phase is timed. It differs from postmark where that one stumbles: a pool that runs empty or full does not end the
-//! run or skip acts (see [`super::plan`]), clocks have no whole seconds, and contents are checked.
+//! run or skip acts (see [`super::plan`]), clocks have no whole seconds, and contents are checked. Each phase ends early
+//! where the run does; what it leaves behind goes with the folder, untimed.
 
 use std::fmt;
+use std::io;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -10,15 +13,14 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use super::damage::Damage;
+use super::ending::{End, Ending};
 use super::folder::Folder;
-use super::plan::{Plan, Shape};
+use super::plan::{Act, Plan, Shape};
 use super::store::{Calls, Seen, Store};
-use super::times::Times;
-use super::{Options, PoolOptions, Sync};
+use super::{Options, PoolOptions, Sync, per_second};
 use crate::Fault;
-use crate::meanwhile::Meanwhile;
-
-const BYTES_PER_MB: f64 = 1e6;
+use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
+use crate::times::{Times, Unit, table};
 
 /// What postmark reports, and more.
 #[derive(Debug, Serialize)]
@@ -28,6 +30,7 @@ pub(super) struct Report {
     files: usize,
     size_bytes: RangeInclusive<u64>,
     sync: Sync,
+    end: End,
     seconds: f64,
     /// The first files, created alone.
     created_alone: Rate,
@@ -43,7 +46,8 @@ pub(super) struct Report {
     read_mb_per_second: f64,
     written_mb: f64,
     written_mb_per_second: f64,
-    times: Operations,
+    /// How long each kind of operation took, syncs included, over all phases; those that there were.
+    times: Vec<Times>,
     damage: Damage,
     meanwhile: Meanwhile,
 }
@@ -56,16 +60,6 @@ struct Rate {
     per_second: f64,
 }
 
-/// How long each kind of operation took, syncs included, over all phases.
-#[derive(Debug, Serialize)]
-struct Operations {
-    create: Times,
-    read: Times,
-    append: Times,
-    delete: Times,
-    sync: Times,
-}
-
 /// How long the phases took, and how much was done before and after the transactions.
 struct Phases {
     creating: Rate,
@@ -74,14 +68,15 @@ struct Phases {
 }
 
 /// Makes a pool, uses it, and removes it.
-pub(super) fn measure(options: &Options) -> Result<Report, Fault> {
+pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
     let folder = Folder::make(&options.folder)?;
     let mut rng = Rng::with_seed(options.seed);
     let mut store = make_store(options, &folder, &mut rng)?;
     let mut plan = Plan::new(Shape::of(&options.pool), rng);
     let meter = Meanwhile::begin_with_disk(&options.folder)?;
-    let phases = perform(options, &mut plan, &mut store).map_err(Fault::system("using the pool of files"))?;
-    let report = Report::of(options, &phases, &store.seen, meter.end());
+    let performed = perform(&options.pool, &mut plan, &mut store, &mut ending);
+    let phases = performed.map_err(Fault::system("using the pool of files"))?;
+    let report = Report::of(options, &phases, ending.end(), &store.seen, meter.end());
     drop(store);
     folder.remove()?;
     Ok(report)
@@ -94,30 +89,29 @@ fn make_store(options: &Options, folder: &Folder, rng: &mut Rng) -> Result<Store
     Store::make(folder.path(), subfolders, calls, sync, rng).map_err(Fault::system("making the subfolders"))
 }
 
-fn perform(options: &Options, plan: &mut Plan, store: &mut Store) -> std::io::Result<Phases> {
-    let begun = Instant::now();
-    for _ in 0..options.pool.files {
-        store.perform(plan.create())?;
-    }
-    let creating = Rate::of(options.pool.files as u64, begun.elapsed());
+fn perform(options: &PoolOptions, plan: &mut Plan, store: &mut Store, ending: &mut Ending) -> io::Result<Phases> {
+    let creating = phase(store, ending, (0..options.files).map(|_| [plan.create()]))?;
+    let transactions = phase(store, ending, (0..options.transactions).map(|_| plan.transaction()))?;
+    let deleting = phase(store, ending, iter::from_fn(|| plan.clear().map(|act| [act])))?;
+    Ok(Phases { creating, transactions, deleting })
+}
 
-    let begun = Instant::now();
-    let deadline = options.duration.map(|span| begun + span);
-    let mut transactions = 0;
-    while transactions < options.pool.transactions && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-        let [first, second] = plan.transaction();
-        store.perform(first)?;
-        store.perform(second)?;
-        transactions += 1;
+/// Takes step after step until there is none left, or the end has come. A step that was planned and then left undone
+/// harms nobody: the plan is not followed any further.
+fn phase<const ACTS: usize>(
+    store: &mut Store,
+    ending: &mut Ending,
+    steps: impl Iterator<Item = [Act; ACTS]>,
+) -> io::Result<Rate> {
+    let (begun, mut count) = (Instant::now(), 0);
+    for acts in steps {
+        if ending.has_come() {
+            break;
+        }
+        acts.into_iter().try_for_each(|act| store.perform(act))?;
+        count += 1;
     }
-    let transactions = Rate::of(transactions, begun.elapsed());
-
-    let (begun, mut deleted) = (Instant::now(), 0);
-    while let Some(act) = plan.clear() {
-        store.perform(act)?;
-        deleted += 1;
-    }
-    Ok(Phases { creating, transactions, deleting: Rate::of(deleted, begun.elapsed()) })
+    Ok(Rate::of(count, begun.elapsed()))
 }
 
 impl Shape {
@@ -133,12 +127,12 @@ impl Rate {
     }
 
     fn over(count: u64, seconds: f64) -> Rate {
-        Rate { count, seconds, per_second: if seconds > 0.0 { count as f64 / seconds } else { 0.0 } }
+        Rate { count, seconds, per_second: per_second(count as f64, seconds) }
     }
 }
 
 impl Report {
-    fn of(options: &Options, phases: &Phases, seen: &Seen, meanwhile: Meanwhile) -> Report {
+    fn of(options: &Options, phases: &Phases, end: End, seen: &Seen, meanwhile: Meanwhile) -> Report {
         let Phases { creating, transactions, deleting } = *phases;
         let seconds = creating.seconds + transactions.seconds + deleting.seconds;
         let mixed = |count| Rate::over(count, transactions.seconds);
@@ -149,6 +143,7 @@ impl Report {
             files: options.pool.files,
             size_bytes: options.pool.size.clone(),
             sync: options.pool.sync,
+            end,
             seconds,
             created_alone: creating,
             transactions,
@@ -158,16 +153,10 @@ impl Report {
             deleted: mixed(seen.deletes.count() - deleting.count),
             deleted_alone: deleting,
             read_mb,
-            read_mb_per_second: read_mb / seconds,
+            read_mb_per_second: per_second(read_mb, seconds),
             written_mb,
-            written_mb_per_second: written_mb / seconds,
-            times: Operations {
-                create: seen.creates.times(),
-                read: seen.reads.times(),
-                append: seen.appends.times(),
-                delete: seen.deletes.times(),
-                sync: seen.syncs.times(),
-            },
+            written_mb_per_second: per_second(written_mb, seconds),
+            times: seen.times(),
             damage: seen.damage.clone(),
             meanwhile,
         }
@@ -188,7 +177,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (min, max) = (self.size_bytes.start(), self.size_bytes.end());
         write!(f, "a pool of {} files of {min} to {max} bytes in {}, ", self.files, self.folder)?;
-        writeln!(f, "seed {}, synced: {:?}", self.seed, self.sync)?;
+        writeln!(f, "seed {}, {}", self.seed, self.sync)?;
         writeln!(f, "  created alone {}", self.created_alone)?;
         writeln!(f, "  transactions  {}", self.transactions)?;
         writeln!(f, "    created     {}", self.created)?;
@@ -198,31 +187,28 @@ impl fmt::Display for Report {
         writeln!(f, "  deleted alone {}", self.deleted_alone)?;
         write!(f, "  in {:.2} s: {:.1} MB read ({:.1} MB/s), ", self.seconds, self.read_mb, self.read_mb_per_second)?;
         writeln!(f, "{:.1} MB written ({:.1} MB/s)", self.written_mb, self.written_mb_per_second)?;
-        write!(f, "{}{}{}", self.times, self.damage, self.meanwhile)
-    }
-}
-
-impl fmt::Display for Operations {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  operation {}", Times::HEADER)?;
-        writeln!(f, "  create    {}", self.create)?;
-        writeln!(f, "  read      {}", self.read)?;
-        writeln!(f, "  append    {}", self.append)?;
-        writeln!(f, "  delete    {}", self.delete)?;
-        if self.sync.count > 0 { writeln!(f, "  sync      {}", self.sync) } else { Ok(()) }
+        writeln!(f, "{}\n{}", self.end, table(Unit::Microseconds, &self.times))?;
+        write!(f, "{}{}", self.damage, self.meanwhile)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::tests::options;
     use super::*;
+
+    fn measured(folder: &Path, words: &[&str]) -> Report {
+        let options = options(folder, words);
+        measure(&options, Ending::new(options.duration, None)).unwrap()
+    }
 
     #[test]
     fn all_that_was_created_is_deleted_and_all_that_was_asked_for_is_done() {
         let folder = tempfile::tempdir().unwrap();
         let words = ["--files", "50", "--transactions", "300", "--subfolders", "4", "--sync", "folder"];
-        let report = measure(&options(folder.path(), &words)).unwrap();
+        let report = measured(folder.path(), &words);
         assert_eq!((report.created_alone.count, report.transactions.count), (50, 300));
         assert_eq!(
             report.created.count + report.created_alone.count,
@@ -234,12 +220,35 @@ mod tests {
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 
+    /// The time counted for the transactions alone, so that a pool took as long as it liked.
     #[test]
-    fn a_run_ends_with_its_time() {
+    fn a_run_ends_with_its_time_in_whatever_phase() {
+        let endless = "1000000000";
+        for (words, phase) in [
+            (["--files", "5", "--transactions", endless, "--size", "1..2"], 1),
+            (["--files", "50000000", "--transactions", "5", "--size", "1..2"], 0),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let report = measured(folder.path(), &[&words[..], &["--duration", "100ms"]].concat());
+            let counts = [report.created_alone.count, report.transactions.count, report.deleted_alone.count];
+            assert!(counts[phase] > 0 && counts[phase + 1..].iter().all(|&count| count == 0), "{report}");
+            assert_eq!(report.end, End::Time, "{report}");
+            assert_eq!(folder.path().read_dir().unwrap().count(), 0, "a file was left behind");
+        }
+    }
+
+    #[test]
+    fn people_read_what_was_asked_for_and_how_it_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let words = ["--files", "5", "--transactions", "1000000000", "--duration", "50ms"];
-        let report = measure(&options(folder.path(), &words)).unwrap();
-        assert!((1..1_000_000_000).contains(&report.transactions.count), "{report}");
-        assert!(report.transactions.seconds >= 0.05);
+        let report = measured(folder.path(), &["--sync", "file"]);
+        assert!(report.to_string().contains("seed 42, each file synced\n"), "{report}");
+        assert_eq!(
+            report.times.iter().map(|times| times.name).collect::<Vec<_>>().join(" "),
+            "create read append delete sync"
+        );
+        assert_eq!((report.end, report.end.to_string()), (End::AllDone, String::new()));
+        let ended = End::Signal.to_string();
+        let report = Report { end: End::Signal, ..report };
+        assert!(report.to_string().contains(&ended), "{report}");
     }
 }

@@ -22,7 +22,8 @@ use super::Sync;
 use super::content::Content;
 use super::damage::Damage;
 use super::plan::{Act, Entry};
-use super::times::Stopwatch;
+use super::stopwatch::Stopwatch;
+use crate::times::Times;
 
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +67,18 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// How long each kind of operation took; those that there were.
+    pub(crate) fn times(&self) -> Vec<Times> {
+        let watches = [
+            ("create", &self.creates),
+            ("read", &self.reads),
+            ("append", &self.appends),
+            ("delete", &self.deletes),
+            ("sync", &self.syncs),
+        ];
+        watches.into_iter().filter(|(_, watch)| watch.count() > 0).map(|(name, watch)| watch.times(name)).collect()
+    }
+
     fn nothing() -> Seen {
         let watch = Stopwatch::new();
         Seen {

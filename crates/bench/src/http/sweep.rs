@@ -6,6 +6,7 @@ use std::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use crate::times::Unit;
 use crate::{Summary, Verdict};
 
 /// What came of all runs.
@@ -32,15 +33,14 @@ impl Step {
     }
 
     fn row(&self) -> [String; 7] {
-        let milliseconds = |microseconds: u64| format!("{:.2}", microseconds as f64 / 1e3);
         let Summary { done, rate, latency, .. } = &self.summary;
         [
             self.connections.to_string(),
             done.to_string(),
             format!("{rate:.1}"),
-            milliseconds(latency.p50_us),
-            milliseconds(latency.p99_us),
-            milliseconds(latency.max_us),
+            Unit::Milliseconds.figure(latency.p50_us),
+            Unit::Milliseconds.figure(latency.p99_us),
+            Unit::Milliseconds.figure(latency.max_us),
             format!("{:.2}%", self.error_share * 100.0),
         ]
     }

@@ -1,0 +1,58 @@
+//! Times operations while they go on. A call of the system may take less than a microsecond, so what is kept is
+//! nanoseconds, in a histogram (HDR) of fixed size: an hour of operations takes no more room than a second of them.
+//!
+//! An operation is recorded when it is over, however it ended. One that takes longer than [`SPAN_MAX`] counts as that.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::times::Times;
+
+/// Times beyond this one count as it.
+const SPAN_MAX: Duration = Duration::from_secs(600);
+/// Decimal digits that are kept.
+const DIGITS: u8 = 3;
+/// It counts nanoseconds.
+const COUNTS_PER_US: f64 = 1e3;
+
+/// What has been timed so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Stopwatch {
+    ns: Histogram<u64>,
+}
+
+impl Stopwatch {
+    pub(crate) fn new() -> Stopwatch {
+        let ns = Histogram::new_with_max(SPAN_MAX.as_nanos() as u64, DIGITS);
+        Stopwatch { ns: ns.expect("the bounds are constants that a histogram can have") }
+    }
+
+    pub(crate) fn record(&mut self, took: Duration) {
+        self.ns.saturating_record(took.as_nanos() as u64);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.ns.len()
+    }
+
+    /// What it comes to, under the name of the operation.
+    pub(crate) fn times(&self, name: &'static str) -> Times {
+        Times::of(name, &self.ns, COUNTS_PER_US)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nanoseconds_are_told_in_microseconds() {
+        let mut watch = Stopwatch::new();
+        watch.record(Duration::from_nanos(1500));
+        watch.record(SPAN_MAX * 2);
+        let times = watch.times("read");
+        assert_eq!((times.name, times.count, times.min_us), ("read", 2, 1.5));
+        assert!((times.max_us / SPAN_MAX.as_micros() as f64 - 1.0).abs() < 0.001, "{times:?}");
+    }
+}
