@@ -62,7 +62,8 @@ def body(random_numbers):
         size = 1_500_000
     lines = []
     while size > 0:
-        line = random_numbers.choice([b"", b".", b"..", b".x", b"\0\xff\xfe", random_numbers.randbytes(8).hex().encode() * 40])
+        long = random_numbers.randbytes(8).hex().encode() * 40
+        line = random_numbers.choice([b"", b".", b"..", b".x", b"\0\xff\xfe", long])
         lines.append(line + b"\r\n")
         size -= len(lines[-1])
     return b"".join(lines)
@@ -114,7 +115,8 @@ class Crash(unittest.TestCase):
         stop.set()
         for client in clients:
             client.join()
-        print(f"round {round_ + 1}: killed after {moment:.2f} s, {len(ledger.acknowledged) - before} acknowledged", flush=True)
+        more = len(ledger.acknowledged) - before
+        print(f"round {round_ + 1}: killed after {moment:.2f} s, {more} acknowledged", flush=True)
 
     def compare(self, server, ledger):
         came = collections.Counter()

@@ -90,7 +90,8 @@ class Disks(unittest.TestCase):
             client.greet()
             for number in range(400):
                 spilled = number % 5 == 0
-                reply = client.deliver(letter("burst", ("x" * 78 + "\r\n") * (20_000 if spilled else 4000)), "alice@bench.test")
+                text = ("x" * 78 + "\r\n") * (20_000 if spilled else 4000)
+                reply = client.deliver(letter("burst", text), "alice@bench.test")
                 accepted += reply.code == 250
         self.assertEqual(server.terminate(), 0)
         subprocess.run(["mount", "-o", "remount,size=96m", str(small)], check=True)

@@ -30,7 +30,8 @@ class Hostile(ServerCase):
         slow = self.ready()
 
         def crawl():
-            for byte in b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n" + letter("slow") + b".\r\n":
+            commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
+            for byte in commands + letter("slow") + b".\r\n":
                 slow.write(bytes([byte]))
                 finished.wait(0.005)
             finished.set()
