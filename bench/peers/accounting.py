@@ -3,6 +3,9 @@
 CPU is counted by a control group where one can be made (version 1 `cpuacct`, version 2 `cpu.stat`): children that come
 and go between two readings are then not missed. Elsewhere the process tree in /proc is summed and `Group.source`
 says so, since that misses what a reaped grandchild used. CPU is user plus system time, always in seconds.
+
+A process id is used again once its process is gone. Beside each that is kept stands the moment when the process
+started, and whoever bears the number later is neither counted nor ended.
 """
 
 import itertools
@@ -24,7 +27,7 @@ class Group:
     """Processes whose CPU is counted together."""
 
     def __init__(self, name):
-        self.roots = []
+        self._roots = {}  # process id to the moment of its start
         self._folder, self.source = _make_cgroup(f"mailrace-bench-{os.getpid()}-{next(_numbers)}-{name}")
 
     def command(self, argv):
@@ -34,14 +37,16 @@ class Group:
         return ["/bin/sh", "-c", _ENTER, str(self._folder), *argv]
 
     def watch(self, pid):
-        """Counts `pid` and its children where no control group does."""
-        self.roots.append(pid)
+        """Counts `pid`, which lives, and its children where no control group does."""
+        if (started := _started(pid)) is not None:
+            self._roots[pid] = started
 
     def pids(self):
         """Every living process of the group."""
         if self._folder is not None:
             return [int(line) for line in _lines(self._folder / "cgroup.procs")]
-        return [pid for root in self.roots for pid in _tree(root)]
+        self._roots = {pid: started for pid, started in self._roots.items() if _started(pid) == started}
+        return [pid for root in self._roots for pid in _tree(root)]
 
     def cpu_seconds(self):
         """CPU seconds used so far."""
@@ -87,9 +92,18 @@ def machine_busy_seconds():
 
 
 def resident_bytes(pid):
-    """VmRSS of one process; 0 when it has gone."""
+    """Resident memory of one process; 0 when it has gone."""
+    return _status_bytes(pid, "VmRSS")
+
+
+def resident_bytes_peak(pid):
+    """The most that was ever resident of one process; 0 when it has gone."""
+    return _status_bytes(pid, "VmHWM")
+
+
+def _status_bytes(pid, name):
     for line in _lines(f"/proc/{pid}/status"):
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -120,6 +134,12 @@ def _tree(root):
     for pid in found:
         found.extend(children.get(pid, []))
     return found
+
+
+def _started(pid):
+    """When the process started, in clock ticks since the machine did; None for the dead."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
 
 
 def _process_cpu_seconds(pid):
