@@ -1,7 +1,9 @@
 """A contest: each side puts its load on a fresh server of its own, in turns, and the ratios are held against aims.
 
-    server   start, stop, port, group (its processes), configuration, check_kept: complains unless it has what it took
-    load     command, and run(port, folder), which gives what was done; what it writes, it writes into the folder
+    server   start, stop (in any state), port, group (its processes), configuration, check_kept: complains unless it has
+             what it took
+    load     command, and run(port, folder), which gives what was done; what it writes, it writes into the folder; where
+             it has files to go by, configuration
 
 Before each run the disk is synced and the machine rests; after it the server is held to what it has answered for.
 """
@@ -13,6 +15,7 @@ import typing
 import pairs
 import report
 from peers import accounting, machine
+from scenarios import Scenario
 
 REST_NOTE = f"Before each run the disk was synced and the machine rested for {machine.REST_SECONDS} seconds."
 _TRIAL_MIN = {"count": 100, "seconds": 2}
@@ -25,16 +28,24 @@ class Side:
     server: typing.Callable  # of a folder; gives a server that is not yet started
     load: typing.Any
     message_octets: int = 0  # that one takes on the disk, where messages are kept
+    is_minute: bool = False  # the load is a minute's, in a trial too
+    is_part: bool = False  # more is sent than counts
 
     def shrunk(self, divisor):
         """It with the load of a trial: a part of the count, or of the time."""
+        if self.is_minute:
+            return self
         parts = ((key, least, getattr(self.load, key, None)) for key, least in _TRIAL_MIN.items())
         changes = {key: max(least, whole // divisor) for key, least, whole in parts if whole is not None}
         return dataclasses.replace(self, load=dataclasses.replace(self.load, **changes))
 
     def disk_octets(self):
         """What it takes on the disk in one round."""
-        return self.message_octets * self.load.count if self.message_octets else 0
+        return self.message_octets * self.load.messages_max if self.message_octets else 0
+
+    def check_kept(self, server, count):
+        """Holds the server to what it has answered for."""
+        (server.check_kept_at_least if self.is_part else server.check_kept)(count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +69,8 @@ class Contest:
         sides = {name: side.shrunk(options.shrink) for name, side in self.sides.items()}
         machine.require_space(folder, options.pairs * sum(side.disk_octets() for side in sides.values()))
         facts = machine.describe(folder) | {peer: version() for peer, version in self.versions.items()}
-        configurations = {}
+        loads = {side: sides[side].load for side in sides}
+        configurations = {side: one.configuration() for side, one in loads.items() if hasattr(one, "configuration")}
         turns = {side: _turn(side, sides[side], folder, configurations) for side in sides}
         found = pairs.rounds(options.pairs, turns, options.sides)
         commands = {side: [" ".join(sides[side].load.command())] for side in found[0]}
@@ -93,7 +105,7 @@ class Nobody:
 
 def scenarios(contests):
     """The table of scenarios of a module whose scenarios are all contests."""
-    return {name: functools.partial(contest.run, name) for name, contest in contests.items()}
+    return {name: Scenario(functools.partial(it.run, name), tuple(it.sides)) for name, it in contests.items()}
 
 
 def _turn(name, side, folder, configurations):
@@ -102,10 +114,10 @@ def _turn(name, side, folder, configurations):
         place.mkdir()
         machine.settle()
         server = side.server(place)
-        server.start()
         try:
+            server.start()
             figures = pairs.measure(server, lambda: side.load.run(server.port, place))
-            server.check_kept(figures.messages)
+            side.check_kept(server, figures.messages)
             configurations[server.name] = server.configuration()
         finally:
             server.stop()

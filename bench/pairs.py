@@ -12,6 +12,7 @@ import time
 from peers import accounting
 
 NOUNS = {
+    "messages": "{unit}s",
     "rate": "{unit}s a second",
     "cpu_per_thousand": "CPU per {unit}",
     "load_cpu_per_thousand": "CPU of the load per {unit}",
@@ -62,7 +63,8 @@ class Target:
 
     def ratio(self, rounds):
         """The median of the rounds' ratios."""
-        return statistics.median(getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds)
+        ratios = (getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds)
+        return statistics.median(ratios)
 
     def is_met(self, rounds):
         """Whether the median reaches the aim, from either end."""

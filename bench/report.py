@@ -1,17 +1,19 @@
 """Writes what was measured: results/NAME.json for programs and results/NAME.md for people.
 
-A report holds everything needed to judge a figure and to measure it again: date, machine, kernel, file system,
-versions, the exact commands, every round, the medians and the ratios beside the aims.
+A report holds everything needed to judge a figure and to measure it again: the command, date, machine, kernel, file
+system, versions, the exact loads, every round, the medians and the ratios beside the aims. Only the folder is left to
+whoever measures again: MAILRACE_BENCH_DIR names one on such a file system.
 """
 
 import dataclasses
 import json
 import pathlib
 
-from pairs import NOUNS, median
+from pairs import median
 from peers.mailrace import ROOT
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+_MEDIANS = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")
 
 
 @dataclasses.dataclass
@@ -34,19 +36,20 @@ class Report:
         """Writes both files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
         print("\n".join(self._verdict_lines()))
         if options.whole:
-            self._write()
+            self._write(options.command)
         else:
             print("Only a trial: nothing was written to the results.")
         return all(met for _, _, met in self._verdicts())
 
-    def _write(self):
+    def _write(self, command):
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(), indent=1) + "\n"))
-        (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines()) + "\n"))
+        (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(command), indent=1) + "\n"))
+        (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines(command)) + "\n"))
 
-    def _facts(self):
+    def _facts(self, command):
         return {
             "name": self.name,
+            "command": command,
             "machine": self.machine,
             "commands": self.commands,
             "configurations": self.configurations,
@@ -55,9 +58,9 @@ class Report:
             "verdicts": [{"aim": aim, "measured": value, "met": met} for aim, value, met in self._verdicts()],
         }
 
-    def _lines(self):
+    def _lines(self, command):
         yield f"# {self.title}\n"
-        yield f"Written by `bench/run {self.name}`. Absolute figures are this machine's; the ratios are the result.\n"
+        yield f"Written by `{command}`. Absolute figures are this machine's; the ratios are the result.\n"
         yield "| | |\n|---|---|"
         yield from (f"| {key} | {value} |" for key, value in self.machine.items())
         yield ""
@@ -99,7 +102,7 @@ class Report:
                     f"| {f.resident_bytes / 1e6:.1f} |"
                 )
         for side in self.rounds[0]:
-            rate, cpu, load = (median(self.rounds, side, figure) for figure in NOUNS)
+            rate, cpu, load = (median(self.rounds, side, figure) for figure in _MEDIANS)
             yield f"| median | {side} | | {rate:,.0f} | {cpu:.4f} | {load:.4f} | | |"
 
     def _clean(self, text):

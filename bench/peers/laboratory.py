@@ -1,11 +1,13 @@
 """This project's own laboratory, `mailrace bench`, in the form of the peers that it is held against.
 
 What its loads over the network say about themselves is JSON on the standard output, the same for all of them: how many
-were `done`, how many `failed`, and the `seconds` from the first to the last.
+were `done`, how many `failed`, how many were `missed` of those that a rate had meant, and the `seconds` from the first
+to the last.
 """
 
 import dataclasses
 import json
+import math
 import subprocess
 
 from . import accounting, load, postmark
@@ -26,6 +28,11 @@ class Source:
     rate: float | None = None  # a second
     seconds: int | None = None
     seconds_max: int = 600
+
+    @property
+    def messages_max(self):
+        """What it may send in all."""
+        return self.count if self.count is not None else math.ceil(self.rate * self.seconds)
 
     def command(self, port="PORT"):
         """The command line."""
@@ -55,18 +62,18 @@ class Sink:
     def __init__(self, folder):
         self.port = free_port()
         self.group = accounting.Group("mailrace-sink")
-        self._log = folder / "mailrace-sink.log"
+        self._said, self._log = folder / "mailrace-sink.out", folder / "mailrace-sink.log"
         self._process = None
 
     def command(self):
         """The command line."""
-        return [str(BINARY), "bench", "sink", "--listen", f"127.0.0.1:{self.port}"]
+        return [str(BINARY), "bench", "sink", "--listen", f"127.0.0.1:{self.port}", "--json"]
 
     def start(self):
         """Starts it and waits until it greets."""
-        with open(self._log, "wb") as log:
+        with open(self._said, "wb") as said, open(self._log, "wb") as log:
             argv = self.group.command(self.command())
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=log)
         self.group.watch(self._process.pid)
         try:
             wait_for_banner(self.port)
@@ -75,10 +82,19 @@ class Sink:
             raise RuntimeError(f"{error}:\n{self._log.read_text()}") from None
 
     def stop(self):
-        """Ends it."""
+        """Ends it, whatever state it is in."""
         self.group.end()
         if self._process is not None:
             self._process.wait(10)
+
+    def resident_bytes_peak(self):
+        """The most memory that it ever had, while it lives."""
+        return accounting.resident_bytes_peak(self._process.pid)
+
+    def summary(self):
+        """What it says of itself in the end: first stop it."""
+        _listening, brace, summary = self._said.read_text().partition("{")
+        return json.loads(brace + summary)
 
     def configuration(self):
         """It has none but its command line."""
@@ -118,8 +134,8 @@ class Files(postmark.Work):
         """The command line."""
         return [
             str(BINARY), "bench", "files", "--folder", str(folder), "--files", str(self.files),
-            "--subfolders", str(self.subfolders), "--transactions", str(self.count), "--size", f"{self.low}..{self.high}", "--block", str(self.block),
-            "--seed", str(self.seed),
+            "--subfolders", str(self.subfolders), "--transactions", str(self.count),
+            "--size", f"{self.low}..{self.high}", "--block", str(self.block), "--seed", str(self.seed),
         ]  # fmt: skip
 
     def run(self, _port, folder):
@@ -131,6 +147,7 @@ class Files(postmark.Work):
 def _summary(ran):
     """What a load says of itself; one that failed in part does not count."""
     summary = json.loads(ran.outputs[0])
-    if summary["failed"]:
-        raise RuntimeError(f"{summary['failed']} {summary['unit']} failed: {summary['errors']}")
+    for fault in ("failed", "missed", "unfinished"):
+        if summary[fault]:
+            raise RuntimeError(f"{summary[fault]} {summary['unit']} {fault}: {summary['errors']}")
     return summary

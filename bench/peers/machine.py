@@ -40,7 +40,7 @@ def require_space(folder, octets):
     """Refuses a run that the disk has no room for."""
     free = shutil.disk_usage(folder).free
     if free < octets:
-        raise SystemExit(f"this run needs {octets / 1e9:.1f} GB below {folder}, and {free / 1e9:.1f} GB are free")
+        raise RuntimeError(f"this run needs {octets / 1e9:.1f} GB below {folder}, and {free / 1e9:.1f} GB are free")
 
 
 def run(*argv):
@@ -74,22 +74,27 @@ def describe(folder):
     }
 
 
+def package(name):
+    """A function that tells the version of Debian's package of that name."""
+    return lambda: _output("dpkg-query", "--show", "--showformat=${Version}", name) or "not installed as a package"
+
+
 def file_system(folder):
-    """Type and options of the file system that holds `folder`, and for ext4 whether it has a journal."""
-    device, kind, options = _mount(folder)
+    """Type, place and options of the file system that holds `folder`, and for ext4 whether it has a journal."""
+    device, place, kind, options = _mount(folder)
     if kind != "ext4":
-        return f"{kind} ({options})"
+        return f"{kind} on {place} ({options})"
     task = pathlib.Path("/sys/fs/ext4") / os.path.basename(os.path.realpath(device)) / "journal_task"
     journal = "with a journal" if task.exists() and task.read_text().strip().isdigit() else "WITHOUT a journal"
-    return f"ext4 {journal} ({options})"
+    return f"ext4 {journal} on {place} ({options})"
 
 
 def _mount(folder):
     path = os.path.realpath(folder)
     mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     holding = [mount for mount in mounts if os.path.commonpath([path, mount[1]]) == mount[1]]
-    device, _, kind, options, *_ = max(reversed(holding), key=lambda mount: len(mount[1]))
-    return device, kind, options
+    device, place, kind, options, *_ = max(reversed(holding), key=lambda mount: len(mount[1]))
+    return device, place, kind, options
 
 
 def _processor():

@@ -40,11 +40,14 @@ class Postmark(Work):
         """The command line."""
         return ["postmark", f"{folder}/postmark.conf"]
 
+    def configuration(self, folder="DIR"):
+        """postmark.conf."""
+        return _CONFIGURATION.format(pool=f"{folder}/pool", **dataclasses.asdict(self))
+
     def run(self, _port, folder):
         """Makes the pool, works on it, and removes it."""
-        pool = folder / "pool"
-        pool.mkdir()
-        (folder / "postmark.conf").write_text(_CONFIGURATION.format(pool=pool, **dataclasses.asdict(self)))
+        (folder / "pool").mkdir()
+        (folder / "postmark.conf").write_text(self.configuration(folder))
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
         if complaint := ran.complaints[0]:  # it ends well whatever happens
             raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")

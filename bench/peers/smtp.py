@@ -29,6 +29,11 @@ class Load:
     numbered: bool = False  # each source puts 1, 2, 3, ... before its recipients
     seconds_max: int = 600
 
+    @property
+    def messages_max(self):
+        """What it may send in all."""
+        return self.count
+
     def command(self, port="PORT"):
         """The command line of one source."""
         flags = (["-d"] if self.reuse else []) + (["-N"] if self.numbered else [])
@@ -52,7 +57,7 @@ class Sink:
     def __init__(self, folder):
         self.port = free_port()
         self.group = accounting.Group("sink")
-        self._log = open(folder / "sink.log", "wb")
+        self._log = folder / "sink.log"
         self._process = None
 
     def command(self):
@@ -62,17 +67,17 @@ class Sink:
 
     def start(self):
         """Starts it and waits until it listens."""
-        argv = self.group.command(self.command())
-        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        with open(self._log, "wb") as log:
+            argv = self.group.command(self.command())
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.group.watch(self._process.pid)
         wait_for_banner(self.port)
 
     def stop(self):
-        """Ends it."""
-        self._process.terminate()
-        self._process.wait(10)
+        """Ends it, whatever state it is in."""
         self.group.end()
-        self._log.close()
+        if self._process is not None:
+            self._process.wait(10)
 
     def configuration(self):
         """It has none but its command line."""

@@ -1,1 +1,12 @@
-"""What can be measured, one module for each kind of load. Each has a table `SCENARIOS`: name to a function of options."""
+"""What can be measured, one module for each kind of load. Each has a table `SCENARIOS`: name to Scenario."""
+
+import dataclasses
+import typing
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """One of them."""
+
+    run: typing.Callable  # of the options; whether every aim was met
+    sides: tuple = ()  # that may be tried alone

@@ -1,6 +1,7 @@
 """Accepting on other file systems: ext4 with a journal, and xfs, each in a file of its own on a loop device.
 
-Many machines' root file system syncs cheaper than a journalled one, or dearer; the ratios must hold on each. Needs root.
+Many machines' root file system syncs cheaper than a journalled one, or dearer; the ratios must hold on each. Needs
+root.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import os
 from peers import machine
 from peers.smtp import Load
 
-from . import accept
+from . import Scenario, accept
 
 KINDS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
 _IMAGE_OCTETS = 6 << 30
@@ -20,7 +21,7 @@ _SINK_COUNT = 20_000
 def scenario(options):
     """One round of accept-many on each."""
     if os.geteuid() != 0:
-        raise SystemExit("file systems can only be mounted by root")
+        raise RuntimeError("file systems can only be mounted by root")
     one = dataclasses.replace(options, pairs=1)
     met = True
     with machine.run_folder("filesystems") as folder:
@@ -57,4 +58,4 @@ def mounted(folder, kind):
         image.unlink()
 
 
-SCENARIOS = {"filesystems": scenario}
+SCENARIOS = {"filesystems": Scenario(scenario, tuple(accept.MANY.sides))}

@@ -14,6 +14,8 @@ from peers import machine
 from peers.mailrace import Mailrace
 from peers.smtp import Load
 
+from . import Scenario
+
 HELD, ROUND, WARM = 1_000_000, 200_000, 20_000
 _MESSAGE_DISK_OCTETS = 6_700
 _RESIDENT_GROWTH_OCTETS_MAX = 200
@@ -34,8 +36,8 @@ def scenario(options):
         machine.require_space(folder, (held + warm + 2 * rounds * load.count) * _MESSAGE_DISK_OCTETS)
         facts = machine.describe(folder)
         server = Mailrace(folder / "held", concurrency=0)
-        server.start()
         try:
+            server.start()
             growth = _fill(server, warm, held)
             found = pairs.rounds(rounds, {"empty": _empty(folder, load), "held": _held(server, load)})
             restart = _restart(server, warm + held + rounds * load.count)
@@ -44,7 +46,7 @@ def scenario(options):
         return report.Report(
             "flat", f"A queue of {held:,} messages", facts, folder,
             {"empty and held": [" ".join(load.command("PORT"))]},
-            [f"The long queue was {warm + held:,} messages before the first round, and grew by {load.count:,} a round."],
+            [f"The long queue was {warm + held:,} messages before the first round; it grew by {load.count:,} a round."],
             {"mailrace": server.configuration()},
             rounds=found, targets=TARGETS, checks=[growth, *restart],
         ).finish(options)  # fmt: skip
@@ -64,8 +66,8 @@ def _fill(server, warm, held):
 def _empty(folder, load):
     def run(number):
         server = Mailrace(folder / f"{number}-empty", concurrency=0)
-        server.start()
         try:
+            server.start()
             return _measure(server, load)
         finally:
             server.stop()
@@ -102,4 +104,4 @@ def _restart(server, count):
     ]
 
 
-SCENARIOS = {"flat": scenario}
+SCENARIOS = {"flat": Scenario(scenario)}

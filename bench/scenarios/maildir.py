@@ -16,6 +16,8 @@ from peers import machine, postfix
 from peers.mailrace import Mailrace
 from peers.smtp import Load
 
+from . import Scenario
+
 USERS, SOURCES = 2000, 10
 _EMPTY_SECONDS_MAX = 600
 _LETTER_DISK_OCTETS = 20_000  # a letter, its place in the queue, and its share of the folders
@@ -25,7 +27,7 @@ TARGETS = [
     pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
 ]
 NOTES = [
-    f"{SOURCES} smtp-sources at a time with {100 // SOURCES} sessions each; each sends one message to each of the users.",
+    f"{SOURCES} smtp-sources at a time with {100 // SOURCES} sessions each; each sends one message to each user.",
     "The time runs from the first connection until the queue is empty; both queues are looked at every 50 ms.",
     "All Maildirs are made beforehand on both sides. The letters in all new/ folders were counted afterwards.",
 ]
@@ -47,8 +49,8 @@ def scenario(options):
             _make_maildirs(maildirs / "bench.test", names)
             machine.settle()
             server = start(place, maildirs, names)
-            server.start()
             try:
+                server.start()
                 figures = pairs.measure(server, lambda: _until_empty(server, load))
             finally:
                 server.stop()
@@ -101,4 +103,4 @@ def _check_letters(parent, names, count):
         raise RuntimeError(f"{found} letters came, {count} were sent")
 
 
-SCENARIOS = {"maildir": scenario}
+SCENARIOS = {"maildir": Scenario(scenario, ("postfix", "mailrace"))}

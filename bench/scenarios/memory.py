@@ -13,6 +13,8 @@ import report
 from peers import machine
 from peers.mailrace import Mailrace
 
+from . import Scenario
+
 IDLE_SESSIONS, IDLE_OCTETS_MAX = 2000, 16e6
 LARGE = [(1000, 2_000_000), (200, 25_000_000)]  # sessions, octets each
 LARGE_OCTETS_MAX = 300e6
@@ -41,8 +43,8 @@ def scenario(options):
 
 def _idle(folder, sessions):
     server = Mailrace(folder / "idle", concurrency=0)
-    server.start()
     try:
+        server.start()
         resident = asyncio.run(_hold_idle(server, sessions))
     finally:
         server.stop()
@@ -60,8 +62,8 @@ async def _hold_idle(server, sessions):
 
 def _large(folder, sessions, octets):
     server = Mailrace(folder / f"large-{octets}", concurrency=0)
-    server.start()
     try:
+        server.start()
         kept, peak = asyncio.run(asyncio.wait_for(_send_large(server, sessions, octets), _SECONDS_MAX))
         queued = server.queued()
     finally:
@@ -135,7 +137,7 @@ def _raise_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
     if os.sysconf("SC_OPEN_MAX") < IDLE_SESSIONS + 100:
-        raise SystemExit(f"{IDLE_SESSIONS} sessions need more file descriptors than {soft}")
+        raise RuntimeError(f"{IDLE_SESSIONS} sessions need more file descriptors than {soft}")
 
 
-SCENARIOS = {"memory": scenario}
+SCENARIOS = {"memory": Scenario(scenario)}
