@@ -1,9 +1,12 @@
 //! Real messages: an mbox file, a Maildir, or a folder of .eml files, read once and kept in memory.
 //!
 //! They are sent as they are, with CR LF line ends; a CR that stands alone becomes a line end, since no server may take
-//! it. Nothing of them is rewritten, and a stamp is put before their header.
+//! it. Nothing of them is rewritten, and a stamp is put before their header. One that has no header gets an empty line
+//! between the stamp and its text, where it does not begin with one: a server would put it there, and change the body.
+//! What is larger than the memory that is meant for it is refused before it is read.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +16,8 @@ use protocol::smtp::client::{Content, stuff_dots};
 use crate::Fault;
 use crate::stamp::with_crlf;
 
-/// Bytes of all messages together.
+/// Bytes of all messages together. Those that have a line that begins with a dot are kept twice, plain and stuffed; an mbox
+/// is there a second time while it is read.
 pub(super) const CORPUS_OCTETS_MAX: u64 = 4 << 30;
 
 /// Messages to choose from.
@@ -25,7 +29,7 @@ pub(super) struct Corpus(Vec<Message>);
 pub(super) struct Message {
     /// With CR LF line ends.
     pub(super) plain: Arc<[u8]>,
-    /// As DATA sends it.
+    /// As DATA sends it; where no line begins with a dot, the same bytes.
     pub(super) stuffed: Arc<[u8]>,
     pub(super) dot_lines: u64,
     pub(super) eight_bit: bool,
@@ -36,16 +40,18 @@ impl Corpus {
     /// Reads what is at `path`: a file is an mbox, or a message if it does not begin with "From "; a folder is a Maildir
     /// if it has new/ or cur/, else a folder of .eml files.
     pub(super) fn read(path: &Path) -> Result<Corpus, Fault> {
+        Corpus::read_at_most(CORPUS_OCTETS_MAX, path)
+    }
+
+    fn read_at_most(octets_max: u64, path: &Path) -> Result<Corpus, Fault> {
         let mut messages = Vec::new();
-        let mut octets = 0;
+        let mut room = octets_max;
         for file in files(path)? {
-            let text = fs::read(&file).map_err(Fault::system(file.display()))?;
-            octets += text.len() as u64;
-            if octets > CORPUS_OCTETS_MAX {
-                return Err(Fault::Usage(format!("{}: more than {CORPUS_OCTETS_MAX} bytes", path.display())));
-            }
+            let text = text_of(&file, room).map_err(Fault::system(file.display()))?;
+            let text = text.ok_or_else(|| Fault::Usage(format!("{}: more than {octets_max} bytes", path.display())))?;
+            room -= text.len() as u64;
             match text.starts_with(b"From ") {
-                true => messages.extend(mbox(&text).iter().map(|message| Message::new(message))),
+                true => mbox(&text, |message| messages.push(Message::new(message))),
                 false => messages.push(Message::new(&text)),
             }
         }
@@ -83,36 +89,51 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// The messages of an mbox (RFC 4155): each begins after a line that begins with "From " and follows an empty one;
-/// ">From " at the begin of a line is undone (mboxrd).
-fn mbox(text: &[u8]) -> Vec<Vec<u8>> {
-    let mut messages: Vec<Vec<u8>> = Vec::new();
+/// What is in a file, if there is room for it. Its size is looked at first; a pipe, or a file that grows, has none.
+fn text_of(file: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = File::open(file)?;
+    let octets = file.metadata()?.len();
+    if octets > room {
+        return Ok(None);
+    }
+    let mut text = Vec::with_capacity(octets as usize);
+    file.take(room + 1).read_to_end(&mut text)?;
+    Ok(Some(text).filter(|text| text.len() as u64 <= room))
+}
+
+/// Takes one message of an mbox (RFC 4155) after the other: each begins after a line that begins with "From " and follows
+/// an empty one; ">From " at the begin of a line is undone (mboxrd).
+fn mbox(text: &[u8], mut take: impl FnMut(&[u8])) {
+    let mut message: Option<Vec<u8>> = None;
     let mut after_empty = true;
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         let is_separator = after_empty && line.starts_with(b"From ");
         after_empty = line == b"\n" || line == b"\r\n";
         if is_separator {
-            messages.push(Vec::new());
+            message.replace(Vec::new()).iter().for_each(|message| take(message));
             continue;
         }
         let quotes = line.iter().take_while(|&&byte| byte == b'>').count();
         let quoted = quotes > 0 && line[quotes..].starts_with(b"From ");
-        if let Some(message) = messages.last_mut() {
+        if let Some(message) = &mut message {
             message.extend_from_slice(&line[usize::from(quoted)..]);
         }
     }
-    messages
+    message.iter().for_each(|message| take(message));
 }
 
 impl Message {
     fn new(text: &[u8]) -> Message {
-        let plain = mended(text);
-        let stuffed = stuff_dots(&plain);
+        let plain: Arc<[u8]> = parted(mended(text)).into();
         let dot_lines = Content::of(&plain).dot_lines;
-        let stuffed: Arc<[u8]> = stuffed.as_ref().into();
-        let body = memmem::find(&plain, b"\r\n\r\n").map_or(plain.len(), |end| end + 4);
+        let stuffed = if dot_lines == 0 { plain.clone() } else { stuff_dots(&plain).into() };
+        // The stamp is a header already: an empty line at the begin ends it.
+        let body = match plain.starts_with(b"\r\n") {
+            true => 2,
+            false => memmem::find(&plain, b"\r\n\r\n").map_or(plain.len(), |end| end + 4),
+        };
         let eight_bit = !plain.is_ascii();
-        Message { plain: plain.into(), stuffed, dot_lines, eight_bit, body }
+        Message { plain, stuffed, dot_lines, eight_bit, body }
     }
 
     /// What the digest covers.
@@ -137,9 +158,25 @@ fn mended(text: &[u8]) -> Vec<u8> {
     mended
 }
 
+/// With an empty line before it, if it begins neither with a header nor with such a line.
+fn parted(text: Vec<u8>) -> Vec<u8> {
+    match text.is_empty() || text.starts_with(b"\r\n") || begins_with_field(&text) {
+        true => text,
+        false => [b"\r\n", &text[..]].concat(),
+    }
+}
+
+/// RFC 5322 section 2.2: a name of printable characters, and a colon; section 4.5 allows white space between them.
+fn begins_with_field(text: &[u8]) -> bool {
+    let name = text.iter().take_while(|&&byte| byte.is_ascii_graphic() && byte != b':').count();
+    let gap = text[name..].iter().take_while(|&&byte| byte == b' ' || byte == b'\t').count();
+    name > 0 && text[name + gap..].starts_with(b":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stamp::{RunId, Stamp, examine};
 
     const MBOX: &[u8] = b"From a@x Mon Jan  1 00:00:00 2024\nSubject: 1\n\nHello.\nFrom here on.\n>From afar.\n\n\
                           From b@x Mon Jan  1 00:00:00 2024\nSubject: 2\n\n.dot\n";
@@ -178,5 +215,69 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(Corpus::read(folder.path()), Err(Fault::Data(_))));
         assert!(matches!(Corpus::read(&folder.path().join("none")), Err(Fault::System { .. })));
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_and_a_line_with_a_dot_is_what_costs_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.eml", "b.eml"] {
+            fs::write(folder.path().join(name), "A: b\r\n\r\nHello.\r\n").unwrap();
+        }
+        let corpus = Corpus::read_at_most(32, folder.path()).unwrap();
+        assert!(Arc::ptr_eq(&corpus.0[0].plain, &corpus.0[0].stuffed));
+        assert!(matches!(Corpus::read_at_most(31, folder.path()), Err(Fault::Usage(_))));
+        let sparse = folder.path().join("b.eml");
+        File::options().write(true).open(&sparse).unwrap().set_len(CORPUS_OCTETS_MAX + 1).unwrap();
+        assert!(matches!(Corpus::read(&sparse), Err(Fault::Usage(_))), "it would not fit, were it read");
+    }
+
+    /// A message without a header began its body one line too late, so that every sound copy of it was damaged.
+    #[test]
+    fn a_stamped_message_of_any_form_is_known_again_and_sound() {
+        let folder = tempfile::tempdir().unwrap();
+        for part in ["new", "cur"] {
+            fs::create_dir_all(folder.path().join("maildir").join(part)).unwrap();
+            fs::write(folder.path().join("maildir").join(part).join("1"), "A: b\n\nIn a Maildir.\n").unwrap();
+        }
+        fs::write(folder.path().join("mbox"), MBOX).unwrap();
+        let forms: [(&str, &[u8], &[u8]); 12] = [
+            ("whole", b"A: b\n\nHello.\n", b"Hello.\r\n"),
+            ("without a header", b"\nHello.\n\nA: b\n", b"Hello.\r\n\r\nA: b\r\n"),
+            ("without a header, and two empty lines", b"\r\n\r\nHello.\r\n", b"\r\nHello.\r\n"),
+            ("text alone", b"Hello, this is: text.\n\nMore.\n", b"Hello, this is: text.\r\n\r\nMore.\r\n"),
+            ("a continued line alone", b" b\n", b" b\r\n"),
+            ("without a body", b"A: b\n", b""),
+            ("with an empty body", b"A : b\n\n", b""),
+            ("an empty line alone", b"\n", b""),
+            ("nothing", b"", b""),
+            ("dots", b"A: b\n\n.\n..x\n", b".\r\n..x\r\n"),
+            ("8-bit", b"A: \xff\n\n\xc3\xa4\0\n", b"\xc3\xa4\0\r\n"),
+            ("bare CR and no end", b"A: b\n\none\rtwo\r\nthree", b"one\r\ntwo\r\nthree\r\n"),
+        ];
+        for (form, text, body) in forms {
+            let path = folder.path().join("one.eml");
+            fs::write(&path, text).unwrap();
+            let corpus = Corpus::read(&path).unwrap();
+            assert_eq!(corpus.message(0).body(), body, "{form}");
+            are_sound(&corpus, form);
+        }
+        for form in ["mbox", "maildir", ""] {
+            are_sound(&Corpus::read(&folder.path().join(form)).unwrap(), form);
+        }
+    }
+
+    /// On the wire, and kept with LF line ends.
+    fn are_sound(corpus: &Corpus, form: &str) {
+        for message in &corpus.0 {
+            let mut sent = Vec::new();
+            Stamp::new(RunId(7), 42, [message.body()]).write(&mut sent);
+            sent.extend_from_slice(&message.plain);
+            let mut kept = sent.clone();
+            kept.retain(|&byte| byte != b'\r');
+            for copy in [&sent, &kept] {
+                assert!(examine(copy).is_some_and(|seen| seen.sound), "{form}: {}", copy.escape_ascii());
+            }
+            assert_eq!(stuff_dots(&message.plain), &message.stuffed[..], "{form}");
+        }
     }
 }
