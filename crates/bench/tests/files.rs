@@ -32,7 +32,8 @@ fn a_signal_ends_a_run_with_its_report_and_leaves_nothing_behind() {
     for (words, signal) in ENDLESS.into_iter().zip([Signal::INT, Signal::TERM, Signal::TERM]) {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().to_str().unwrap();
-        let line = Line::try_parse_from([&["files", "--folder", place, "--duration", DURATION], words].concat()).unwrap();
+        let line =
+            Line::try_parse_from([&["files", "--folder", place, "--duration", DURATION], words].concat()).unwrap();
         let begun = Instant::now();
         let run = thread::spawn(move || files::run(&line.options));
         while !is_at_work(folder.path()) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::rule::Rule;
 use super::{Received, Tally};
-use crate::meanwhile::Meanwhile;
+use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::verify::{Held, Holding, Places};
 use crate::{Acknowledged, Verdict};
 
@@ -116,7 +116,7 @@ fn held_alone(tally: &Tally) -> Held {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { messages, recipients, seconds, rate, .. } = self;
-        let megabytes = self.octets as f64 / 1e6;
+        let megabytes = self.octets as f64 / BYTES_PER_MB;
         writeln!(
             f,
             "{messages} messages ({recipients} recipients) in {seconds:.2} s: {rate:.1} a second, {megabytes:.1} MB"
