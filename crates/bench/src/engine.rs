@@ -21,7 +21,7 @@ use crate::options::LoadOptions;
 use crate::pace::{Pace, Ticket};
 use crate::runtime::runtime;
 use crate::signals::Signals;
-use crate::summary::Summary;
+use crate::summary::{Counted, Summary};
 use crate::tally::Tally;
 use crate::view::{MinuteLines, View};
 use crate::{Fault, handles};
@@ -38,12 +38,8 @@ const HANDLES_PER_THREAD: u64 = 8;
 
 /// What one connection after another does.
 pub(crate) trait Load: Send + Sync + 'static {
-    /// The names of what is timed, in the order in which it happens.
-    const PHASES: &'static [&'static str];
-    /// What a ticket is for, in the plural: messages.
-    const UNIT: &'static str;
-    /// What it consists of, in the plural: recipients.
-    const PART: &'static str;
+    /// What is counted and timed.
+    const COUNTED: Counted;
 
     /// Works off tickets until there are none.
     fn carry(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
@@ -139,10 +135,10 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
         thread.join().unwrap_or_else(|panic| resume_unwind(panic));
     }
     watched?;
-    let mut tally = crew.sum(L::PHASES.len());
+    let mut tally = crew.sum(L::COUNTED.phases.len());
     let missed = crew.pace.missed(stopped_at.unwrap_or_else(Instant::now));
     missed.waits().for_each(|wait| tally.missed(wait));
-    let summary = Summary::of::<L>(run.title, &tally, crew.pace.begun(), machine.end());
+    let summary = Summary::of(run.title, &L::COUNTED, &tally, crew.pace.begun(), machine.end());
     Ok(Summary { stopped: stopped_at.is_some(), ..summary })
 }
 
@@ -188,7 +184,7 @@ impl Crew {
         (stop, axed): (&Stop, &Stop),
         present: Stop,
     ) -> Result<(), Fault> {
-        let tally = Arc::new(Mutex::new(Tally::new(L::PHASES.len())));
+        let tally = Arc::new(Mutex::new(Tally::new(L::COUNTED.phases.len())));
         self.tallies.push(tally.clone());
         let numbers = (thread..options.connections as usize).step_by(options.threads as usize);
         let workers: Vec<Worker> = numbers
@@ -248,8 +244,8 @@ async fn obey(mut told: Stop, load: &impl Load, words: &Words) {
 }
 
 async fn show<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
-    let sum = || crew.sum(L::PHASES.len());
-    let mut view = View::new(run.count, run.options.duration, L::UNIT);
+    let sum = || crew.sum(L::COUNTED.phases.len());
+    let mut view = View::new(run.count, run.options.duration, L::COUNTED.unit);
     let mut lines = MinuteLines::new(run.options.json);
     let mut signals = Signals::hear()?;
     let (mut looks, mut minutes) = (every(VIEW_INTERVAL), every(LINE_INTERVAL));

@@ -19,6 +19,7 @@ use crate::order::Order;
 use crate::pace::Ticket;
 use crate::per_connection::PerConnection;
 use crate::report::{self, Verdict};
+use crate::summary::Counted;
 use crate::{Fault, LoadOptions, Summary};
 
 use exchange::{Answer, Connection, PHASES, Trouble};
@@ -119,9 +120,7 @@ struct Asking {
 }
 
 impl Load for Asking {
-    const PHASES: &'static [&'static str] = PHASES;
-    const UNIT: &'static str = "requests";
-    const PART: &'static str = "pages compared";
+    const COUNTED: Counted = Counted { unit: "requests", part: "pages compared", phases: PHASES };
 
     async fn carry(self: Arc<Self>, mut worker: Worker) {
         let mut line = Line { asking: self, connection: None };

@@ -17,6 +17,7 @@ use crate::engine::{self, Load, Run, Worker};
 use crate::options::share;
 use crate::order::Order;
 use crate::report::{self, Verdict};
+use crate::summary::Counted;
 use crate::tally::likeness;
 use crate::{Fault, LoadOptions, Summary, Target};
 
@@ -91,9 +92,7 @@ struct Reading {
 }
 
 impl Load for Reading {
-    const PHASES: &'static [&'static str] = PHASES;
-    const UNIT: &'static str = "sessions";
-    const PART: &'static str = "messages";
+    const COUNTED: Counted = Counted { unit: "sessions", part: "messages", phases: PHASES };
 
     async fn carry(self: Arc<Self>, mut worker: Worker) {
         while let Some(ticket) = worker.next().await {

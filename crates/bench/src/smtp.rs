@@ -26,6 +26,7 @@ use crate::pace::Ticket;
 use crate::per_connection::PerConnection;
 use crate::report::{self, Verdict};
 use crate::stamp::RunId;
+use crate::summary::Counted;
 use crate::target::Target;
 use crate::{Fault, Ledger, Summary};
 
@@ -238,9 +239,7 @@ fn config(sending: &Sending) -> Config {
 }
 
 impl Load for Source {
-    const PHASES: &'static [&'static str] = connection::PHASES;
-    const UNIT: &'static str = "messages";
-    const PART: &'static str = "recipients";
+    const COUNTED: Counted = Counted { unit: "messages", part: "recipients", phases: connection::PHASES };
 
     async fn carry(self: Arc<Self>, mut worker: Worker) {
         let mut line = Line { source: self, connection: None, left: 0 };

@@ -8,13 +8,23 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::Verdict;
-use crate::engine::Load;
 use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::tally::Tally;
 use crate::times::{Times, Unit, table};
 
 /// A tally counts its times in microseconds.
 const COUNTS_PER_US: f64 = 1.0;
+
+/// What a load counts and times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    /// What a ticket is for, in the plural: messages.
+    pub(crate) unit: &'static str,
+    /// What it consists of, in the plural: recipients.
+    pub(crate) part: &'static str,
+    /// The names of what is timed, in the order in which it happens.
+    pub(crate) phases: &'static [&'static str],
+}
 
 /// The end of a run. Rates count from the first ticket to the end of the last one.
 #[derive(Debug, Serialize)]
@@ -59,18 +69,18 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of<L: Load>(title: String, tally: &Tally, begun: Instant, machine: Meanwhile) -> Summary {
+    pub(crate) fn of(title: String, counted: &Counted, tally: &Tally, begun: Instant, machine: Meanwhile) -> Summary {
         let seconds = tally.last.map_or(0.0, |last| (last - begun).as_secs_f64());
-        let phases = L::PHASES.iter().zip(&tally.phases).filter(|(_, histogram)| !histogram.is_empty());
+        let phases = counted.phases.iter().zip(&tally.phases).filter(|(_, histogram)| !histogram.is_empty());
         Summary {
             title,
-            unit: L::UNIT,
+            unit: counted.unit,
             stopped: false,
             done: tally.counts.done,
             failed: tally.counts.failed,
             missed: tally.counts.missed,
             unfinished: tally.counts.in_flight(),
-            part: L::PART,
+            part: counted.part,
             parts: tally.counts.parts,
             seconds,
             rate: if seconds > 0.0 { tally.counts.done as f64 / seconds } else { 0.0 },
