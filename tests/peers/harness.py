@@ -35,8 +35,8 @@ class ServerCase(unittest.TestCase):
         cls.folder = folder()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.server = Mailrace(pathlib.Path(cls.folder.name), **cls.SERVER)
-        cls.server.start()
         cls.addClassCleanup(cls.server.stop)
+        cls.server.start()
 
     def tearDown(self):
         with Client(self.server.port) as client:

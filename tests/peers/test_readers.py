@@ -8,7 +8,6 @@ import pwd
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
 
@@ -87,11 +86,10 @@ class Dovecot:
             time.sleep(0.02)
 
     def stop(self):
-        """Ends it."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(WAIT_SECONDS_MAX)
+        """Ends it, whatever state it is in."""
         self.group.end()
+        if self.process is not None:
+            self.process.wait(WAIT_SECONDS_MAX)
 
     def log(self):
         """What it complained of."""
@@ -112,8 +110,8 @@ class Readers(unittest.TestCase):
         self.addCleanup(home.cleanup)
         self.folder = pathlib.Path(home.name)
         self.server = Mailrace(self.folder, users=USERS)
-        self.server.start()
         self.addCleanup(self.server.stop)
+        self.server.start()
         self.ledger = self.folder / "ledger"
         target = ["--target", f"127.0.0.1:{self.server.port}"]
         sent = self.bench("smtp", *target, "--users", 3, "--messages", MESSAGES, "--ledger", self.ledger)
