@@ -1,7 +1,8 @@
 """A private Postfix: its own configuration, queue and port, beside one that the machine may run for real.
 
     stock   as the distribution ships it: chrooted services, 100 processes, a log
-    tuned   as an operator after throughput sets it: 500 processes, no chroot, no delay on intake, a log that nobody takes
+    tuned   as an operator after throughput sets it: 500 processes, no chroot, no delay on intake;
+            nobody takes its log
 
 Postfix cannot be told to log nothing. The tuned one has no log file, and so writes each line for syslog: where the
 machine has a syslog socket, a mount namespace of its own hides it, so that nobody takes them. The queue is durable in

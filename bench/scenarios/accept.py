@@ -18,8 +18,8 @@ NOTES = (
     contest.REST_NOTE,
     "Mailrace writes a line into its log for each message; the tuned Postfix has no log file, and no syslog that hears "
     "it.",
-    "The counts differ, since the rates do: each side is to be busy for some seconds. What is compared is the rate, and "
-    "the CPU for each message.",
+    "The counts differ, since the rates do: each side is to be busy for some seconds. What is compared is the rate, "
+    "and the CPU for each message.",
 )
 
 

@@ -62,12 +62,12 @@ POSTAL = Contest(
     },
     (pairs.Target("mailrace", "postal", "messages", least=0.99, most=1.01),),
     (
-        f"{RATE} messages a second of about 6,000 bytes to Postfix, which holds them; what counts are the messages of one "
-        "minute, by each tool's own count. Afterwards Postfix held exactly ours, and more than postal's, which began "
-        "before that minute.",
-        f"{Postal(60 * RATE).processes} postals side by side, since one alone does not reach the rate. They take minutes "
-        "to find their pace and are killed in the end; the last whole minute counts, by the lines that they wrote when it "
-        "ended. So CPU cannot be compared here: Postfix's covers all those minutes, and so does theirs.",
+        f"{RATE} messages a second of about 6,000 bytes to Postfix, which holds them; what counts are the messages of "
+        "one minute, by each tool's own count. Afterwards Postfix held exactly ours, and more than postal's, which "
+        "began before that minute.",
+        f"{Postal(60 * RATE).processes} postals side by side, since one alone does not reach the rate. They take "
+        "minutes to find their pace and are killed in the end; the last whole minute counts, by the lines that they "
+        "wrote when it ended. So CPU cannot be compared here: Postfix's covers all those minutes, and so does theirs.",
         "Ours counts what is answered of the minute's messages, and none of them was missed or left unfinished.",
         contest.REST_NOTE,
     ),

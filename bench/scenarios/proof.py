@@ -112,8 +112,8 @@ def verify(options):
             server.start()
             sent = _bench(
                 folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
-                "--messages", str(count), "--size", "200", "--users", str(_MAILDIRS), "--recipient", "user{}@bench.test",
-                "--pipelining", "--ledger", str(ledger),
+                "--messages", str(count), "--size", "200", "--users", str(_MAILDIRS),
+                "--recipient", "user{}@bench.test", "--pipelining", "--ledger", str(ledger),
             )  # fmt: skip
             server.wait_until_empty(_SECONDS_MAX)
         finally:

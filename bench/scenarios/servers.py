@@ -19,9 +19,9 @@ OTHERS_COUNT = 20_000  # of messages, to Postfix and to Exim
 def _notes(mailrace_count):
     return (
         "100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards.",
-        f"Mailrace gets {mailrace_count:,} messages, Postfix and Exim {OTHERS_COUNT:,} each: with equal counts the fastest "
-        "would be done in a second. So each is busy for some seconds, and what is compared is the rate, and the CPU for "
-        "each message.",
+        f"Mailrace gets {mailrace_count:,} messages, Postfix and Exim {OTHERS_COUNT:,} each: with equal counts the "
+        "fastest would be done in a second. So each is busy for some seconds, and what is compared is the rate, and "
+        "the CPU for each message.",
         contest.REST_NOTE,
         "Mailrace writes a line into its log for each message; Exim's goes to /dev/null, and the tuned Postfix has no "
         "log file, and no syslog that hears it.",
