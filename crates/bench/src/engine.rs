@@ -125,11 +125,13 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
     let words = Words { stop: stopper, stopped_at: Cell::new(None), axe, gone };
     let pace = Arc::new(Pace::begin(run.options.rate, run.count, run.options.duration));
     let mut crew = Crew { pace, tallies: Vec::new(), threads: Vec::new() };
-    for thread in 0..run.options.threads as usize {
-        crew.hire(thread, run.options, load, (&stop, &axed), present.clone())?;
-    }
+    let mut numbers = 0..*threads as usize;
+    let hired = numbers.try_for_each(|thread| crew.hire(thread, run.options, load, (&stop, &axed), present.clone()));
     drop((axed, present));
-    let watched = watching.block_on(watch(&run, load.as_ref(), &crew, &words));
+    let watched = hired.and_then(|()| watching.block_on(watch(&run, load.as_ref(), &crew, &words)));
+    if watched.is_err() {
+        words.axe.stop();
+    }
     let stopped_at = words.stopped_at.get();
     for thread in crew.threads.drain(..) {
         thread.join().unwrap_or_else(|panic| resume_unwind(panic));

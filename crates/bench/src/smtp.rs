@@ -169,6 +169,7 @@ struct Source {
 impl Source {
     fn new(targets: &[String], sending: &Sending) -> Result<Source, Fault> {
         let targets = targets.iter().map(|name| Target::resolve(name, &sending.load.ownership));
+        let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
         let run = RunId(fastrand::u64(..));
         let users = sending.users;
         let patterns = |patterns: Vec<Pattern>| Addresses::Patterns { patterns, users };
@@ -181,10 +182,16 @@ impl Source {
             None => patterns(sending.recipient.clone()),
         };
         recipients.suffice_for(sending.recipients)?;
+        let local_count = sending.load.local.len().max(1);
+        if (sending.load.connections as usize) < targets.len() * local_count {
+            let text =
+                format!("fewer connections than targets ({}) times local addresses ({local_count})", targets.len());
+            return Err(Fault::Usage(text));
+        }
         let plain = config(sending);
         Ok(Source {
-            targets: targets.collect::<Result<_, _>>()?,
-            local_count: sending.load.local.len().max(1),
+            targets,
+            local_count,
             letters: match &sending.corpus {
                 Some(path) => Letters::real(run, Corpus::read(path)?),
                 None => Letters::made_up(run, sending.size.clone(), sending.load.seed),
