@@ -86,24 +86,28 @@ impl MinuteLines {
 
     /// Writes the line for what came since the last one.
     pub(crate) fn write(&mut self, counts: &Counts) -> Result<(), Fault> {
-        let title = if self.titled { "" } else { "time,messages,data(K),errors,connections,SSL connections\n" };
-        let before = std::mem::replace(&mut self.before, *counts);
-        self.titled = true;
-        let line = format!(
-            "{title}{},{},{},{},{},{}\n",
-            wall_clock(),
-            counts.done - before.done,
-            (counts.octets - before.octets) / 1024,
-            counts.errors - before.errors,
-            counts.connections - before.connections,
-            counts.tls_connections - before.tls_connections,
-        );
+        let line = self.line(&wall_clock(), counts);
         let written = if self.aside {
             io::stderr().write_all(line.as_bytes())
         } else {
             io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush())
         };
         written.map_err(Fault::system("writing the minute's line"))
+    }
+
+    /// The line, below its title the first time.
+    fn line(&mut self, time: &str, counts: &Counts) -> String {
+        let title = if self.titled { "" } else { "time,messages,data(K),errors,connections,SSL connections\n" };
+        let before = std::mem::replace(&mut self.before, *counts);
+        self.titled = true;
+        format!(
+            "{title}{time},{},{},{},{},{}\n",
+            counts.done - before.done,
+            (counts.octets - before.octets) / 1024,
+            counts.errors - before.errors,
+            counts.connections - before.connections,
+            counts.tls_connections - before.tls_connections,
+        )
     }
 }
 
@@ -112,4 +116,20 @@ fn wall_clock() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let minutes = since.as_secs() / 60;
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_minutes_line_has_what_that_minute_brought_in_postals_order() {
+        let mut lines = MinuteLines::new(false);
+        let first =
+            Counts { done: 10, octets: 20_480, errors: 1, connections: 4, tls_connections: 2, ..Counts::default() };
+        let title = "time,messages,data(K),errors,connections,SSL connections\n";
+        assert_eq!(lines.line("09:59", &first), format!("{title}09:59,10,20,1,4,2\n"));
+        let second = Counts { done: 15, octets: 30_720, errors: 1, connections: 9, tls_connections: 5, ..first };
+        assert_eq!(lines.line("10:00", &second), "10:00,5,10,0,5,3\n");
+    }
 }
