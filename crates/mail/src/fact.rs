@@ -33,6 +33,8 @@ pub enum Fact {
         recipient: Address,
         /// The transport that brought it.
         transport: Box<str>,
+        /// The host that took it and what it answered, where it went to another one.
+        relay: Option<(Box<str>, Reply)>,
         /// From acceptance until now.
         delay: Duration,
     },

@@ -78,10 +78,14 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.number("size", *size);
             pen.plain("protocol", protocol);
         }
-        Fact::Delivered { id, recipient, transport, delay } => {
+        Fact::Delivered { id, recipient, transport, relay, delay } => {
             pen.plain("id", id);
             pen.address("to", Some(recipient));
             pen.text("transport", transport);
+            if let Some((host, reply)) = relay {
+                pen.text("relay", host);
+                pen.text("reply", &reply.to_string());
+            }
             pen.number("delay_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
         Fact::Deferred { id, recipient, reason, until } => {
@@ -256,7 +260,15 @@ mod tests {
                 id,
                 recipient: spaced.clone(),
                 transport: "maildir".into(),
+                relay: None,
                 delay: Duration::from_millis(1234),
+            },
+            Fact::Delivered {
+                id,
+                recipient: bob.clone(),
+                transport: "smtp".into(),
+                relay: Some(("mx.example.net[192.0.2.25]:25".into(), Reply::plain(250, "ok \u{1b}[2J"))),
+                delay: Duration::from_millis(56),
             },
             Fact::Deferred { id, recipient: bob.clone(), reason: full.clone(), until: Timestamp(1_795_196_836_000) },
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: Some(id) },

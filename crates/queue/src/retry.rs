@@ -76,7 +76,7 @@ impl Retry {
     pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &Made, outcome: Outcome) -> Verdict {
         let end = made.accepted_at + self.lifetime;
         match outcome {
-            Outcome::Delivered => Verdict::Delivered,
+            Outcome::Delivered | Outcome::Relayed { .. } => Verdict::Delivered,
             Outcome::Failed(reason) => Verdict::Failed { reason },
             Outcome::Deferred(reason) if now < end => {
                 let delay = self.delay(made.number, spread(seed, made));

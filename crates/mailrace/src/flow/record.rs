@@ -206,7 +206,7 @@ impl Recorder {
             self.log.write(match verdict.clone() {
                 Verdict::Delivered => {
                     let delay = now.since(envelope.accepted_at);
-                    Fact::Delivered { id, recipient, transport: transport.into(), delay }
+                    Fact::Delivered { id, recipient, transport: transport.into(), relay: None, delay }
                 }
                 Verdict::Deferred { reason, until } => Fact::Deferred { id, recipient, reason, until },
                 Verdict::Failed { reason } => {
