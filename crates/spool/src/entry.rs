@@ -54,9 +54,14 @@ pub enum State {
         /// Not before this.
         until: Timestamp,
     },
+    /// Not to be attempted until the operator says so.
+    Held {
+        /// How often it was tried.
+        attempts: u16,
+    },
     /// Done.
     Delivered,
-    /// Given up, the sender told if there is one.
+    /// Given up, the sender told if there is one, or taken out by the operator.
     Failed,
     /// The bytes could not be read back; what was left of them is in a file beside the log.
     SetAside,
@@ -68,7 +73,7 @@ impl State {
 
     /// Whether nothing is left to do.
     pub fn is_final(self) -> bool {
-        !matches!(self, State::Waiting { .. })
+        !matches!(self, State::Waiting { .. } | State::Held { .. })
     }
 }
 
@@ -232,6 +237,10 @@ fn write_states(out: &mut Vec<u8>, states: &[(u32, State)]) {
             State::Delivered => out.push(1),
             State::Failed => out.push(2),
             State::SetAside => out.push(3),
+            State::Held { attempts } => {
+                out.push(4);
+                put_u16(out, attempts);
+            }
         }
     }
 }
@@ -246,6 +255,7 @@ fn read_state(reader: &mut Reader<'_>) -> Option<State> {
         1 => State::Delivered,
         2 => State::Failed,
         3 => State::SetAside,
+        4 => State::Held { attempts: reader.u16()? },
         _ => return None,
     })
 }
@@ -355,7 +365,11 @@ mod tests {
             sequence: 77,
             flags: BodyFlags { dot_lines: true, eight_bit: false, ends_in_crlf: true },
             spilled: Some(SpilledRange { len: 1 << 33, digest: 5 }),
-            states: vec![(0, State::Failed), (1, State::Waiting { attempts: 3, until: Timestamp(9) })],
+            states: vec![
+                (0, State::Failed),
+                (1, State::Waiting { attempts: 3, until: Timestamp(9) }),
+                (2, State::Held { attempts: 4 }),
+            ],
             envelope: envelope(),
         };
         let mut bytes = Vec::new();
