@@ -4,13 +4,14 @@
 //! [`Folder`] is the real thing: a folder of a file system, `pwritev`, `fdatasync`, `fsync` of the folder.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mail::ByteSource;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, flock, fstatvfs};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// A folder that holds one lane.
 pub trait Disk: Send + Sync + 'static {
@@ -46,6 +47,23 @@ pub trait DiskFile: ByteSource + 'static {
     }
     /// Bytes in the file.
     fn len(&self) -> io::Result<u64>;
+}
+
+/// What of a file is in memory: a read that would wait for the disk is an error of the kind `WouldBlock`.
+pub(crate) struct InMemory<'a>(pub(crate) &'a File);
+
+impl ByteSource for InMemory<'_> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let read = preadv2(self.0, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT);
+        read.map_err(|error| match error {
+            Errno::OPNOTSUPP | Errno::NOSYS => io::ErrorKind::WouldBlock.into(),
+            error => error.into(),
+        })
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(self.0)
+    }
 }
 
 /// What is left on a file system.

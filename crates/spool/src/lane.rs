@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mail::{Body, QueueId, SpoolId};
+use mail::{Body, ByteSource, QueueId, SpoolId};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, InMemory};
 use crate::entry::{
     Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states, merge_states,
 };
 use crate::ledger::{Ledger, Place, Stage};
-use crate::record::{Draft, FRAME_BYTES, RECORD_ALIGN};
+use crate::record::{Draft, FRAME_BYTES, Frame, RECORD_ALIGN};
 use crate::segment::{Lease, read_record};
 use crate::stats::{Counters, Stats};
 use crate::{CommitError, Config, Done, Event, ReadError, spill};
@@ -237,16 +237,40 @@ impl Lane {
     }
 
     pub(crate) fn message(&self, sequence: u64) -> Result<Stored, ReadError> {
-        let Located { place, lease, size, states, .. } = self.locate(sequence).ok_or(ReadError::Unknown)?;
+        let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
+        let (offset, size) = (located.place.offset, located.size);
+        // A device may fail once and then not again.
+        let again = |_| read_record(&*located.lease, offset, size);
+        let record = read_record(&*located.lease, offset, size).or_else(again);
+        self.stored(sequence, located, record)
+    }
+
+    /// The message, unless its head would have to come from the disk.
+    pub(crate) fn message_at_once(&self, sequence: u64) -> Result<Option<Stored>, ReadError> {
+        let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
+        let (offset, size) = (located.place.offset, located.size);
+        let record = match located.lease.file() {
+            Some(file) => read_record(&InMemory(file), offset, size),
+            None => read_record(&*located.lease, offset, size),
+        };
+        // What failed may succeed when it is asked for again, by the one who may wait.
+        record.map_or(Ok(None), |record| self.stored(sequence, located, Ok(record)).map(Some))
+    }
+
+    fn stored(
+        &self,
+        sequence: u64,
+        located: Located,
+        record: io::Result<Option<(Frame, Vec<u8>)>>,
+    ) -> Result<Stored, ReadError> {
+        let Located { place, lease, states, .. } = located;
         let damaged = |what: String| ReadError::Damaged { what: format!("{what} at byte {}", place.offset) };
         let failed = |error: io::Error| match is_of_the_bytes(&error) {
             true => damaged(error.to_string()),
             false => ReadError::Unavailable(error.to_string()),
         };
-        // A device may fail once and then not again.
-        let again = |_| read_record(&*lease, place.offset, size);
-        let record = read_record(&*lease, place.offset, size).or_else(again).map_err(failed)?;
-        let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
+        let (frame, record) =
+            record.map_err(failed)?.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
         let head = MessageHead::read(&record[FRAME_BYTES..])
             .filter(|head| head.sequence == sequence)
             .ok_or_else(|| damaged("the record is not this message".into()))?;

@@ -329,6 +329,12 @@ impl Spool {
         self.lane(id).ok_or(ReadError::Unknown)?.message(id.sequence())
     }
 
+    /// A live message, its body leased, if its head can be read without waiting for the disk; None if it cannot: then
+    /// [`Spool::message`] waits. Not to be able to tell (an old kernel, some file systems) counts as waiting.
+    pub fn message_at_once(&self, id: QueueId) -> Result<Option<Stored>, ReadError> {
+        self.lane(id).ok_or(ReadError::Unknown)?.message_at_once(id.sequence())
+    }
+
     /// The names of all live messages, sorted.
     pub fn ids(&self) -> Vec<QueueId> {
         let of_lane = |lane: &Arc<Lane>| {
