@@ -8,13 +8,16 @@ to the last.
 import dataclasses
 import json
 import math
+import shlex
 import subprocess
+import time
 
 from . import accounting, load, postmark
 from .mailrace import BINARY
-from .smtp import RECIPIENT, SENDER, free_port, wait_for_banner
+from .smtp import RECIPIENT, SENDER, free_port
 
 _SECONDS_SPARE = 60  # for a load that lasts a given time, until it must have ended
+_LISTEN_SECONDS_MAX = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Source:
     octets: int = 6000
     rate: float | None = None  # a second
     seconds: int | None = None
+    recipient: str = RECIPIENT  # {} stands for a number up to `users`
+    users: int = 1
     seconds_max: int = 600
 
     @property
@@ -41,7 +46,7 @@ class Source:
         return [
             str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
             *ends, *pace, "--size", str(self.octets), "--per-connection", "all" if self.reuse else "1",
-            "--sender", SENDER, "--recipient", RECIPIENT, "--json",
+            "--sender", SENDER, "--recipient", self.recipient, "--users", str(self.users), "--json",
         ]  # fmt: skip
 
     def run(self, port, _folder=None):
@@ -55,31 +60,37 @@ class Source:
 
 
 class Sink:
-    """`bench sink`, which forgets what it takes."""
+    """`bench sink`, which forgets what it takes, or `records` it; `everywhere` in 127.0.0.0/8, if that is wanted."""
 
     name = "mailrace sink"
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, everywhere=False, records=False, rules=()):
         self.port = free_port()
         self.group = accounting.Group("mailrace-sink")
-        self._said, self._log = folder / "mailrace-sink.out", folder / "mailrace-sink.log"
+        self._address = "0.0.0.0" if everywhere else "127.0.0.1"
+        self._rules = rules
+        self.record = folder / f"{self.port}.record" if records else None
+        self._said, self._log = folder / f"{self.port}-sink.out", folder / f"{self.port}-sink.log"
         self._process = None
 
     def command(self):
         """The command line."""
-        return [str(BINARY), "bench", "sink", "--listen", f"127.0.0.1:{self.port}", "--json"]
+        record = ["--record", str(self.record)] if self.record else []
+        rules = [word for rule in self._rules for word in ("--rule", rule)]
+        return [str(BINARY), "bench", "sink", "--listen", f"{self._address}:{self.port}", *record, *rules, "--json"]
 
     def start(self):
-        """Starts it and waits until it greets."""
+        """Starts it and waits until it listens; one that plays a lame server may never greet."""
         with open(self._said, "wb") as said, open(self._log, "wb") as log:
             argv = self.group.command(self.command())
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=log)
         self.group.watch(self._process.pid)
-        try:
-            wait_for_banner(self.port)
-        except RuntimeError as error:
-            self.stop()
-            raise RuntimeError(f"{error}:\n{self._log.read_text()}") from None
+        deadline = time.monotonic() + _LISTEN_SECONDS_MAX
+        while not self._said.read_text().endswith("\n"):
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                self.stop()
+                raise RuntimeError(f"the sink does not listen:\n{self._log.read_text()}")
+            time.sleep(0.02)
 
     def stop(self):
         """Ends it, whatever state it is in."""
@@ -98,7 +109,7 @@ class Sink:
 
     def configuration(self):
         """It has none but its command line."""
-        return " ".join(self.command())
+        return shlex.join(self.command())
 
     def check_kept(self, count):
         """Nothing is kept here, and nothing is promised."""
