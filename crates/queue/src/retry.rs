@@ -2,7 +2,7 @@
 //!
 //! | outcome | the lifetime is over | verdict |
 //! |---|---|---|
-//! | delivered | | delivered |
+//! | delivered, relayed | | the same |
 //! | failed | | failed, for the same reason |
 //! | deferred | no | deferred until `first * factor^(number - 1)`, at most `longest`, spread by the jitter; never past the lifetime's end, when a last attempt is due |
 //! | deferred | yes | failed: 5.4.7, with the last answer in its text |
@@ -47,6 +47,13 @@ impl Default for Retry {
 pub enum Verdict {
     /// It has the message.
     Delivered,
+    /// A next hop took charge of the message: done here.
+    Relayed {
+        /// How it said so.
+        reply: Reply,
+        /// It also took charge of the notifications that were asked for.
+        dsn: bool,
+    },
     /// Another attempt follows.
     Deferred {
         /// Why this one was not the last.
@@ -59,6 +66,10 @@ pub enum Verdict {
         /// Why.
         reason: Reply,
     },
+    /// The operator holds it: there is no further attempt until the release.
+    Held,
+    /// The operator took it away.
+    Removed,
 }
 
 /// The attempt that was made, as far as the rules look at it.
@@ -76,7 +87,8 @@ impl Retry {
     pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &Made, outcome: Outcome) -> Verdict {
         let end = made.accepted_at + self.lifetime;
         match outcome {
-            Outcome::Delivered | Outcome::Relayed { .. } => Verdict::Delivered,
+            Outcome::Delivered => Verdict::Delivered,
+            Outcome::Relayed { reply, dsn } => Verdict::Relayed { reply, dsn },
             Outcome::Failed(reason) => Verdict::Failed { reason },
             Outcome::Deferred(reason) if now < end => {
                 let delay = self.delay(made.number, spread(seed, made));
