@@ -400,7 +400,7 @@ mod tests {
             processors: Some(processors(116.0, 1004.0)),
             own: Some(ProcessTime { user_secs: 4.0, system_secs: 2.5 }),
             disk: Some(disk(200, 2000)),
-            disk_space: Some(Space { free_bytes: 5_000_000_000 }),
+            disk_space: Some(Space { free_bytes: 5_000_000_000, free_inodes: None }),
             pressures: [Some(pressure(9_000_000)), Some(pressure(1)), Some(pressure(0))],
             memory: Some(Memory { available_bytes: 23_200_000_000 }),
             load_average: Some(LoadAverage { one_min: 1.5, five_min: 1.25, fifteen_min: 1.0 }),

@@ -50,15 +50,20 @@ impl LoadAverageSource {
             From::Sysinfo => Ok(LoadAverage::from_sysinfo()),
         }
     }
+
+    /// The source in force.
+    pub fn name(&self) -> &'static str {
+        match self.from {
+            From::Proc(_) => PROC_LOADAVG,
+            From::Sysinfo => "sysinfo",
+        }
+    }
 }
 
 /// The name of the source in force.
 impl fmt::Display for LoadAverageSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.from {
-            From::Proc(_) => PROC_LOADAVG,
-            From::Sysinfo => "sysinfo",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Gauges of the machine: load average, processors, pressure, memory, disks; sampled, never asked per message.
+//! Gauges of the machine: load average, processors, pressure, memory, disks; sampled, never asked per message. And what
+//! follows from them: the [`Monitor`] samples on a timer and the [`policy`] says what may still be done.
 //!
 //! A source is opened once and sampled as often as is wanted: its handle stays open and is read by `pread`, which costs
 //! a fraction of opening the file again (`mailrace bench load` says which). What the kernel writes is read by pure
@@ -8,7 +9,10 @@
 
 mod average;
 mod disk;
+mod machine;
 mod memory;
+mod monitor;
+pub mod policy;
 mod pressure;
 mod process;
 mod processors;
@@ -17,8 +21,11 @@ mod space;
 
 pub use average::{LoadAverage, LoadAverageSource, PROC_LOADAVG};
 pub use disk::{Disk, DiskSource};
+pub use machine::Machine;
 pub use memory::{Memory, MemorySource};
+pub use monitor::{Monitor, Report, Running, SAMPLE_EVERY, Sources, Watch};
+pub use policy::{Delivery, Intake, Limits, Measures, Shortage};
 pub use pressure::{Pressure, PressureSource, Resource};
 pub use process::ProcessTime;
 pub use processors::{ProcessorSource, Processors};
-pub use space::Space;
+pub use space::{Space, SpaceSource};

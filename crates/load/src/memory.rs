@@ -8,6 +8,9 @@ use std::io;
 
 use crate::record::Record;
 
+/// Where the memory is read.
+pub(crate) const PROC_MEMINFO: &str = "/proc/meminfo";
+
 /// One reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -28,7 +31,7 @@ impl MemorySource {
     ///
     /// That of opening the file.
     pub fn open() -> io::Result<MemorySource> {
-        Ok(MemorySource { record: Record::open("/proc/meminfo")? })
+        Ok(MemorySource { record: Record::open(PROC_MEMINFO)? })
     }
 
     /// The memory now.

@@ -1,0 +1,131 @@
+//! The gauges of this machine for the monitor, through handles that stay open: load average, pressure, memory, and the
+//! room on each disk. A gauge that is not there is listed all the same, without a value.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::average::LoadAverageSource;
+use crate::memory::{MemorySource, PROC_MEMINFO};
+use crate::monitor::Sources;
+use crate::policy::{Gauge, Reading};
+use crate::pressure::{PressureSource, Resource};
+use crate::space::SpaceSource;
+
+const RESOURCES: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
+const STATVFS: &str = "fstatvfs";
+
+/// The gauges, open.
+#[derive(Debug)]
+pub struct Machine {
+    load_average: LoadAverageSource,
+    pressures: [Option<PressureSource>; 3],
+    memory: Option<MemorySource>,
+    disks: Vec<Disk>,
+}
+
+/// The file system under a path.
+#[derive(Debug)]
+struct Disk {
+    path: Arc<Path>,
+    /// None until the path can be opened: a folder may be made, or mounted, later.
+    room: Option<SpaceSource>,
+}
+
+impl Machine {
+    /// Opens the gauges of the machine and of the file systems that hold these paths, each file system once, under the
+    /// first of its paths.
+    pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Machine {
+        let mut disks: Vec<Disk> = Vec::new();
+        for path in paths {
+            let disk = Disk::open(path.as_ref());
+            if !disks.iter().any(|other| other.is_the_same_as(&disk)) {
+                disks.push(disk);
+            }
+        }
+        Machine {
+            load_average: LoadAverageSource::open(),
+            pressures: RESOURCES.map(PressureSource::open),
+            memory: MemorySource::open().ok(),
+            disks,
+        }
+    }
+}
+
+impl Sources for Machine {
+    fn read(&mut self) -> Vec<Reading> {
+        let load_average = self.load_average.sample().ok().map(|averages| averages.one_min);
+        let memory = self.memory.as_mut().and_then(|memory| memory.sample().ok());
+        let mut readings =
+            vec![Reading { gauge: Gauge::LoadAverage, source: self.load_average.name(), value: load_average }];
+        readings.extend(RESOURCES.into_iter().zip(&mut self.pressures).map(|(resource, pressure)| Reading {
+            gauge: Gauge::Pressure(resource),
+            source: resource.path(),
+            value: pressure.as_mut().and_then(|pressure| pressure.some_percent().ok()),
+        }));
+        readings.push(Reading {
+            gauge: Gauge::MemoryAvailable,
+            source: PROC_MEMINFO,
+            value: memory.map(|memory| memory.available_bytes as f64),
+        });
+        readings.extend(self.disks.iter_mut().flat_map(Disk::read));
+        readings
+    }
+}
+
+impl Disk {
+    fn open(path: &Path) -> Disk {
+        Disk { path: path.into(), room: SpaceSource::open(path).ok() }
+    }
+
+    fn is_the_same_as(&self, other: &Disk) -> bool {
+        match (&self.room, &other.room) {
+            (Some(room), Some(other)) => room.file_system() == other.file_system(),
+            _ => self.path == other.path,
+        }
+    }
+
+    fn read(&mut self) -> [Reading; 2] {
+        if self.room.is_none() {
+            self.room = SpaceSource::open(&self.path).ok();
+        }
+        let space = self.room.as_ref().and_then(|room| room.sample().ok());
+        let reading = |gauge, value: Option<u64>| Reading { gauge, source: STATVFS, value: value.map(|n| n as f64) };
+        [
+            reading(Gauge::FreeSpace(self.path.clone()), space.map(|space| space.free_bytes)),
+            reading(Gauge::FreeInodes(self.path.clone()), space.and_then(|space| space.free_inodes)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_load_memory_and_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let readings = Machine::open([folder.path()]).read();
+        assert_eq!(readings.len(), 7);
+        let value = |wanted: &Gauge| readings.iter().find(|reading| reading.gauge == *wanted).unwrap().value;
+        assert!(value(&Gauge::LoadAverage).is_some());
+        assert!(value(&Gauge::MemoryAvailable).unwrap() > 0.0);
+        assert!(value(&Gauge::FreeSpace(folder.path().into())).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_file_system_is_listed_once_and_a_missing_folder_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b, later) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("later"));
+        std::fs::create_dir(&a).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        let mut machine = Machine::open([&a, &b, &later, &later]);
+        let disks = |readings: Vec<Reading>| -> Vec<(Gauge, bool)> {
+            let rooms = readings.into_iter().filter(|reading| matches!(reading.gauge, Gauge::FreeSpace(_)));
+            rooms.map(|reading| (reading.gauge, reading.value.is_some())).collect()
+        };
+        let (first, second) = (Gauge::FreeSpace(a.as_path().into()), Gauge::FreeSpace(later.as_path().into()));
+        assert_eq!(disks(machine.read()), [(first.clone(), true), (second.clone(), false)]);
+        std::fs::create_dir(&later).unwrap();
+        assert_eq!(disks(machine.read()), [(first, true), (second, true)]);
+    }
+}

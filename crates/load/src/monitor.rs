@@ -1,0 +1,258 @@
+//! The monitor: looks at the gauges on a timer, lets the policy decide, and publishes what is in force.
+//!
+//! Whoever has to know holds a [`Watch`]: what is in force costs him one relaxed load of an atomic, and the whole report
+//! a lock that nobody holds for long. Samples are taken on a thread of its own and never for a connection or a message.
+//! A gauge that the machine lacks is reported as such and is not fatal. A disk that hangs holds up the samples, and then
+//! the report's time tells how old it is.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use mail::Timestamp;
+
+use crate::policy::{Limit, Limits, Measures, Reading, Sample, State};
+
+/// How often the gauges are looked at, where nobody says otherwise.
+pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// Where readings come from: the machine, or a test.
+pub trait Sources: Send {
+    /// What the gauges say now, each of them once and always in the same order.
+    fn read(&mut self) -> Vec<Reading>;
+}
+
+/// Hears of changes: the state before, and the one after, which is published already.
+type OnChange = Box<dyn FnMut(&State, &State) + Send>;
+
+/// Looks at the gauges whenever it is told to; [`Monitor::start`] makes a thread tell it.
+pub struct Monitor {
+    sources: Box<dyn Sources>,
+    limits: Limits,
+    on_change: OnChange,
+    watch: Watch,
+}
+
+/// What is in force, for whoever has to know.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    measures: AtomicU8,
+    report: Mutex<Arc<Report>>,
+}
+
+/// All that the monitor knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// What the gauges said last, and when.
+    pub sample: Sample,
+    /// All limits that are set, in the order of the gauges.
+    pub limits: Vec<Limit>,
+    /// Those in force, and why.
+    pub state: State,
+}
+
+/// A monitor at work; dropping it ends the thread.
+#[derive(Debug)]
+pub struct Running {
+    /// Nothing is ever sent: the thread waits for the end of this.
+    stopper: Option<mpsc::Sender<Infallible>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// A monitor that has not looked yet: everything is allowed. `on_change` hears whenever a limit comes into force or
+    /// is left, and must not block for long.
+    pub fn new(
+        sources: impl Sources + 'static,
+        limits: Limits,
+        on_change: impl FnMut(&State, &State) + Send + 'static,
+    ) -> Monitor {
+        let shared = Shared { measures: AtomicU8::new(Measures::default().bits()), report: Mutex::default() };
+        Monitor {
+            sources: Box::new(sources),
+            limits,
+            on_change: Box::new(on_change),
+            watch: Watch { shared: Arc::new(shared) },
+        }
+    }
+
+    /// What it publishes.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// Looks at the gauges once.
+    pub fn look(&mut self, now: Timestamp) {
+        let sample = Sample { at: now, readings: self.sources.read() };
+        let before = self.watch.report();
+        let state = before.state.after(&sample, &self.limits);
+        let limits = sample.readings.iter().flat_map(|reading| self.limits.of(&reading.gauge)).collect();
+        let after = Arc::new(Report { sample, limits, state });
+        self.watch.publish(after.clone());
+        let (before, after) = (&before.state, &after.state);
+        if after.entered(before).next().is_some() || after.left(before).next().is_some() {
+            (self.on_change)(before, after);
+        }
+    }
+
+    /// Looks at once, and then on a thread of its own every so often.
+    ///
+    /// # Errors
+    ///
+    /// That of starting the thread.
+    pub fn start(mut self, every: Duration) -> io::Result<Running> {
+        self.look(SystemTime::now().into());
+        let (stopper, stopped) = mpsc::channel::<Infallible>();
+        let work = move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+                self.look(SystemTime::now().into());
+            }
+        };
+        let thread = thread::Builder::new().name("load".into()).spawn(work)?;
+        Ok(Running { stopper: Some(stopper), thread: Some(thread) })
+    }
+}
+
+impl Watch {
+    /// What is done now: one relaxed load.
+    pub fn measures(&self) -> Measures {
+        Measures::from_bits(self.shared.measures.load(Relaxed))
+    }
+
+    /// All that is known, as of the last sample.
+    pub fn report(&self) -> Arc<Report> {
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn publish(&self, report: Arc<Report>) {
+        self.shared.measures.store(report.state.measures().bits(), Relaxed);
+        *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+}
+
+impl Report {
+    /// Limits that are set and can never be in force, because their gauges have no value. The operator should hear of
+    /// them.
+    pub fn blind(&self) -> impl Iterator<Item = &Limit> {
+        let blind = self.sample.readings.iter().filter(|reading| reading.value.is_none());
+        blind.flat_map(|reading| self.limits.iter().filter(|limit| limit.gauge == reading.gauge))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stopper.take());
+        // A thread that panicked has said so already.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Delivery, Gauge, Intake};
+
+    /// A load average that the test sets.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Option<f64>>>);
+
+    impl Told {
+        fn set(&self, value: Option<f64>) {
+            *self.0.lock().unwrap() = value;
+        }
+    }
+
+    impl Sources for Told {
+        fn read(&mut self) -> Vec<Reading> {
+            vec![Reading { gauge: Gauge::LoadAverage, source: "told", value: *self.0.lock().unwrap() }]
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits { queue_only_above: Some(8.0), refuse_above: Some(20.0), ..Limits::default() }
+    }
+
+    fn nobody(_: &State, _: &State) {}
+
+    #[test]
+    fn before_the_first_look_everything_is_allowed() {
+        let monitor = Monitor::new(Told::default(), limits(), nobody);
+        assert_eq!(monitor.watch().measures(), Measures::default());
+        assert_eq!(*monitor.watch().report(), Report::default());
+    }
+
+    #[test]
+    fn what_is_in_force_is_published_with_its_reason() {
+        let told = Told::default();
+        let mut monitor = Monitor::new(told.clone(), limits(), nobody);
+        let watch = monitor.watch();
+        told.set(Some(21.0));
+        monitor.look(Timestamp(5000));
+        monitor.look(Timestamp(6000));
+        let Measures { delivery, intake, .. } = watch.measures();
+        assert_eq!((delivery, intake), (Delivery::QueueOnly, Intake::ReservedOnly));
+        let report = watch.report();
+        assert_eq!(report.sample.at, Timestamp(6000));
+        assert_eq!(report.limits.len(), 2);
+        let since: Vec<_> = report.state.reasons.iter().map(|reason| (reason.value, reason.since)).collect();
+        assert_eq!(since, [(21.0, Timestamp(5000)); 2]);
+    }
+
+    #[test]
+    fn only_changes_are_told() {
+        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
+        let on_change = move |before: &State, after: &State| {
+            tell.send((after.entered(before).count(), after.left(before).count())).unwrap();
+        };
+        let mut monitor = Monitor::new(told.clone(), limits(), on_change);
+        for value in [1.0, 9.0, 10.0, 7.9, 21.0, 1.0, 0.5] {
+            told.set(Some(value));
+            monitor.look(Timestamp(1));
+        }
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(1, 0), (1, 0), (0, 2)]);
+    }
+
+    #[test]
+    fn limits_of_a_gauge_that_is_absent_are_told_apart() {
+        let told = Told::default();
+        let mut monitor = Monitor::new(told.clone(), limits(), nobody);
+        monitor.look(Timestamp(1));
+        assert_eq!(monitor.watch().report().blind().count(), 2);
+        told.set(Some(0.0));
+        monitor.look(Timestamp(2));
+        assert_eq!(monitor.watch().report().blind().count(), 0);
+    }
+
+    #[test]
+    fn the_thread_looks_by_itself() {
+        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
+        let on_change = move |_: &State, after: &State| tell.send(after.measures().intake).unwrap();
+        let monitor = Monitor::new(told.clone(), limits(), on_change);
+        let _running = monitor.start(Duration::from_millis(1)).unwrap();
+        told.set(Some(30.0));
+        assert_eq!(heard.recv().unwrap(), Intake::ReservedOnly);
+        told.set(Some(0.0));
+        assert_eq!(heard.recv().unwrap(), Intake::Open);
+    }
+
+    /// It would take an hour where the end was not heard.
+    #[test]
+    fn the_thread_looks_at_once_and_ends_at_once() {
+        let told = Told::default();
+        told.set(Some(30.0));
+        let monitor = Monitor::new(told, limits(), nobody);
+        let watch = monitor.watch();
+        let running = monitor.start(Duration::from_secs(3600)).unwrap();
+        assert_eq!(watch.measures().intake, Intake::ReservedOnly);
+        drop(running);
+    }
+}

@@ -1,0 +1,503 @@
+//! What follows from the gauges: a pure function of the state before, a sample and the limits.
+//!
+//! | gauge | limit | while it is in force |
+//! |---|---|---|
+//! | load average of a minute | `queue_only_above` | mail is taken, and new mail waits in its queue |
+//! | | `no_delivery_above` | no delivery starts |
+//! | | `refuse_above` | 421 4.3.2 at connect, but for the reserved networks |
+//! | pressure of processors, memory, disks | `cpu_`, `memory_`, `io_pressure_max` | 421 4.3.2 as well |
+//! | memory available | `memory_min` | 452 4.3.1 at MAIL |
+//! | free space and inodes of each disk | `space_min`, `inodes_min` | 452 4.3.1 at MAIL |
+//!
+//! A limit comes into force when its gauge passes it, and is left only when the gauge has come back by a margin, so that
+//! it does not flap. A gauge that cannot be read holds nobody up: its limits are not in force. Nothing here has a say in
+//! a message whose client was told 354.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use mail::Timestamp;
+
+use crate::Resource;
+
+/// The limits. One that is `None` is never in force.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Load average over a minute, above which new mail waits in its queue. Default: none.
+    pub queue_only_above: Option<f64>,
+    /// Load average over a minute, above which no delivery starts. Default: none.
+    pub no_delivery_above: Option<f64>,
+    /// Load average over a minute, above which only the reserved networks are let in. Default: none.
+    pub refuse_above: Option<f64>,
+    /// Percent of ten seconds in which tasks waited for a processor; above it as `refuse_above`. Default: none.
+    pub cpu_pressure_max: Option<f64>,
+    /// The same of memory. Default: none.
+    pub memory_pressure_max: Option<f64>,
+    /// The same of disks. Default: none.
+    pub io_pressure_max: Option<f64>,
+    /// Bytes that programs must still be able to have, or no mail is taken. Default: none.
+    pub memory_min: Option<u64>,
+    /// Bytes that must be free on each disk, or no mail is taken. Default: 256 MiB.
+    pub space_min: u64,
+    /// Files that each disk must still be able to take, or no mail is taken. Default: 1000.
+    pub inodes_min: u64,
+    /// By what share of itself a limit must be cleared before it is left. Default: 0.1.
+    pub margin: f64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            queue_only_above: None,
+            no_delivery_above: None,
+            refuse_above: None,
+            cpu_pressure_max: None,
+            memory_pressure_max: None,
+            io_pressure_max: None,
+            memory_min: None,
+            space_min: 256 << 20,
+            inodes_min: 1000,
+            margin: 0.1,
+        }
+    }
+}
+
+/// Something that is sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gauge {
+    /// Over the last minute, in tasks.
+    LoadAverage,
+    /// The share of the last ten seconds in which at least one task waited, in percent.
+    Pressure(Resource),
+    /// What programs can still have, in bytes.
+    MemoryAvailable,
+    /// What can still be written to the disk that holds this path, in bytes.
+    FreeSpace(Arc<Path>),
+    /// Files that can still be made on the disk that holds this path.
+    FreeInodes(Arc<Path>),
+}
+
+/// What one gauge said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Which.
+    pub gauge: Gauge,
+    /// Where it is read: a file of /proc, or a system call.
+    pub source: &'static str,
+    /// In the unit of the gauge; `None` where the machine does not have it, or it could not be read this time.
+    pub value: Option<f64>,
+}
+
+/// What all gauges said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: Timestamp,
+    /// Each gauge once, always in the same order.
+    pub readings: Vec<Reading>,
+}
+
+/// What is done while a limit is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// New mail waits in its queue.
+    QueueOnly,
+    /// No delivery starts.
+    NoDelivery,
+    /// Only the reserved networks are let in.
+    ReservedOnly,
+    /// No mail is taken.
+    NoMail(Shortage),
+}
+
+/// Where the good values of a gauge end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Higher ones are too high.
+    Above(f64),
+    /// Lower ones are too low.
+    Below(f64),
+}
+
+/// One limit of one gauge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// The gauge.
+    pub gauge: Gauge,
+    /// Its bound.
+    pub bound: Bound,
+    /// What follows.
+    pub measure: Measure,
+}
+
+/// A limit that is in force, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reason {
+    /// The limit.
+    pub limit: Limit,
+    /// What its gauge said last.
+    pub value: f64,
+    /// When it came into force.
+    pub since: Timestamp,
+}
+
+/// Which limits are in force.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Why things are as they are; empty in good times.
+    pub reasons: Vec<Reason>,
+}
+
+/// Which deliveries may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Delivery {
+    /// All.
+    #[default]
+    All,
+    /// Those of mail that was accepted before; new mail waits.
+    QueueOnly,
+    /// None.
+    None,
+}
+
+/// Who may come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Intake {
+    /// Everybody.
+    #[default]
+    Open,
+    /// The reserved networks only.
+    ReservedOnly,
+}
+
+/// What there is too little of to take mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shortage {
+    /// Space or inodes on a disk.
+    Disk,
+    /// Memory of the machine.
+    Memory,
+}
+
+/// All that is done at a time: the strictest of what the limits in force ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measures {
+    /// Which deliveries may start.
+    pub delivery: Delivery,
+    /// Who may come in.
+    pub intake: Intake,
+    /// Why no mail is taken, if none is.
+    pub shortage: Option<Shortage>,
+}
+
+impl State {
+    /// The state that follows upon this one.
+    #[must_use]
+    pub fn after(&self, sample: &Sample, limits: &Limits) -> State {
+        let reason = |reading: &Reading, limit: Limit| {
+            let value = reading.value?;
+            let before = self.reason(&limit);
+            let holds = match before {
+                Some(_) => !limit.bound.is_cleared(value, limits.margin),
+                None => limit.bound.is_passed(value),
+            };
+            let since = before.map_or(sample.at, |before| before.since);
+            holds.then_some(Reason { limit, value, since })
+        };
+        let reasons = sample.readings.iter().flat_map(|reading| {
+            let limits = limits.of(&reading.gauge).into_iter();
+            limits.filter_map(move |limit| reason(reading, limit))
+        });
+        State { reasons: reasons.collect() }
+    }
+
+    /// What is done.
+    pub fn measures(&self) -> Measures {
+        self.reasons.iter().fold(Measures::default(), |measures, reason| measures.with(reason.limit.measure))
+    }
+
+    /// What came into force since an earlier state.
+    pub fn entered<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
+        self.reasons.iter().filter(|reason| earlier.reason(&reason.limit).is_none())
+    }
+
+    /// What was left since an earlier state, with the value that was seen last while it was in force.
+    pub fn left<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
+        earlier.entered(self)
+    }
+
+    fn reason(&self, limit: &Limit) -> Option<&Reason> {
+        self.reasons.iter().find(|reason| reason.limit == *limit)
+    }
+}
+
+impl Limits {
+    /// Those of a gauge, the mildest first.
+    pub fn of(&self, gauge: &Gauge) -> Vec<Limit> {
+        use Bound::{Above, Below};
+        let refuse = |most: Option<f64>| vec![(most.map(Above), Measure::ReservedOnly)];
+        let room = |least: u64| vec![(Some(Below(least as f64)), Measure::NoMail(Shortage::Disk))];
+        let bounds = match gauge {
+            Gauge::LoadAverage => vec![
+                (self.queue_only_above.map(Above), Measure::QueueOnly),
+                (self.no_delivery_above.map(Above), Measure::NoDelivery),
+                (self.refuse_above.map(Above), Measure::ReservedOnly),
+            ],
+            Gauge::Pressure(Resource::Cpu) => refuse(self.cpu_pressure_max),
+            Gauge::Pressure(Resource::Memory) => refuse(self.memory_pressure_max),
+            Gauge::Pressure(Resource::Io) => refuse(self.io_pressure_max),
+            Gauge::MemoryAvailable => {
+                vec![(self.memory_min.map(|least| Below(least as f64)), Measure::NoMail(Shortage::Memory))]
+            }
+            Gauge::FreeSpace(_) => room(self.space_min),
+            Gauge::FreeInodes(_) => room(self.inodes_min),
+        };
+        let limit = |(bound, measure): (Option<Bound>, _)| Some(Limit { gauge: gauge.clone(), bound: bound?, measure });
+        bounds.into_iter().filter_map(limit).collect()
+    }
+}
+
+impl Bound {
+    fn is_passed(self, value: f64) -> bool {
+        match self {
+            Bound::Above(most) => value > most,
+            Bound::Below(least) => value < least,
+        }
+    }
+
+    fn is_cleared(self, value: f64, margin: f64) -> bool {
+        match self {
+            Bound::Above(most) => value <= most * (1.0 - margin),
+            Bound::Below(least) => value >= least * (1.0 + margin),
+        }
+    }
+}
+
+impl Measures {
+    fn with(self, measure: Measure) -> Measures {
+        let Measures { delivery, intake, shortage } = self;
+        match measure {
+            Measure::QueueOnly => Measures { delivery: delivery.max(Delivery::QueueOnly), ..self },
+            Measure::NoDelivery => Measures { delivery: Delivery::None, ..self },
+            Measure::ReservedOnly => Measures { intake: intake.max(Intake::ReservedOnly), ..self },
+            Measure::NoMail(of) => Measures { shortage: Some(shortage.map_or(of, |other| other.min(of))), ..self },
+        }
+    }
+
+    /// As a number that fits an atomic.
+    pub(crate) fn bits(self) -> u8 {
+        let delivery = match self.delivery {
+            Delivery::All => 0,
+            Delivery::QueueOnly => 1,
+            Delivery::None => 2,
+        };
+        let intake = match self.intake {
+            Intake::Open => 0,
+            Intake::ReservedOnly => 1 << 2,
+        };
+        let shortage = match self.shortage {
+            None => 0,
+            Some(Shortage::Disk) => 1 << 3,
+            Some(Shortage::Memory) => 2 << 3,
+        };
+        delivery | intake | shortage
+    }
+
+    /// What [`Measures::bits`] was made of.
+    pub(crate) fn from_bits(bits: u8) -> Measures {
+        Measures {
+            delivery: match bits & 3 {
+                0 => Delivery::All,
+                1 => Delivery::QueueOnly,
+                _ => Delivery::None,
+            },
+            intake: if bits & 1 << 2 == 0 { Intake::Open } else { Intake::ReservedOnly },
+            shortage: match bits >> 3 {
+                0 => None,
+                1 => Some(Shortage::Disk),
+                _ => Some(Shortage::Memory),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Gauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Gauge::LoadAverage => f.write_str("load average"),
+            Gauge::Pressure(Resource::Cpu) => f.write_str("cpu pressure"),
+            Gauge::Pressure(Resource::Memory) => f.write_str("memory pressure"),
+            Gauge::Pressure(Resource::Io) => f.write_str("io pressure"),
+            Gauge::MemoryAvailable => f.write_str("available memory"),
+            Gauge::FreeSpace(path) => write!(f, "free space of {}", path.display()),
+            Gauge::FreeInodes(path) => write!(f, "free inodes of {}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Measure::QueueOnly => "new mail waits in its queue",
+            Measure::NoDelivery => "no delivery starts",
+            Measure::ReservedOnly => "only the reserved networks are let in",
+            Measure::NoMail(_) => "no mail is taken",
+        })
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::Above(most) => write!(f, "above {most}"),
+            Bound::Below(least) => write!(f, "below {least}"),
+        }
+    }
+}
+
+/// For the operator: `load average 21.3 (limit: above 20): only the reserved networks are let in`.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limit { gauge, bound, measure } = &self.limit;
+        write!(f, "{gauge} {} (limit: {bound}): {measure}", self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: u64, readings: &[(Gauge, Option<f64>)]) -> Sample {
+        let reading =
+            |(gauge, value): &(Gauge, Option<f64>)| Reading { gauge: gauge.clone(), source: "told", value: *value };
+        Sample { at: Timestamp(at), readings: readings.iter().map(reading).collect() }
+    }
+
+    fn load(at: u64, value: f64) -> Sample {
+        sample(at, &[(Gauge::LoadAverage, Some(value))])
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            queue_only_above: Some(8.0),
+            no_delivery_above: Some(12.0),
+            refuse_above: Some(20.0),
+            io_pressure_max: Some(50.0),
+            memory_min: Some(1000),
+            space_min: 500,
+            inodes_min: 100,
+            ..Limits::default()
+        }
+    }
+
+    fn measures(state: &State) -> (Delivery, Intake, Option<Shortage>) {
+        let Measures { delivery, intake, shortage } = state.measures();
+        (delivery, intake, shortage)
+    }
+
+    #[test]
+    fn a_rising_load_is_answered_step_by_step() {
+        let mut state = State::default();
+        let expected = [
+            (8.0, (Delivery::All, Intake::Open, None)),
+            (8.1, (Delivery::QueueOnly, Intake::Open, None)),
+            (12.1, (Delivery::None, Intake::Open, None)),
+            (20.1, (Delivery::None, Intake::ReservedOnly, None)),
+        ];
+        for (value, expected) in expected {
+            state = state.after(&load(1, value), &limits());
+            assert_eq!(measures(&state), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_left_with_a_margin() {
+        let mut state = State::default().after(&load(1, 20.1), &limits());
+        let expected = [
+            (18.1, (Delivery::None, Intake::ReservedOnly, None)),
+            (18.0, (Delivery::None, Intake::Open, None)),
+            (19.9, (Delivery::None, Intake::Open, None)),
+            (10.7, (Delivery::QueueOnly, Intake::Open, None)),
+            (7.3, (Delivery::QueueOnly, Intake::Open, None)),
+            (7.2, (Delivery::All, Intake::Open, None)),
+            (7.9, (Delivery::All, Intake::Open, None)),
+        ];
+        for (value, expected) in expected {
+            state = state.after(&load(2, value), &limits());
+            assert_eq!(measures(&state), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn each_gauge_has_its_measure() {
+        let path: Arc<Path> = Path::new("/lane").into();
+        let cases = [
+            (Gauge::Pressure(Resource::Io), 50.1, (Delivery::All, Intake::ReservedOnly, None)),
+            (Gauge::Pressure(Resource::Cpu), 100.0, (Delivery::All, Intake::Open, None)),
+            (Gauge::MemoryAvailable, 999.0, (Delivery::All, Intake::Open, Some(Shortage::Memory))),
+            (Gauge::FreeSpace(path.clone()), 499.0, (Delivery::All, Intake::Open, Some(Shortage::Disk))),
+            (Gauge::FreeInodes(path), 99.0, (Delivery::All, Intake::Open, Some(Shortage::Disk))),
+        ];
+        for (gauge, value, expected) in cases {
+            let state = State::default().after(&sample(1, &[(gauge.clone(), Some(value))]), &limits());
+            assert_eq!(measures(&state), expected, "{gauge}");
+        }
+    }
+
+    #[test]
+    fn each_disk_stands_for_itself_and_comes_back_with_a_margin() {
+        let (a, b) = (Gauge::FreeSpace(Path::new("/a").into()), Gauge::FreeSpace(Path::new("/b").into()));
+        let both = |a_free, b_free| sample(1, &[(a.clone(), Some(a_free)), (b.clone(), Some(b_free))]);
+        let short = State::default().after(&both(9000.0, 499.0), &limits());
+        assert_eq!(short.reasons[0].limit.gauge, b);
+        let crossed = short.after(&both(499.0, 549.0), &limits());
+        assert_eq!(crossed.reasons.len(), 2, "{crossed:?}");
+        let back = crossed.after(&both(499.0, 550.0), &limits());
+        assert_eq!(back.reasons.iter().map(|reason| &reason.limit.gauge).collect::<Vec<_>>(), [&a]);
+    }
+
+    #[test]
+    fn a_reason_keeps_its_beginning_and_tells_its_value() {
+        let state = State::default().after(&load(1000, 21.5), &limits()).after(&load(2000, 20.75), &limits());
+        let refused = state.reasons.last().unwrap();
+        assert_eq!((refused.since, refused.value), (Timestamp(1000), 20.75));
+        assert_eq!(refused.to_string(), "load average 20.75 (limit: above 20): only the reserved networks are let in");
+    }
+
+    #[test]
+    fn a_change_is_told_by_what_came_and_what_went() {
+        let before = State::default().after(&load(1, 13.0), &limits());
+        let after = before.after(&load(2, 9.0), &limits());
+        assert_eq!(after.entered(&before).count(), 0);
+        let left: Vec<_> = after.left(&before).map(|reason| reason.limit.measure).collect();
+        assert_eq!(left, [Measure::NoDelivery]);
+    }
+
+    #[test]
+    fn a_gauge_that_is_gone_holds_nobody_up() {
+        let state = State::default().after(&load(1, 30.0), &limits());
+        assert_ne!(state.measures(), Measures::default());
+        let blind = state.after(&sample(2, &[(Gauge::LoadAverage, None)]), &limits());
+        assert_eq!(blind, State::default());
+    }
+
+    #[test]
+    fn a_short_disk_is_named_before_short_memory() {
+        let readings = [(Gauge::MemoryAvailable, Some(1.0)), (Gauge::FreeSpace(Path::new("/a").into()), Some(1.0))];
+        let state = State::default().after(&sample(1, &readings), &limits());
+        assert_eq!(state.measures().shortage, Some(Shortage::Disk));
+    }
+
+    #[test]
+    fn measures_survive_the_atomic() {
+        for delivery in [Delivery::All, Delivery::QueueOnly, Delivery::None] {
+            for intake in [Intake::Open, Intake::ReservedOnly] {
+                for shortage in [None, Some(Shortage::Disk), Some(Shortage::Memory)] {
+                    let measures = Measures { delivery, intake, shortage };
+                    assert_eq!(Measures::from_bits(measures.bits()), measures);
+                }
+            }
+        }
+    }
+}
