@@ -43,8 +43,13 @@ class Side:
         """What it takes on the disk in one round."""
         return self.message_octets * self.load.messages_max if self.message_octets else 0
 
-    def check_kept(self, server, count):
-        """Holds the server to what it has answered for."""
+    def measure(self, server, place):
+        """Puts the load on a server that is started, and holds it to what it has answered for."""
+        figures = pairs.measure(server, lambda: self.load.run(server.port, place))
+        self._check_kept(server, figures.messages)
+        return figures
+
+    def _check_kept(self, server, count):
         (server.check_kept_at_least if self.is_part else server.check_kept)(count)
 
 
@@ -116,8 +121,7 @@ def _turn(name, side, folder, configurations):
         server = side.server(place)
         try:
             server.start()
-            figures = pairs.measure(server, lambda: side.load.run(server.port, place))
-            side.check_kept(server, figures.messages)
+            figures = side.measure(server, place)
             configurations[server.name] = server.configuration()
         finally:
             server.stop()

@@ -50,10 +50,33 @@ everyone:
   accept
 
 begin routers
+{router}"""
+
+_NOWHERE = """\
 nowhere:
   driver = redirect
   data = :defer: held
   allow_defer
+"""
+
+_OUT = """\
+out:
+  driver = manualroute
+  route_data = ${{lookup{{$domain}}lsearch{{{routes}}}}}
+  self = send
+  transport = out
+
+begin transports
+out:
+  driver = smtp
+  port = {port}
+  allow_localhost
+  hosts_try_fastopen =
+  hosts_avoid_tls = *
+  hosts_try_chunking =
+
+begin retry
+* * F,1h,1m
 """
 
 
@@ -63,12 +86,17 @@ def version():
     return stamp.read_text().strip() if stamp.exists() else "not installed"
 
 
+def relay_router(routes, port):
+    """The router by which mail leaves to the addresses that `routes` (an lsearch file) has for domains."""
+    return _OUT.format(routes=routes, port=port)
+
+
 class Exim:
-    """One private instance."""
+    """One private instance. It only queues, until it is released with so many runners."""
 
     name = "exim"
 
-    def __init__(self, folder):
+    def __init__(self, folder, router=_NOWHERE, runners=0):
         if os.geteuid() != 0:
             raise RuntimeError("Exim can only be started by root")
         if not BINARY.exists():
@@ -76,18 +104,15 @@ class Exim:
         self.root = folder / "exim"
         self.spool = self.root / "spool"
         self._console = self.root / "console.log"
+        self._router, self._runners = router, runners
         self.port = free_port()
         self.group = accounting.Group("exim")
-        self._process = None
+        self._processes = []
 
     def start(self):
         """Writes its /etc, starts it there, waits until it greets."""
         self._configure()
-        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
-        argv = self.group.command([*argv, str(BINARY), "-bdf"])
-        with open(self._console, "wb") as log:
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.group.watch(self._process.pid)
+        self._run("-bdf")
         try:
             wait_for_banner(self.port)
         except RuntimeError as error:
@@ -97,8 +122,13 @@ class Exim:
     def stop(self):
         """Ends it and the children it leaves."""
         self.group.end()
-        if self._process is not None:
-            self._process.wait(10)
+        for process in self._processes:
+            process.wait(10)
+
+    def release(self):
+        """Lets its runners deliver what is queued, side by side; each ends when it has gone through the queue."""
+        for _ in range(self._runners):
+            self._run("-q")
 
     def check_kept(self, count):
         """Complains unless exactly `count` messages are in its queue."""
@@ -111,6 +141,15 @@ class Exim:
         """exim4.conf, for a report."""
         return (self.root / "etc/exim4/exim4.conf").read_text()
 
+    def _run(self, *words):
+        """Starts it as something, in a namespace where its /etc lies over the machine's."""
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
+        argv = self.group.command([*argv, str(BINARY), *words])
+        with open(self._console, "ab") as log:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._processes.append(process)
+        self.group.watch(process.pid)
+
     def _configure(self):
         etc = self.root / "etc"
         for folder in (etc / "exim4", self.spool):
@@ -118,7 +157,9 @@ class Exim:
         uid = _add_user(etc)
         os.chown(self.spool, uid, uid)
         (self.root / "mainlog").symlink_to("/dev/null")  # it can write less into its log, but not nothing
-        text = _CONFIGURATION.format(binary=BINARY, root=self.root, spool=self.spool, port=self.port)
+        text = _CONFIGURATION.format(
+            binary=BINARY, root=self.root, spool=self.spool, port=self.port, router=self._router
+        )
         (etc / "exim4/exim4.conf").write_text(text)
 
 

@@ -43,6 +43,7 @@ networks = {networks}
 
 [limits]
 sessions_per_client = 10000   # all the load comes from one address
+{limits}
 
 [[queue]]
 name        = "standard"
@@ -51,13 +52,21 @@ concurrency = {concurrency}
 """
 
 
+ROUTE = "\n[[route]]\n"
+
+
+def route(domain, next_hop):
+    """The section by which mail to a domain goes to one next hop."""
+    return f'{ROUTE}domain   = "{domain}"\nnext_hop = "{next_hop}"\n'
+
+
 class Mailrace:
     """One server; it may be started again after it has stopped, on the same data."""
 
     name = "mailrace"
 
     def __init__(self, folder, *, concurrency=400, users=None, networks=(), retry_first=None, maildirs=None, data=None,
-                 extra="", binary=BINARY):  # fmt: skip
+                 limits="", extra="", held=False, binary=BINARY):  # fmt: skip
         self.folder = folder / "mailrace"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = pathlib.Path(data or self.folder / "data")
@@ -68,7 +77,8 @@ class Mailrace:
         self.group = accounting.Group("mailrace")
         self.process = None
         self.ports = {}
-        self._write_config(concurrency, users, networks, retry_first, extra)
+        self._held = held  # what leaves waits for `release`
+        self._write_config(concurrency, users, networks, retry_first, limits, extra)
 
     @property
     def port(self):
@@ -87,7 +97,14 @@ class Mailrace:
             )
         self.group.watch(self.process.pid)
         self._await_listeners(begin, offset)
-        return time.monotonic() - begin
+        seconds = time.monotonic() - begin
+        if self._held:
+            self._queue("pause", "standard")
+        return seconds
+
+    def release(self):
+        """Lets what was held leave."""
+        self._queue("resume", "standard")
 
     def stop(self):
         """Ends it, politely first, whatever state it is in; it is not started again."""
@@ -107,11 +124,7 @@ class Mailrace:
 
     def queued(self):
         """The number of recipients in the queue."""
-        argv = [str(self.binary), "queue", "list", "--count", "--config", str(self.config)]
-        answer = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
-        if answer.returncode:
-            raise RuntimeError(f"{' '.join(argv[1:])}: {answer.stderr.strip()}")
-        return int(answer.stdout.split()[0])
+        return int(self._queue("list", "--count").split()[0])
 
     def check_kept(self, count):
         """Complains unless exactly `count` recipients are in the queue."""
@@ -142,6 +155,14 @@ class Mailrace:
         """The end of the log, for a failure's report."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def _queue(self, *words):
+        """What the running server says to a command of the queue."""
+        argv = [str(self.binary), "queue", *words, "--config", str(self.config)]
+        answer = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        if answer.returncode:
+            raise RuntimeError(f"{' '.join(argv[1:])}: {answer.stderr.strip()}")
+        return answer.stdout
+
     def _await_listeners(self, begin, offset):
         wanted = self.config.read_text().count("[[listener]]")
         while True:
@@ -158,7 +179,7 @@ class Mailrace:
                 raise RuntimeError(f"mailrace does not listen:\n{self.log_tail()}")
             time.sleep(0.01)
 
-    def _write_config(self, concurrency, users, networks, retry_first, extra):
+    def _write_config(self, concurrency, users, networks, retry_first, limits, extra):
         mailboxes = ""
         if users is not None:
             table = self.folder / "people"
@@ -173,6 +194,7 @@ class Mailrace:
                 maildirs=self.maildirs,
                 mailboxes=mailboxes,
                 networks=str(list(networks)).replace("'", '"'),
+                limits=limits,
                 concurrency=concurrency,
                 retry=f'retry       = {{ first = "{retry_first}" }}' if retry_first else "",
             )

@@ -67,6 +67,16 @@ def maildir_lines(maildirs, users):
     ]
 
 
+def relay_lines(transports):
+    """main.cf lines by which smtp(8) delivers to the next hops of `transports` (a postmap source), without DNS."""
+    return [
+        f"transport_maps = hash:{transports}",
+        "smtp_dns_support_level = disabled",
+        "smtpd_peername_lookup = no",
+        "initial_destination_concurrency = 20",
+    ]
+
+
 class Postfix:
     """One private instance."""
 
@@ -84,7 +94,7 @@ class Postfix:
     def start(self):
         """Writes the configuration, starts the instance, waits until it greets."""
         self._configure()
-        self._postfix("start")
+        self._command("postfix", "start")
         self.group.watch(int((self.queue / "pid/master.pid").read_text()))
         wait_for_banner(self.port)
 
@@ -92,7 +102,7 @@ class Postfix:
         """Stops it and whatever it leaves running, whatever state it is in."""
         try:
             if self.group.pids():
-                self._postfix("stop")
+                self._command("postfix", "stop")
         finally:
             self.group.end()
 
@@ -105,6 +115,11 @@ class Postfix:
         """Complains if fewer are on hold."""
         if (held := self._held()) < count:
             raise RuntimeError(f"Postfix holds {held} messages, expected {count} or more")
+
+    def release(self):
+        """Lets what is on hold leave. What an operator's commands cost is not the server's."""
+        self._command("postsuper", "-H", "ALL", counts=False)
+        self._command("postqueue", "-f", counts=False)
 
     def wait_until_empty(self, seconds_max):
         """Waits until nothing is on its way any more."""
@@ -167,10 +182,12 @@ class Postfix:
             return []
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDE_SYSLOG]
 
-    def _postfix(self, verb):
+    def _command(self, program, *words, counts=True):
+        """Runs one of its commands; where it `counts`, as a part of the server."""
         # The daemon must not inherit a pipe of ours: whoever waits for that pipe's end would wait for the daemon's.
         with open(self.root / "console.log", "ab") as log:
-            argv = self.group.command([*self._namespace(), "postfix", "-c", str(self.root / "etc"), verb])
+            argv = [*self._namespace(), program, "-c", str(self.root / "etc"), *words]
+            argv = self.group.command(argv) if counts else argv
             code = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60).returncode
         if code:
-            raise RuntimeError(f"postfix {verb}: {(self.root / 'console.log').read_text()}")
+            raise RuntimeError(f"{program} {' '.join(words)}: {(self.root / 'console.log').read_text()}")

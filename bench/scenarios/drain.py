@@ -1,0 +1,72 @@
+"""Draining separate messages to one next hop and to a thousand, beside Postfix and Exim.
+
+    drain-one, drain-many   the rate over the middle of what leaves, and the CPU of the server for each message
+    sendfile                large messages: the CPU of sending them from the file beside that of copying them
+"""
+
+import contest
+import drain
+import pairs
+from contest import Contest
+from drain import Drain
+from peers import exim
+from peers.laboratory import Source
+from peers.outbound import Hops
+
+from .accept import MESSAGE_DISK_OCTETS
+
+COUNTS = {"mailrace": 200_000, "postfix": 20_000, "exim": 3000}
+LARGE_OCTETS, LARGE_COUNT = 1_000_000, 2000
+
+TARGETS = (
+    pairs.Target("mailrace", "postfix", "rate", least=8),
+    pairs.Target("mailrace", "exim", "rate", least=25),
+    pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
+)
+_NOTES = (
+    *drain.NOTES,
+    "The counts differ, since the rates do: each side is to be busy for some seconds. The rate is that of the middle "
+    "80 %, and the time that all would take at that rate; CPU is that of the whole, a second beyond its end included. "
+    "The load's CPU is the sink's.",
+)
+
+
+def _contest(title, hops):
+    loads = {side: Source(count, recipient="user@d{}.test", users=hops.count) for side, count in COUNTS.items()}
+    return Contest(
+        title,
+        {
+            "postfix": Drain(drain.postfix_tuned(hops), loads["postfix"], MESSAGE_DISK_OCTETS),
+            "exim": Drain(drain.exim_tuned(hops), loads["exim"], 2 * MESSAGE_DISK_OCTETS),  # a message is two files
+            "mailrace": Drain(drain.mailrace(hops), loads["mailrace"], MESSAGE_DISK_OCTETS),
+        },
+        TARGETS,
+        _NOTES,
+        versions={"Exim": exim.version},
+    )
+
+
+def _large(name, setting):
+    server = drain.mailrace(Hops(1), name=name, settings=f"\n[transport.smtp]\nsendfile = {setting}\n")
+    load = Source(LARGE_COUNT, octets=LARGE_OCTETS, recipient="user@d1.test")
+    return Drain(server, load, int(1.1 * LARGE_OCTETS))
+
+
+SENDFILE = Contest(
+    "Sending from the file, and copying",
+    {"copied": _large("copied", "false"), "sendfile": _large("sendfile", "true")},
+    (pairs.Target("sendfile", "copied", "cpu_per_thousand", most=0.65),),
+    (
+        *drain.NOTES,
+        f"Messages of {LARGE_OCTETS:,} bytes: CPU for 1,000 of them is CPU for each GB that leaves. What leaves was "
+        "written just before, and so is in the page cache.",
+    ),
+)
+
+SCENARIOS = contest.scenarios(
+    {
+        "drain-one": _contest("Draining to one next hop", Hops(1)),
+        "drain-many": _contest("Draining to 1,000 next hops", Hops(1000)),
+        "sendfile": SENDFILE,
+    }
+)
