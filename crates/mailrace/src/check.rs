@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::config::{Durability, Loaded, LogTarget, Protocol, Relay, Source};
+use crate::config::{Durability, Loaded, LogTarget, Protocol, Source};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -44,12 +44,9 @@ pub fn warnings(loaded: &Loaded) -> Vec<String> {
             "durability is \"relaxed\": a power loss may lose what was acknowledged in the last {sync_every:?}"
         ));
     }
-    if config.queue.concurrency == 0 {
-        warnings.push("the queue is held (concurrency = 0): mail is accepted and kept, nothing leaves".into());
-    }
-    if !config.relay.networks.is_empty() && config.relay != Relay::default() {
+    for queue in config.queues.iter().filter(|queue| queue.concurrency == 0) {
         warnings
-            .push("[relay] networks are known, but nothing is relayed yet: mail for other domains is refused".into());
+            .push(format!("the queue {:?} is held (concurrency = 0): its mail is kept and not delivered", queue.name));
     }
     if config.user.is_none() && config.allow_root && loaded.source != Source::BuiltIn {
         warnings.push("allow_root is set and no user is named: started as root, it stays root".into());

@@ -23,7 +23,7 @@ use spool::{Disk, Folder, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Protocol, Source};
+use crate::config::{self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Protocol, Source, TransportKind};
 use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
 use crate::line::Level;
@@ -189,7 +189,7 @@ impl House {
             directory: directory.clone(),
             queue,
             routes: config.domains.iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
-            transports: config.transports.iter().map(transport).collect(),
+            transports: config.transports.iter().filter_map(maildir).collect(),
             hostname: config.hostname.clone(),
             log: log.clone(),
         };
@@ -243,10 +243,11 @@ fn open_spool(
 }
 
 fn queue_config(config: &Config) -> queue::Config {
-    let retry = &config.queue.retry;
+    let local = &config.queues[0];
+    let retry = &local.retry;
     queue::Config {
-        name: config.queue.name.clone(),
-        concurrency: config.queue.concurrency,
+        name: local.name.clone(),
+        concurrency: local.concurrency,
         retry: queue::Retry {
             first: retry.first,
             factor: retry.factor,
@@ -258,16 +259,17 @@ fn queue_config(config: &Config) -> queue::Config {
     }
 }
 
-fn transport(transport: &config::Transport) -> Transport {
-    let path = transport.path.clone();
-    Transport {
+fn maildir(transport: &config::Transport) -> Option<Transport> {
+    let TransportKind::Maildir(maildir) = &transport.kind else { return None };
+    let path = maildir.path.clone();
+    Some(Transport {
         name: transport.name.clone(),
         folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
-        line_ends: match transport.line_ends {
+        line_ends: match maildir.line_ends {
             LineEnds::Crlf => mailbox::LineEnds::Crlf,
             LineEnds::Lf => mailbox::LineEnds::Lf,
         },
-    }
+    })
 }
 
 fn directory(config: &Config) -> anyhow::Result<Directory> {
@@ -432,8 +434,10 @@ fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
         log.event(Level::Warning, text, &[]);
     }
     if let (Source::BuiltIn, Some(door)) = (&loaded.source, doors.first()) {
-        let folder = loaded.config.transports.first().map(|transport| transport.path.folder("localhost", "you"));
-        let folder = folder.unwrap_or_default();
+        let folder = match loaded.config.transport(config::Transport::MAILDIR).map(|transport| &transport.kind) {
+            Some(TransportKind::Maildir(maildir)) => maildir.path.folder("localhost", "you"),
+            _ => PathBuf::default(),
+        };
         say(first_message(door.address, &folder.display().to_string()));
     }
 }

@@ -121,7 +121,7 @@ fn await_that<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 fn folder(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    configure(folder.path(), &format!("{more}\n[[queue]]\nname = \"standard\"\nconcurrency = 0\n"));
+    configure(folder.path(), &format!("{more}\n[[queue]]\nname = \"local\"\nconcurrency = 0\n"));
     folder
 }
 

@@ -6,13 +6,20 @@
 //! the server is put together. `default.toml`, beside this file, states every key with its default and is what
 //! `mailrace serve` runs on without a file.
 
+mod bounce;
 mod fault;
 mod key;
+mod limits;
+mod load;
 mod locate;
 mod network;
 mod path;
+mod queue;
+mod rate;
 mod read;
+mod routing;
 mod section;
+mod transport;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,10 +27,22 @@ use std::time::Duration;
 
 use mail::Address;
 
+pub use bounce::Bounce;
 pub use fault::{Fault, Faults};
+pub use limits::Limits;
+pub use load::Load;
 pub use locate::{Loaded, Source, USUAL_FILES, load};
 pub use network::Network;
 pub use path::MaildirPath;
+pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};
+pub use rate::Rate;
+pub use routing::{Dns, FixedHop, NextHop, Pattern, Route};
+pub use transport::{
+    Concurrency, Families, Flavor, LineEnds, Maildir, Probe, SmtpTransport, Timeouts, Tls, Transport, TransportKind,
+};
+
+/// A unix socket's path without its final NUL, as the kernel has it.
+const SOCKET_PATH_OCTETS_MAX: usize = 107;
 
 /// The text that stands in where there is no file: every key, with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
@@ -47,16 +66,29 @@ pub struct Config {
     pub tables: Vec<Table>,
     /// The domains whose mail is kept here; names are unique.
     pub domains: Vec<Domain>,
-    /// Ways out of the queue; names are unique.
+    /// Ways out of the queue; names are unique. [`Transport::MAILDIR`] and [`Transport::SMTP`] are the first two.
     pub transports: Vec<Transport>,
+    /// Where mail goes that leaves. The first that matches counts; the last one matches all.
+    pub routes: Vec<Route>,
+    /// What single next hops get. The first that matches counts.
+    pub next_hops: Vec<NextHop>,
+    /// How names are looked up.
+    pub dns: Dns,
     /// Who may send to other people's domains.
     pub relay: Relay,
     /// How SMTP is spoken.
     pub smtp: Smtp,
     /// Everything that is bounded.
     pub limits: Limits,
-    /// The one queue.
-    pub queue: Queue,
+    /// Where mail waits; names are unique. [`Queue::LOCAL`], [`Queue::STANDARD`] and [`Queue::LAME`] are the first
+    /// three. Exactly one adopts.
+    pub queues: Vec<Queue>,
+    /// What all queues share.
+    pub scheduler: Scheduler,
+    /// When the machine is busy.
+    pub load: Load,
+    /// What senders are told of mail that does not arrive.
+    pub bounce: Bounce,
     /// The log that keeps mail until it is delivered.
     pub spool: Spool,
     /// Where and how facts are logged.
@@ -71,12 +103,18 @@ impl Config {
         read::config(text, machine).map_err(|faults| Faults::new(origin, text, faults))
     }
 
-    /// The transport of that name. Names in [`Domain::transport`] always have one.
+    /// The transport of that name. Names in [`Domain::transport`] and [`Route::transport`] always have one.
     pub fn transport(&self, name: &str) -> Option<&Transport> {
         self.transports.iter().find(|transport| &*transport.name == name)
     }
 
-    /// The table of that name. Names in [`Domain::mailboxes`] and [`Domain::aliases`] always have one.
+    /// The queue of that name.
+    pub fn queue(&self, name: &str) -> Option<&Queue> {
+        self.queues.iter().find(|queue| &*queue.name == name)
+    }
+
+    /// The table of that name. Names in [`Domain::mailboxes`], [`Domain::aliases`] and [`Domain::hosts`] always have
+    /// one.
     pub fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| &*table.name == name)
     }
@@ -129,32 +167,15 @@ pub struct Domain {
     pub mailboxes: Option<Box<str>>,
     /// The table that says who stands for whom.
     pub aliases: Option<Box<str>>,
-    /// The transport that delivers to its mailboxes.
+    /// The table that says which host stores whose mailbox; those stored elsewhere are reached by
+    /// [`Transport::SMTP`].
+    pub hosts: Option<Box<str>>,
+    /// The transport that delivers to its mailboxes: one into Maildirs, or one with a next hop of its own.
     pub transport: Box<str>,
     /// Who gets the mail of those who do not exist.
     pub catch_all: Option<Address>,
     /// What parts a mailbox from a tag.
     pub delimiter: Option<char>,
-}
-
-/// How a Maildir's lines end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineEnds {
-    /// CR LF, as on the wire.
-    Crlf,
-    /// LF.
-    Lf,
-}
-
-/// A way out of the queue: for now always into Maildirs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transport {
-    /// Its name.
-    pub name: Box<str>,
-    /// Where each mailbox is.
-    pub path: MaildirPath,
-    /// How lines end there.
-    pub line_ends: LineEnds,
 }
 
 /// Who may send to other people's domains.
@@ -166,12 +187,17 @@ pub struct Relay {
 
 impl Default for Relay {
     fn default() -> Self {
-        let networks = [
-            Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
-            Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-        ];
-        Relay { networks: networks.into_iter().flatten().collect() }
+        Relay { networks: loopback() }
     }
+}
+
+/// The machine itself.
+fn loopback() -> Vec<Network> {
+    let networks = [
+        Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+        Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+    ];
+    networks.into_iter().flatten().collect()
 }
 
 /// How SMTP is spoken.
@@ -179,115 +205,6 @@ impl Default for Relay {
 pub struct Smtp {
     /// Clients whose bare CR or LF is made a CR LF instead of being refused.
     pub normalise_bare_newlines_from: Vec<Network>,
-}
-
-/// Everything that is bounded, and what a client is told at the bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// A command with its line end (500).
-    pub command_line_octets_max: usize,
-    /// Commands since the last accepted message that brought no mail forward (421).
-    pub commands_max: u32,
-    /// Commands of a session that were refused (421).
-    pub errors_max: u32,
-    /// Recipients of a message (452).
-    pub recipients_max: usize,
-    /// Recipients of a message after aliases were replaced by whom they stand for (452).
-    pub expanded_recipients_max: usize,
-    /// A message (552).
-    pub message_octets_max: u64,
-    /// The header of a message (552).
-    pub header_octets_max: u64,
-    /// Received lines of a message (554).
-    pub received_max: u32,
-    /// A session, from greeting to end (421).
-    pub session_time_max: Duration,
-    /// Silence of a client (421).
-    pub idle_time_max: Duration,
-    /// Sessions at once (421).
-    pub sessions_max: usize,
-    /// Sessions at once from one address outside the relay networks (421).
-    pub sessions_per_client_max: usize,
-    /// Memory for message bodies on their way to the spool.
-    pub body_memory_max: u64,
-    /// A body that grows beyond this goes to a file of its own.
-    pub spill_above: u64,
-    /// How long a new message waits for body memory (452).
-    pub message_wait_max: Duration,
-    /// Connections that the system holds before they are accepted.
-    pub backlog: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            command_line_octets_max: 4096,
-            commands_max: 100,
-            errors_max: 20,
-            recipients_max: 1000,
-            expanded_recipients_max: 10_000,
-            message_octets_max: 50 << 20,
-            header_octets_max: 256 << 10,
-            received_max: 100,
-            session_time_max: Duration::from_secs(2 * 3600),
-            idle_time_max: Duration::from_secs(5 * 60),
-            sessions_max: 10_000,
-            sessions_per_client_max: 100,
-            body_memory_max: 128 << 20,
-            spill_above: 1 << 20,
-            message_wait_max: Duration::from_secs(10),
-            backlog: 1024,
-        }
-    }
-}
-
-/// The one queue.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Queue {
-    /// Its name: always [`Queue::STANDARD`].
-    pub name: Box<str>,
-    /// Recipients in flight at once; 0 holds the queue.
-    pub concurrency: usize,
-    /// When a deferred recipient is tried again.
-    pub retry: Retry,
-}
-
-impl Queue {
-    /// The name of the queue that every configuration has.
-    pub const STANDARD: &str = "standard";
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Queue { name: Queue::STANDARD.into(), concurrency: 2000, retry: Retry::default() }
-    }
-}
-
-/// When a deferred recipient is tried again: `first * factor^n`, at most `longest`, give or take `jitter`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Retry {
-    /// The wait after the first attempt.
-    pub first: Duration,
-    /// How much longer each wait is than the one before; at least 1.
-    pub factor: f64,
-    /// The longest wait.
-    pub longest: Duration,
-    /// The share by which a wait is made longer or shorter at random; from 0 to 1.
-    pub jitter: f64,
-    /// From acceptance to the bounce.
-    pub lifetime: Duration,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Retry {
-            first: Duration::from_secs(60),
-            factor: 2.0,
-            longest: Duration::from_secs(4 * 3600),
-            jitter: 0.2,
-            lifetime: Duration::from_secs(5 * 86_400),
-        }
-    }
 }
 
 /// What a 250 stands for.

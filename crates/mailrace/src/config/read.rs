@@ -15,12 +15,11 @@ use super::key;
 use super::path::{self, MaildirPath};
 use super::section::{Choice, FaultList, Section, did_you_mean};
 use super::{
-    Admin, Config, Domain, Durability, Limits, LineEnds, Listener, Log, LogFormat, LogTarget, Protocol, Queue, Relay,
-    Retry, Smtp, Spool, Table, TableKind, Transport,
+    Admin, Bounce, Config, Dns, Domain, Durability, Flavor, Limits, LineEnds, Listener, Load, Log, LogFormat,
+    LogTarget, Maildir, Pattern, Protocol, Queue, Relay, Retry, Route, SOCKET_PATH_OCTETS_MAX, Scheduler, Smtp,
+    SmtpTransport, Spool, Table, TableKind, Transport, TransportKind,
 };
 
-/// A unix socket's path with its final NUL, as the kernel has it.
-const SOCKET_PATH_OCTETS_MAX: usize = 107;
 const DATA_DIR: &str = "./mailrace-data";
 const MAILDIR: &str = "maildir";
 
@@ -51,8 +50,21 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (transports, transport_names) = transports(&mut document, &data_dir);
     document.later("route", "routes to fixed next hops are not built yet: mail is delivered to [[domain]]s only");
     document.later("load", "admission by load is not built yet: [limits] bound what is taken in");
+    let hostname = hostname.or_else(|| key::host(machine)).unwrap_or_else(|| "localhost".into());
+    let smtp_transport = SmtpTransport::new(Flavor::Smtp, hostname.clone());
+    let kind = TransportKind::Smtp(Box::new(smtp_transport));
+    let transports = transports.into_iter().chain([Transport { name: Transport::SMTP.into(), kind }]).collect();
+    let mut queues = Queue::built_in().to_vec();
+    queues[1] = queue(&mut document);
+    queues[2].adopt = Some(super::Adopt::default());
     Config {
-        hostname: hostname.or_else(|| key::host(machine)).unwrap_or_else(|| "localhost".into()),
+        hostname,
+        routes: vec![Route { domain: Pattern::Any, transport: Transport::SMTP.into(), next_hop: None }],
+        next_hops: Vec::new(),
+        dns: Dns::default(),
+        scheduler: Scheduler::default(),
+        load: Load::default(),
+        bounce: Bounce::default(),
         user: document.take("user", &key::TEXT).map(Into::into),
         allow_root: document.take("allow_root", &key::FLAG).unwrap_or(false),
         threads: document.take("threads", &key::COUNT_OR_ZERO).unwrap_or(0) as usize,
@@ -60,7 +72,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         domains: domains(&mut document, &table_names, &transport_names),
         relay: relay(&mut document),
         smtp: smtp(&mut document),
-        queue: queue(&mut document),
+        queues,
         spool: spool(&mut document, &data_dir, limits.spill_above),
         log: log(&mut document, &data_dir),
         admin: admin(&mut document, &data_dir),
@@ -134,6 +146,7 @@ fn domains(document: &mut Section<'_, '_>, tables: &[String], transports: &[Stri
             name: "localhost".into(),
             mailboxes: None,
             aliases: None,
+            hosts: None,
             transport: MAILDIR.into(),
             catch_all: None,
             delimiter: Some('+'),
@@ -168,7 +181,7 @@ fn domain(
     catch_alls.extend(catch_all.clone());
     let delimiter = section.take("delimiter", &key::DELIMITER).unwrap_or(Some('+'));
     let catch_all = catch_all.map(Spanned::into_inner);
-    Some(Domain { name: name?.into_inner(), mailboxes, aliases, transport, catch_all, delimiter })
+    Some(Domain { name: name?.into_inner(), mailboxes, aliases, hosts: None, transport, catch_all, delimiter })
 }
 
 /// A name that some other section has to bear.
@@ -201,8 +214,8 @@ fn transports(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Transport
         }
     }
     if !transports.iter().any(|transport| &*transport.name == MAILDIR) {
-        let path = MaildirPath::under(data_dir);
-        transports.extend(path.map(|path| Transport { name: MAILDIR.into(), path, line_ends: LineEnds::Crlf }));
+        let maildir = Maildir::under(data_dir).map(TransportKind::Maildir);
+        transports.extend(maildir.map(|kind| Transport { name: MAILDIR.into(), kind }));
     }
     (transports, names)
 }
@@ -220,7 +233,8 @@ fn transport(mut section: Section<'_, '_>, name: &str, data_dir: &Path) -> Optio
         None => MaildirPath::under(data_dir).ok(),
     };
     kind?;
-    Some(Transport { name: name.into(), path: path?, line_ends })
+    let kind = TransportKind::Maildir(Maildir { line_ends, ..Maildir::at(path?) });
+    Some(Transport { name: name.into(), kind })
 }
 
 fn relay(document: &mut Section<'_, '_>) -> Relay {
@@ -262,6 +276,8 @@ fn limits(document: &mut Section<'_, '_>) -> Limits {
         body_memory_max: s.take("body_memory", &key::SIZE).unwrap_or(or.body_memory_max),
         spill_above: s.take("spill_above", &key::SPILL).unwrap_or(or.spill_above),
         message_wait_max: s.take("message_wait", &key::SPAN_OR_ZERO).unwrap_or(or.message_wait_max),
+        connections_per_client: None,
+        messages_per_client: None,
         backlog: s.take("backlog", &key::COUNT).unwrap_or(or.backlog),
     }
 }
@@ -270,7 +286,7 @@ fn queue(document: &mut Section<'_, '_>) -> Queue {
     let mut unique = Unique::default();
     let sections = document.sections("queue").unwrap_or_default();
     let queues: Vec<Queue> = sections.into_iter().filter_map(|section| one_queue(section, &mut unique)).collect();
-    queues.into_iter().next().unwrap_or_default()
+    queues.into_iter().next().unwrap_or_else(|| Queue::new(Queue::STANDARD))
 }
 
 fn one_queue(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Queue> {
@@ -284,9 +300,11 @@ fn one_queue(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Queue>
     }
     section.later("domains", "queues of some domains are not built yet");
     section.later("adopt", "moving slow next hops to a queue of their own is not built yet");
-    let or = Queue::default();
+    let or = Queue::new(Queue::STANDARD);
     Some(Queue {
         name: or.name,
+        rules: or.rules,
+        adopt: None,
         concurrency: section.take("concurrency", &key::COUNT_OR_ZERO).map_or(or.concurrency, |n| n as usize),
         retry: section.section("retry").map_or(or.retry, retry),
     })

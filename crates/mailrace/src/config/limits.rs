@@ -1,0 +1,71 @@
+//! Everything that a client could use too much of, each with its bound.
+
+use std::time::Duration;
+
+use super::Rate;
+
+/// Everything that is bounded, and what a client is told at the bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A command with its line end (500).
+    pub command_line_octets_max: usize,
+    /// Commands since the last accepted message that brought no mail forward (421).
+    pub commands_max: u32,
+    /// Commands of a session that were refused (421).
+    pub errors_max: u32,
+    /// Recipients of a message (452).
+    pub recipients_max: usize,
+    /// Recipients of a message after aliases were replaced by whom they stand for (452).
+    pub expanded_recipients_max: usize,
+    /// A message (552).
+    pub message_octets_max: u64,
+    /// The header of a message (552).
+    pub header_octets_max: u64,
+    /// Received lines of a message (554).
+    pub received_max: u32,
+    /// A session, from greeting to end (421).
+    pub session_time_max: Duration,
+    /// Silence of a client (421).
+    pub idle_time_max: Duration,
+    /// Sessions at once (421).
+    pub sessions_max: usize,
+    /// Sessions at once from one address outside the relay networks (421).
+    pub sessions_per_client_max: usize,
+    /// Memory for message bodies on their way to the spool.
+    pub body_memory_max: u64,
+    /// A body that grows beyond this goes to a file of its own.
+    pub spill_above: u64,
+    /// How long a new message waits for body memory (452).
+    pub message_wait_max: Duration,
+    /// Connections from one address outside the relay networks (421); None: no bound.
+    pub connections_per_client: Option<Rate>,
+    /// Messages from one address outside the relay networks (451); None: no bound.
+    pub messages_per_client: Option<Rate>,
+    /// Connections that the system holds before they are accepted.
+    pub backlog: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            command_line_octets_max: 4096,
+            commands_max: 100,
+            errors_max: 20,
+            recipients_max: 1000,
+            expanded_recipients_max: 10_000,
+            message_octets_max: 50 << 20,
+            header_octets_max: 256 << 10,
+            received_max: 100,
+            session_time_max: Duration::from_secs(2 * 3600),
+            idle_time_max: Duration::from_secs(5 * 60),
+            sessions_max: 10_000,
+            sessions_per_client_max: 100,
+            body_memory_max: 128 << 20,
+            spill_above: 1 << 20,
+            message_wait_max: Duration::from_secs(10),
+            connections_per_client: None,
+            messages_per_client: None,
+            backlog: 1024,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Rates, in a notation of their own: `100/s`, `30/m`, `1000/h`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// So many in so much time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many; at least 1.
+    pub count: u32,
+    /// In which time: a second, a minute or an hour.
+    pub per: Duration,
+}
+
+const UNITS: [(&str, Duration); 3] =
+    [("s", Duration::from_secs(1)), ("m", Duration::from_secs(60)), ("h", Duration::from_secs(3600))];
+
+/// The text is not a [`Rate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a rate")]
+pub struct NotARate;
+
+impl FromStr for Rate {
+    type Err = NotARate;
+
+    fn from_str(text: &str) -> Result<Self, NotARate> {
+        let (digits, unit) = text.split_once('/').ok_or(NotARate)?;
+        let (_, per) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or(NotARate)?;
+        if !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(NotARate);
+        }
+        let count = digits.parse().ok().filter(|count| *count > 0).ok_or(NotARate)?;
+        Ok(Rate { count, per })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match UNITS.iter().find(|(_, per)| *per == self.per) {
+            Some((unit, _)) => write!(f, "{}/{unit}", self.count),
+            None => write!(f, "{} in {:?}", self.count, self.per),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_and_a_unit_of_time() {
+        for (text, count, secs) in [("100/s", 100, 1), ("1/m", 1, 60), ("4294967295/h", u32::MAX, 3600)] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!(rate, Rate { count, per: Duration::from_secs(secs) });
+            assert_eq!(rate.to_string(), text);
+        }
+        for text in
+            ["", "5", "/s", "0/s", "-1/s", "+1/s", "1.5/s", "1 /s", "1/ s", "1/d", "1/S", "4294967296/s", "1/s/s"]
+        {
+            assert_eq!(text.parse::<Rate>(), Err(NotARate), "{text}");
+        }
+    }
+}
