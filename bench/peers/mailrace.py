@@ -46,7 +46,7 @@ sessions_per_client = 10000   # all the load comes from one address
 {limits}
 
 [[queue]]
-name        = "standard"
+name        = "local"
 concurrency = {concurrency}
 {retry}
 """
