@@ -60,6 +60,20 @@ pub enum Fact {
         /// The bounce that tells the sender; None where nobody is told (null sender, NOTIFY=NEVER).
         bounce: Option<QueueId>,
     },
+    /// A recipient is not tried until the operator releases it.
+    Held {
+        /// The message.
+        id: QueueId,
+        /// Who waits.
+        recipient: Address,
+    },
+    /// The operator took a recipient out of the queue; nobody is told.
+    Removed {
+        /// The message.
+        id: QueueId,
+        /// Who does not get it.
+        recipient: Address,
+    },
     /// A client was told 4xx or 5xx.
     Refused {
         /// The client.

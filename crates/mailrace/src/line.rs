@@ -60,6 +60,8 @@ fn name(fact: &Fact) -> &'static str {
     match fact {
         Fact::Received { .. } => "received",
         Fact::Delivered { .. } => "delivered",
+        Fact::Held { .. } => "held",
+        Fact::Removed { .. } => "removed",
         Fact::Deferred { .. } => "deferred",
         Fact::Bounced { .. } => "bounced",
         Fact::Refused { .. } => "refused",
@@ -93,6 +95,10 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.address("to", Some(recipient));
             pen.plain("until", &until.rfc3339_date());
             pen.text("reason", &reason.to_string());
+        }
+        Fact::Held { id, recipient } | Fact::Removed { id, recipient } => {
+            pen.plain("id", id);
+            pen.address("to", Some(recipient));
         }
         Fact::Bounced { id, recipient, reason, bounce } => {
             pen.plain("id", id);
@@ -273,6 +279,8 @@ mod tests {
             Fact::Deferred { id, recipient: bob.clone(), reason: full.clone(), until: Timestamp(1_795_196_836_000) },
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: Some(id) },
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
+            Fact::Held { id, recipient: bob.clone() },
+            Fact::Removed { id, recipient: bob.clone() },
             refused("", None, &full),
             refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), &gone),
             Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
