@@ -3,3 +3,15 @@
 
 pub mod bounce;
 pub mod local;
+pub mod remote;
+
+use mail::Outcome;
+
+/// What became of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// An outcome for each recipient, in the order of the task.
+    Outcomes(Vec<Outcome>),
+    /// The bytes of the message are not those that were accepted; in words.
+    Damaged(String),
+}

@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mail::{Address, Body, Damaged, Enhanced, Envelope, Outcome, QueueId, Reply};
 use mailbox::{Config, DeliverError, Letter, Maildirs};
+
+use crate::Ending;
 
 /// A message for some recipients of one transport.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub struct Task<T> {
     /// The message.
     pub id: QueueId,
     /// Its envelope.
-    pub envelope: Envelope,
+    pub envelope: Arc<Envelope>,
     /// Ordinals of the recipients that this is about.
     pub recipients: Vec<u32>,
     /// Its bytes.
@@ -30,18 +33,9 @@ pub struct Ended<T> {
     /// The caller's.
     pub ticket: T,
     /// From the task.
-    pub envelope: Envelope,
+    pub envelope: Arc<Envelope>,
     /// What became of it.
     pub ending: Ending,
-}
-
-/// What became of a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// An outcome for each recipient, in the order of the task.
-    Outcomes(Vec<Outcome>),
-    /// The bytes of the message are not those that were accepted; in words.
-    Damaged(String),
 }
 
 /// Where the mailbox of an address is.
@@ -64,7 +58,7 @@ struct Place {
 
 struct UnderWay<T> {
     ticket: T,
-    envelope: Envelope,
+    envelope: Arc<Envelope>,
     outcomes: Vec<Option<Outcome>>,
     damaged: Option<String>,
     open: usize,

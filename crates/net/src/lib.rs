@@ -6,6 +6,7 @@
 
 mod clock;
 mod drive;
+mod endpoint;
 mod gate;
 mod input;
 mod listen;
@@ -15,6 +16,7 @@ mod wire;
 
 pub use clock::{instant_of, steady_now};
 pub use drive::{Conversation, drive};
+pub use endpoint::Endpoint;
 pub use gate::{Gate, GateLimits, Pass, Turned};
 pub use listen::{accept, bind};
 pub use stop::{Stop, Stopper};
