@@ -15,12 +15,15 @@ from peers.postfix import Postfix
 
 RUNNERS = 4  # Exim's best number of them on two cores, of 1, 2, 4, 8 and 16 that were tried
 NOTES = (
-    "All mail is queued first, while nothing leaves: Mailrace's queue is paused, Postfix has a HOLD action, Exim no "
-    "runner. It is counted in the queue. Then Mailrace's queue is resumed, Postfix gets `postsuper -H ALL` and "
-    f"`postqueue -f`, Exim {RUNNERS} runners (`-q`).",
-    "All deliver to `mailrace bench sink`, which examines what comes: each message came whole, and once.",
-    "Next hops are addresses of 127.0.0.0/8, and the servers know them by their domains, without DNS.",
+    "All mail is queued first, while nothing leaves, and counted in the queue. Mailrace's queue is paused, and resumed "
+    "then.",
+    "What leaves goes to `mailrace bench sink`, which examines what comes: each message came whole, and once.",
+    "Next hops are addresses of 127.0.0.0/8, each with a domain of its own. No DNS is asked.",
     f"Before each release the disk was synced and the machine rested for {machine.REST_SECONDS} seconds.",
+)
+PEERS_NOTES = (
+    "Postfix holds by a HOLD action, and is released by `postsuper -H ALL` and `postqueue -f`; Exim by `queue_only`, "
+    f"and then gets {RUNNERS} runners (`-q`).",
 )
 
 
@@ -53,25 +56,28 @@ class Drain(Side):
         return figures
 
 
-def mailrace(*hops, name="mailrace", settings=""):
-    """Mailrace with its own defaults, and with further `settings`, between such next hops."""
+def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
+    """Mailrace with its own defaults, but for further `settings` and `limits`, before such next hops."""
 
     def make(place, destinations):
         routes = "".join(route(one.domain, f"[{one.address}]:{one.port}") for one in destinations)
-        return Mailrace(place, concurrency=1000, networks=("127.0.0.0/8",), extra=settings + routes, held=True)
+        return Mailrace(
+            place, concurrency=1000, networks=("127.0.0.0/8",), limits=limits, extra=settings + routes, held=held
+        )
 
     return lambda place: outbound.Outbound(name, place, make, *hops)
 
 
-def postfix_tuned(*hops):
+def postfix_tuned(*hops, held=True):
     """Postfix, tuned."""
 
     def make(place, destinations):
         table = place / "transports"
         table.write_text("".join(f"{one.domain} smtp:[{one.address}]:{one.port}\n" for one in destinations))
         machine.run("postmap", f"hash:{table}")
-        return Postfix(place, "tuned", [postfix.HOLD, *postfix.relay_lines(table)])
+        return Postfix(place, "tuned", [*hold, *postfix.relay_lines(table)])
 
+    hold = [postfix.HOLD] if held else []
     return lambda place: outbound.Outbound("postfix", place, make, *hops)
 
 

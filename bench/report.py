@@ -1,4 +1,4 @@
-"""Writes what was measured: results/NAME.json for programs and results/NAME.md for people.
+"""Writes what was measured: results/NAME.json for programs and results/NAME.md for people, and plots as SVG.
 
 A report holds everything needed to judge a figure and to measure it again: the command, date, machine, kernel, file
 system, versions, the exact loads, every round, the medians and the ratios beside the aims. Only the folder is left to
@@ -31,9 +31,10 @@ class Report:
     targets: list = dataclasses.field(default_factory=list)
     checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
     unit: str = "message"  # one of what is counted
+    plots: dict = dataclasses.field(default_factory=dict)  # name to the text of an SVG file
 
     def finish(self, options):
-        """Writes both files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
+        """Writes its files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
         print("\n".join(self._verdict_lines()))
         if options.whole:
             self._write(options.command)
@@ -45,6 +46,8 @@ class Report:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(command), indent=1) + "\n"))
         (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines(command)) + "\n"))
+        for name, text in self.plots.items():
+            (RESULTS / f"{name}.svg").write_text(text)
 
     def _facts(self, command):
         return {
@@ -65,6 +68,7 @@ class Report:
         yield from (f"| {key} | {value} |" for key, value in self.machine.items())
         yield ""
         yield from self._verdict_lines()
+        yield from (f"\n![{name}]({name}.svg)" for name in self.plots)
         if self.rounds:
             yield from self._round_lines()
         yield "\n## Commands\n\n```"

@@ -18,6 +18,8 @@ from .smtp import RECIPIENT, SENDER, free_port
 
 _SECONDS_SPARE = 60  # for a load that lasts a given time, until it must have ended
 _LISTEN_SECONDS_MAX = 20.0
+_COMMAND_SECONDS_MAX = 1800
+_WATCH_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +155,39 @@ class Files(postmark.Work):
         """Makes the pool, works on it, and removes it; timed from outside, as postmark is."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
         return load.Done(self.count, ran.seconds, ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of the laboratory, and what it gave."""
+
+    line: str
+    report: dict
+    seconds: float
+    peak_octets: int
+    code: int
+
+
+def bench(folder, *argv):
+    """Runs a command of the laboratory to its end; it may find fault, but not fail."""
+    begin, peak = time.monotonic(), 0
+    command = [str(BINARY), "bench", *argv, "--json"]
+    said, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
+    with open(said, "wb") as out, open(complaint, "wb") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    try:
+        while process.poll() is None:
+            if time.monotonic() > begin + _COMMAND_SECONDS_MAX:
+                raise RuntimeError(f"`{' '.join(command)}` does not end")
+            peak = max(peak, accounting.resident_bytes_peak(process.pid))
+            time.sleep(_WATCH_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"`{' '.join(command)}` ended with {process.returncode}: {complaint.read_text()}")
+    line = " ".join(["mailrace", *command[1:]])
+    return Command(line, json.loads(said.read_text()), time.monotonic() - begin, peak, process.returncode)
 
 
 def _summary(ran):

@@ -25,6 +25,7 @@ TARGETS = (
 )
 _NOTES = (
     *drain.NOTES,
+    *drain.PEERS_NOTES,
     "The counts differ, since the rates do: each side is to be busy for some seconds. The rate is that of the middle "
     "80 %, and the time that all would take at that rate; CPU is that of the whole, a second beyond its end included. "
     "The load's CPU is the sink's.",

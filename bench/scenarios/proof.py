@@ -4,17 +4,13 @@
     lab-verify        a million messages delivered by this server; then one is taken away, one copied, one altered
 """
 
-import dataclasses
-import json
 import math
 import pathlib
 import shutil
-import subprocess
-import time
 
 import report
-from peers import accounting, laboratory, machine
-from peers.mailrace import BINARY, Mailrace
+from peers import laboratory, machine
+from peers.mailrace import Mailrace
 
 from . import Scenario
 
@@ -22,41 +18,7 @@ CONNECTIONS, CONNECTION_OCTETS_MAX = 10_000, 20_000
 MESSAGES = 1_000_000
 _MAILDIRS = 2000
 _LETTER_DISK_OCTETS = 6000  # a small letter's blocks, its inode, its share of folders and of the spool
-_WATCH_SECONDS = 0.05
 _SECONDS_MAX = 1800
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """A command of the laboratory, and what it gave."""
-
-    line: str
-    report: dict
-    seconds: float
-    peak_octets: int
-    code: int
-
-
-def _bench(folder, *argv):
-    """Runs one to its end; it may find fault, but not fail."""
-    begin, peak = time.monotonic(), 0
-    command = [str(BINARY), "bench", *argv, "--json"]
-    said, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
-    with open(said, "wb") as out, open(complaint, "wb") as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-    try:
-        while process.poll() is None:
-            if time.monotonic() > begin + _SECONDS_MAX:
-                raise RuntimeError(f"`{' '.join(command)}` does not end")
-            peak = max(peak, accounting.resident_bytes_peak(process.pid))
-            time.sleep(_WATCH_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    if process.returncode not in (0, 1):
-        raise RuntimeError(f"`{' '.join(command)}` ended with {process.returncode}: {complaint.read_text()}")
-    line = " ".join(["mailrace", *command[1:]])
-    return Command(line, json.loads(said.read_text()), time.monotonic() - begin, peak, process.returncode)
 
 
 def connections(options):
@@ -68,7 +30,7 @@ def connections(options):
         sink = laboratory.Sink(folder)
         try:
             sink.start()
-            sent = _bench(
+            sent = laboratory.bench(
                 folder, "smtp", "--target", f"127.0.0.1:{sink.port}", "--connections", str(count),
                 "--messages", str(20 * count), "--size", "1000",
             )  # fmt: skip
@@ -110,7 +72,7 @@ def verify(options):
         server, ledger = Mailrace(folder, concurrency=400), folder / "ledger"
         try:
             server.start()
-            sent = _bench(
+            sent = laboratory.bench(
                 folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
                 "--messages", str(count), "--size", "200", "--users", str(_MAILDIRS),
                 "--recipient", "user{}@bench.test", "--pipelining", "--ledger", str(ledger),
@@ -119,9 +81,9 @@ def verify(options):
         finally:
             server.stop()
         look = ("verify", "--ledger", str(ledger), "--maildir", str(server.maildirs))
-        whole = _bench(folder, *look)
+        whole = laboratory.bench(folder, *look)
         _touch(server.maildirs)
-        touched = _bench(folder, *look)
+        touched = laboratory.bench(folder, *look)
         checks = [
             ("as delivered: nothing is lost, doubled or damaged", _said(whole),
              _faults(whole) == (0, 0, 0) and whole.code == 0),

@@ -1,0 +1,89 @@
+"""Plots as SVG: panels one below the other, each with its own scale, over the same time.
+
+A panel has lines by name; a name has the same colour in all panels. Scales begin at zero, or are logarithmic.
+"""
+
+import dataclasses
+import html
+import math
+
+_COLOURS = ("#1f6fb4", "#d2691e", "#3a8f3a", "#7d4fa3")
+_WIDTH, _LEFT, _RIGHT, _TOP, _HEIGHT, _GAP = 720, 80, 20, 50, 150, 55
+_STEPS = (1, 2, 5, 10)
+_TICKS_MOST = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Lines over time."""
+
+    title: str
+    lines: dict  # name to points (x, y)
+    is_logarithmic: bool = False
+
+    def scale(self):
+        """From a value to its place, 0 to 1, and the values to mark."""
+        values = [y for points in self.lines.values() for _, y in points]
+        if not self.is_logarithmic:
+            marks = _marks(max(values, default=0))
+            return (lambda y: y / marks[-1]), marks
+        positive = [y for y in values if y > 0] or [1]
+        low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+        high = max(high, low + 1)
+        marks = [10.0**power for power in range(low, high + 1)]
+        return (lambda y: (math.log10(max(y, marks[0])) - low) / (high - low)), marks
+
+
+def svg(title, time, panels):
+    """The text of a file; `time` says what the horizontal axis is."""
+    end = max((x for panel in panels for points in panel.lines.values() for x, _ in points), default=1)
+    height = _TOP + len(panels) * (_HEIGHT + _GAP)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    colours = dict(zip(names, _COLOURS, strict=False))
+    body = [_text(_LEFT, 20, title, "font-weight='bold'"), *_legend(colours)]
+    for number, panel in enumerate(panels):
+        body += _panel(panel, _TOP + number * (_HEIGHT + _GAP) + 20, end, colours)
+    body.append(_text(_WIDTH - _RIGHT, height - 8, time, "text-anchor='end'"))
+    style = "font-family='sans-serif' font-size='12'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' {style}>"
+    return "\n".join([head, f"<rect width='{_WIDTH}' height='{height}' fill='white'/>", *body, "</svg>", ""])
+
+
+def _panel(panel, top, end, colours):
+    place, marks = panel.scale()
+
+    def x(value):
+        return _LEFT + value / end * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value):
+        return top + _HEIGHT * (1 - place(value))
+
+    yield _text(_LEFT, top - 6, panel.title)
+    for mark in marks:
+        line = f"x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y(mark):.1f}' y2='{y(mark):.1f}'"
+        yield f"<line {line} stroke='#ddd'/>"
+        yield _text(_LEFT - 6, y(mark) + 4, f"{mark:,g}", "text-anchor='end'")
+    for mark in _marks(end):
+        if mark <= end:
+            yield _text(x(mark), top + _HEIGHT + 16, f"{mark:g}", "text-anchor='middle'")
+    for name, points in panel.lines.items():
+        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
+        yield f"<polyline points='{path}' fill='none' stroke='{colours[name]}' stroke-width='2'/>"
+
+
+def _legend(colours):
+    for number, (name, colour) in enumerate(colours.items()):
+        yield _text(_LEFT + number * 200, 40, name, f"fill='{colour}'")
+
+
+def _text(x, y, words, more=""):
+    return f"<text x='{x:.1f}' y='{y:.1f}' {more}>{html.escape(words)}</text>"
+
+
+def _marks(most):
+    """Round values from zero to `most` or just beyond, a few of them."""
+    if most <= 0:
+        return [0, 1]
+    unit = 10.0 ** math.floor(math.log10(most / _TICKS_MOST))
+    step = next(unit * step for step in _STEPS if unit * step * _TICKS_MOST >= most)
+    return [step * number for number in range(math.ceil(most / step) + 1)]

@@ -1,0 +1,156 @@
+"""Intake keeps its pace while the queue grows: four messages come for each one that may leave, for ten minutes.
+
+Mailrace lets no more leave than its rate for a next hop allows. Postfix has no such rate by the second; there the sink
+takes its time over each message. Each server gets the load that it can hold, minute by minute, in an open loop: a moment
+in which it falls behind shows in the 99th percentile of that minute, and what had no turn at all as missed.
+"""
+
+import dataclasses
+
+import drain
+import plot
+import report
+from peers import laboratory, machine
+from peers.outbound import Hops
+
+from . import Scenario
+
+MINUTES, OCTETS = 10, 2000
+WITHIN = 0.05  # the last minute may be worse than the first by so much
+_NEXT_HOP_CONNECTIONS = 20  # Postfix's default
+_MINUTE_SECONDS, _MINUTE_SECONDS_MIN = 60, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """What is asked of a server: messages a second that come, and that may leave."""
+
+    server: object  # of a folder, what is started
+    coming: int
+    leaving: int
+    message_disk_octets: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Minute:
+    """What one minute brought."""
+
+    offered: int
+    accepted: int
+    p99_ms: float
+    left: int  # that arrived at the next hop
+    waiting: int  # at its end
+
+
+def _mailrace(leaving):
+    settings = f'\n[transport.smtp]\nrate = "{leaving}/s"\n'
+    return drain.mailrace(Hops(1), settings=settings, held=False)
+
+
+def _postfix(leaving):
+    pause = round(1000 * _NEXT_HOP_CONNECTIONS / leaving)
+    return drain.postfix_tuned(Hops(1, rules=(f"* message delay {pause}ms",)), held=False)
+
+
+PACES = {
+    "mailrace": Pace(_mailrace(1250), 5000, 1250, 3000),
+    "postfix": Pace(_postfix(125), 500, 125, 8000),
+}
+NOTES = (
+    "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a run of its own of `bench smtp --rate`; "
+    "its p99 is from the moment when a message was due until its 250, and what was missed counts as having waited.",
+    "What waits is what was accepted less what arrived at the sink by the end of that minute.",
+    f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink takes its time over each message, so that "
+    f"{PACES['postfix'].leaving} a second leave at the most.",
+    "One round: it is the minutes that are compared.",
+)
+
+
+def scenario(options):
+    """Both servers, one after the other."""
+    seconds = max(_MINUTE_SECONDS_MIN, _MINUTE_SECONDS // options.shrink)
+    paces = {name: pace for name, pace in PACES.items() if options.sides is None or name in options.sides}
+    found, configurations, commands = {}, {}, {}
+    with machine.run_folder("collapse") as folder:
+        octets = sum(pace.coming * pace.message_disk_octets for pace in paces.values())
+        machine.require_space(folder, octets * seconds * MINUTES)
+        facts = machine.describe(folder)
+        for name, pace in paces.items():
+            machine.settle()
+            (folder / name).mkdir()
+            server = pace.server(folder / name)
+            try:
+                server.start()
+                found[name], commands[name] = _minutes(folder / name, server, pace, seconds)
+                configurations[name] = server.configuration()
+            finally:
+                server.stop()
+        return report.Report(
+            "collapse", "Ten minutes of more than may leave", facts, folder, commands, [*NOTES, *_told(found)],
+            configurations, checks=list(_checks(found.get("mailrace"))), plots={"collapse": _plot(found)},
+        ).finish(options)  # fmt: skip
+
+
+def _minutes(folder, server, pace, seconds):
+    """The load, minute by minute, and its command."""
+    minutes, accepted, left, arrivals = [], 0, 0, server.arrivals()
+    try:
+        for number in range(MINUTES):
+            load = laboratory.bench(
+                folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
+                "--rate", str(pace.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
+                "--recipient", "user@d1.test", "--seed", str(number + 1),
+            )  # fmt: skip
+            accepted, before, left = accepted + load.report["done"], left, arrivals.count
+            p99 = load.report["latency"]["p99_us"] / 1000
+            minutes.append(Minute(pace.coming * seconds, load.report["done"], p99, left - before, accepted - left))
+            print(f"minute {number + 1}/{MINUTES}  {server.name:10} {_words(minutes[-1])}", flush=True)
+    finally:
+        arrivals.stop()
+    return minutes, [f"{MINUTES} x {load.line}".replace(str(server.port), "PORT")]
+
+
+def _checks(minutes):
+    if minutes is None:
+        return  # a trial of the other side
+    first, last = minutes[0], minutes[-1]
+    accepted, offered = sum(minute.accepted for minute in minutes), sum(minute.offered for minute in minutes)
+    yield "everything that was offered is accepted", f"{accepted:,} of {offered:,}", accepted == offered
+    rate, p99 = last.accepted / first.accepted, last.p99_ms / first.p99_ms
+    yield f"rate, last minute / first: at least {1 - WITHIN:g}", f"{rate:.4g}", rate >= 1 - WITHIN
+    words = f"{p99:.4g} ({last.p99_ms:.2f} ms / {first.p99_ms:.2f} ms)"
+    yield f"p99, last minute / first: at most {1 + WITHIN:g}", words, p99 <= 1 + WITHIN
+
+
+def _told(found):
+    for name, minutes in found.items():
+        told = "; ".join(f"{number}: {_words(minute)}" for number, minute in enumerate(minutes, 1))
+        yield f"{name}, minute by minute: {told}."
+
+
+def _words(minute):
+    return (
+        f"{minute.accepted:,} of {minute.offered:,} accepted, p99 {minute.p99_ms:.2f} ms, {minute.left:,} left, "
+        f"{minute.waiting:,} wait"
+    )
+
+
+def _plot(found):
+    def lines(value):
+        return {
+            f"{name}, {PACES[name].coming:,} a second": [(number, value(minute)) for number, minute in enumerate(ms, 1)]
+            for name, ms in found.items()
+        }
+
+    return plot.svg(
+        "Four messages come for each one that may leave",
+        "minute",
+        [
+            plot.Panel("accepted, per cent of what was offered", lines(lambda m: 100 * m.accepted / m.offered)),
+            plot.Panel("99th percentile until the 250, ms", lines(lambda m: m.p99_ms), is_logarithmic=True),
+            plot.Panel("messages that wait", lines(lambda m: m.waiting)),
+        ],
+    )
+
+
+SCENARIOS = {"collapse": Scenario(scenario, tuple(PACES))}
