@@ -3,6 +3,7 @@
 
 pub mod bounce;
 pub mod local;
+pub mod verp;
 pub mod remote;
 
 use mail::Outcome;

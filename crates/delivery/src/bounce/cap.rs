@@ -1,0 +1,183 @@
+//! How many letters one sender gets: a bucket of tokens for each sender, so that mail with a forged or careless
+//! sender does not bury a mailbox in notices. Pure: the time is an argument.
+//!
+//! A bucket is kept as one moment, at which it is full again (the generic cell rate algorithm): a letter puts that
+//! moment off by the time in which one token returns, and is held back where it would lie further ahead than a whole
+//! bucket takes. A bucket that is full is like one that was never seen, so nothing need be kept of it. Where too many
+//! senders are known, the one whose bucket is nearest to full is forgotten: it loses the least.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use mail::{Address, Timestamp};
+
+/// How much a [`Cap`] allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapLimits {
+    /// Letters to one sender at once, and in each `per`; 0 holds all back.
+    pub letters: u32,
+    /// The time in which an empty bucket is full again.
+    pub per: Duration,
+    /// Senders remembered at most.
+    pub senders_max: usize,
+}
+
+impl Default for CapLimits {
+    fn default() -> Self {
+        CapLimits { letters: 100, per: Duration::from_secs(3600), senders_max: 100_000 }
+    }
+}
+
+/// Holds back what one sender gets too much of.
+#[derive(Debug)]
+pub struct Cap {
+    limits: CapLimits,
+    seed: u64,
+    /// By the hash of the sender: when its bucket is full again.
+    full_at: HashMap<u64, Timestamp>,
+    /// The same, the nearest first.
+    order: BTreeSet<(Timestamp, u64)>,
+    held_back: u64,
+}
+
+impl Cap {
+    /// With the buckets of all senders full. `seed` is a random number, lest somebody find a sender whose hash is
+    /// another's.
+    pub fn new(limits: CapLimits, seed: u64) -> Self {
+        Cap { limits, seed, full_at: HashMap::new(), order: BTreeSet::new(), held_back: 0 }
+    }
+
+    /// Whether one more letter may go to `sender` now; if so, it is counted.
+    pub fn allows(&mut self, now: Timestamp, sender: &Address) -> bool {
+        let key = self.hash(sender);
+        let token = self.token();
+        let empty = now + token * self.limits.letters;
+        // The upper bound heals what a clock that was set back leaves behind.
+        let full_at = self.take(key).clamp(now, empty);
+        let after = full_at + token;
+        let allowed = self.limits.letters > 0 && after <= empty;
+        self.held_back += u64::from(!allowed);
+        self.keep(key, if allowed { after } else { full_at }, now);
+        allowed
+    }
+
+    /// Letters that were not allowed, ever.
+    pub fn held_back(&self) -> u64 {
+        self.held_back
+    }
+
+    /// The time in which one token returns, in whole milliseconds, as a [`Timestamp`] counts them.
+    fn token(&self) -> Duration {
+        let token = self.limits.per / self.limits.letters.max(1);
+        Duration::new(token.as_secs(), token.subsec_millis() * 1_000_000)
+    }
+
+    fn hash(&self, sender: &Address) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, sender).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Takes the bucket of a sender out; one that is not kept has long been full.
+    fn take(&mut self, key: u64) -> Timestamp {
+        let Some(full_at) = self.full_at.remove(&key) else { return Timestamp::default() };
+        self.order.remove(&(full_at, key));
+        full_at
+    }
+
+    /// Keeps a bucket, and forgets those that are full, or the one nearest to it where there is no room.
+    fn keep(&mut self, key: u64, full_at: Timestamp, now: Timestamp) {
+        self.full_at.insert(key, full_at);
+        self.order.insert((full_at, key));
+        while let Some(&(first, forgotten)) = self.order.first()
+            && (first <= now || self.order.len() > self.limits.senders_max)
+        {
+            self.order.pop_first();
+            self.full_at.remove(&forgotten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_762_160_000_000);
+    const MINUTE: Duration = Duration::from_secs(60);
+    const LIMITS: CapLimits = CapLimits { letters: 3, per: Duration::from_secs(180), senders_max: 4 };
+
+    fn sender(name: &str) -> Address {
+        format!("{name}@example.org").parse().unwrap()
+    }
+
+    fn allowed(cap: &mut Cap, now: Timestamp, name: &str, tries: usize) -> usize {
+        (0..tries).filter(|_| cap.allows(now, &sender(name))).count()
+    }
+
+    #[test]
+    fn a_sender_gets_so_many_at_once_and_one_for_each_token_that_returns() {
+        let mut cap = Cap::new(LIMITS, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 5), 3);
+        assert_eq!(cap.held_back(), 2);
+        assert_eq!(allowed(&mut cap, NOW + MINUTE - Duration::from_millis(1), "ann", 5), 0);
+        assert_eq!(allowed(&mut cap, NOW + MINUTE, "ann", 5), 1);
+        assert_eq!(allowed(&mut cap, NOW + 10 * MINUTE, "ann", 5), 3);
+        assert_eq!(cap.held_back(), 13);
+    }
+
+    #[test]
+    fn one_sender_costs_another_nothing() {
+        let mut cap = Cap::new(LIMITS, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 100), 3);
+        assert_eq!(allowed(&mut cap, NOW, "bob", 100), 3);
+    }
+
+    #[test]
+    fn what_is_held_back_does_not_put_off_what_may_go() {
+        let mut cap = Cap::new(LIMITS, 1);
+        let seconds = (0..3600).map(|second| NOW + Duration::from_secs(second));
+        assert_eq!(seconds.filter(|now| cap.allows(*now, &sender("ann"))).count(), 3 + 59);
+    }
+
+    #[test]
+    fn of_many_senders_those_are_forgotten_that_had_the_least() {
+        let mut cap = Cap::new(LIMITS, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 3), 3);
+        for n in 0..1000 {
+            assert_eq!(allowed(&mut cap, NOW, &format!("forged{n}"), 1), 1);
+            assert!(cap.full_at.len() <= LIMITS.senders_max && cap.order.len() == cap.full_at.len());
+        }
+        assert_eq!(allowed(&mut cap, NOW, "ann", 3), 0);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_full_buckets() {
+        let mut cap = Cap::new(LIMITS, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 3) + allowed(&mut cap, NOW, "bob", 1), 4);
+        assert_eq!(allowed(&mut cap, NOW + 3 * MINUTE, "carol", 1), 1);
+        assert_eq!((cap.full_at.len(), cap.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_holds_a_sender_no_longer_than_a_bucket_takes() {
+        let mut cap = Cap::new(LIMITS, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 3), 3);
+        let earlier = NOW - Duration::from_secs(86_400);
+        assert_eq!(allowed(&mut cap, earlier, "ann", 1), 0);
+        assert_eq!(allowed(&mut cap, earlier + MINUTE, "ann", 2), 1);
+    }
+
+    #[test]
+    fn a_limit_of_zero_holds_all_back() {
+        let mut cap = Cap::new(CapLimits { letters: 0, ..LIMITS }, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 3), 0);
+        assert_eq!(cap.held_back(), 3);
+    }
+
+    #[test]
+    fn a_limit_finer_than_a_millisecond_is_none() {
+        let mut cap = Cap::new(CapLimits { letters: 1000, per: Duration::from_millis(10), senders_max: 4 }, 1);
+        assert_eq!(allowed(&mut cap, NOW, "ann", 5000), 5000);
+    }
+}

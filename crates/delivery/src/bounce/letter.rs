@@ -1,0 +1,185 @@
+//! The letter that a report becomes: a multipart/report (RFC 6522), in CRLF lines.
+//!
+//! | part | for | type | with addresses or headers beyond ASCII (RFC 6533) |
+//! |---|---|---|---|
+//! | 1 | the sender: which address, what was answered, what to do | text/plain | in UTF-8 |
+//! | 2 | the sender's programs | message/delivery-status | message/global-delivery-status |
+//! | 3 | the message, or its header | message/rfc822, text/rfc822-headers | message/global, message/global-headers |
+//!
+//! Whatever strangers wrote (replies, host names, ENVID, ORCPT) is cleaned of control characters and wrapped, so it
+//! can neither make a header field nor a line over 998 octets. The returned message is given back byte by byte.
+
+use mail::{BodyFlags, BodyType, Client, Envelope, Notify, QueueId, Recipient, Return, Timestamp};
+
+use super::report::Report;
+use super::text::{Charset, Text};
+use super::{status, words};
+
+/// A larger message comes back as its header only.
+pub const ORIGINAL_OCTETS_MAX: u64 = 50_000;
+
+/// The circumstances of a letter, beside its report.
+#[derive(Clone, Copy, Debug)]
+pub struct Occasion<'a> {
+    /// Our name, as the reporting MTA.
+    pub hostname: &'a str,
+    /// The letter's own name.
+    pub id: QueueId,
+    /// The letter's date.
+    pub now: Timestamp,
+    /// The name of the message that the report is about.
+    pub original_id: QueueId,
+    /// When it was tried last, if ever.
+    pub attempted_at: Option<Timestamp>,
+    /// Its size.
+    pub octets: u64,
+    /// The message itself, or as much as could be read: no more than its first [`ORIGINAL_OCTETS_MAX`] are needed.
+    pub original: &'a [u8],
+}
+
+/// A notification, to be kept like any message and sent to [`Report::to`] with a null reverse-path.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Header and body.
+    pub content: Vec<u8>,
+    /// What is known of `content`.
+    pub flags: BodyFlags,
+    /// It has headers or a report in UTF-8.
+    pub smtputf8: bool,
+}
+
+impl Report<'_> {
+    /// Writes the letter.
+    pub fn compose(&self, occasion: &Occasion<'_>) -> Letter {
+        let international = self.is_international();
+        let returned = Returned::new(self, occasion);
+        let explanation = words::explanation(self, occasion, returned.portion);
+        let status = status::fields(self, occasion, if international { Charset::Utf8 } else { Charset::Ascii });
+        let parts = [explanation.as_bytes(), status.as_bytes(), returned.bytes];
+        let eight_bit = !parts.iter().all(|part| part.is_ascii());
+        let boundary = boundary(occasion.id, &parts);
+        let report_type = if international { "global-delivery-status" } else { "delivery-status" };
+
+        let mut text = Text::default();
+        words::write_header(&mut text, self, occasion);
+        text.line(format_args!("MIME-Version: 1.0"));
+        text.line(format_args!("Content-Type: multipart/report; report-type={report_type};"));
+        text.line(format_args!("\tboundary=\"{boundary}\""));
+        text.end_of_header(eight_bit);
+        text.line(format_args!("--{boundary}"));
+        let charset = if explanation.is_ascii() { "us-ascii" } else { "utf-8" };
+        text.line(format_args!("Content-Type: text/plain; charset={charset}"));
+        text.end_of_header(!explanation.is_ascii());
+        text.append(&explanation);
+        // The line end before a boundary belongs to it (RFC 2046 section 5.1.1), so each part gets one more.
+        text.line(format_args!("\r\n--{boundary}"));
+        text.line(format_args!("Content-Type: message/{report_type}"));
+        text.end_of_header(!status.is_ascii());
+        text.append(&status);
+        text.line(format_args!("\r\n--{boundary}"));
+        text.line(format_args!("Content-Type: {}", returned.media_type));
+        text.end_of_header(!returned.bytes.is_ascii());
+
+        let mut content = text.into_string().into_bytes();
+        content.extend_from_slice(returned.bytes);
+        content.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+        let flags = BodyFlags { dot_lines: has_dot_lines(&content), eight_bit, ends_in_crlf: true };
+        Letter { content, flags, smtputf8: international || returned.international }
+    }
+}
+
+impl Letter {
+    /// The envelope with which the letter comes in, from us and from nobody. `recipients` are those that
+    /// [`Report::to`] resolved to; whatever becomes of them, nothing is reported (RFC 3461 section 6.1).
+    pub fn envelope(&self, hostname: &str, now: Timestamp, recipients: Vec<Recipient>) -> Envelope {
+        let silent = |recipient| Recipient { notify: Notify::NEVER, ..recipient };
+        Envelope {
+            sender: None,
+            recipients: recipients.into_iter().map(silent).collect(),
+            accepted_at: now,
+            client: Client { address: None, helo: hostname.into() },
+            body_type: if self.flags.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
+            smtputf8: self.smtputf8,
+            ret: None,
+            envid: None,
+        }
+    }
+}
+
+/// The third part.
+struct Returned<'a> {
+    bytes: &'a [u8],
+    portion: Return,
+    media_type: &'static str,
+    /// The header is in UTF-8 (RFC 6532).
+    international: bool,
+}
+
+impl<'a> Returned<'a> {
+    fn new(report: &Report<'_>, occasion: &Occasion<'a>) -> Self {
+        let whole = occasion.original;
+        let header = header_of(whole);
+        let is_whole = whole.len() as u64 == occasion.octets;
+        let portion = if is_whole { report.portion(occasion.octets) } else { Return::Headers };
+        let international = report.envelope.smtputf8 && !header.is_ascii();
+        let (bytes, media_type) = match (portion, international) {
+            (Return::Full, false) => (whole, "message/rfc822"),
+            (Return::Full, true) => (whole, "message/global"),
+            (Return::Headers, false) => (header, "text/rfc822-headers"),
+            (Return::Headers, true) => (header, "message/global-headers"),
+        };
+        Returned { bytes, portion, media_type, international }
+    }
+}
+
+/// The lines before the empty one; of a header that was cut off, the lines that are whole.
+fn header_of(message: &[u8]) -> &[u8] {
+    if message.starts_with(b"\r\n") {
+        return &[];
+    }
+    let last_line_end = || message.iter().rposition(|&byte| byte == b'\n').map_or(0, |place| place + 1);
+    let end = message.windows(4).position(|window| window == b"\r\n\r\n").map(|place| place + 2);
+    &message[..end.unwrap_or_else(last_line_end)]
+}
+
+fn has_dot_lines(content: &[u8]) -> bool {
+    content.windows(2).any(|window| window == b"\n.")
+}
+
+/// A line that is in none of the parts, not even as a piece of a line.
+fn boundary(id: QueueId, parts: &[&[u8]]) -> String {
+    let occurs = |boundary: &String| {
+        let boundary = boundary.as_bytes();
+        parts.iter().any(|part| part.windows(boundary.len()).any(|window| window == boundary))
+    };
+    let mut boundaries = (0u64..).map(|n| format!("=_{id}_{n}_="));
+    boundaries.find(|boundary| !occurs(boundary)).expect("a text of finite length has finitely many boundaries in it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_ends_before_the_empty_line() {
+        for (message, header) in [
+            ("A: 1\r\nB: 2\r\n\r\nbody\r\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1\r\nB: 2\r\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1\r\nB: cut o", "A: 1\r\n"),
+            ("\r\nbody\r\n\r\n", ""),
+            ("", ""),
+        ] {
+            assert_eq!(header_of(message.as_bytes()), header.as_bytes(), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn a_boundary_that_occurs_is_not_taken() {
+        let id = QueueId::new(mail::SpoolId::new(1), 0, 2);
+        let first = boundary(id, &[]);
+        let hostile = format!("x{first}x");
+        let second = boundary(id, &[b"", hostile.as_bytes()]);
+        assert_ne!(first, second);
+        assert!(!hostile.contains(&second));
+    }
+}

@@ -1,0 +1,154 @@
+//! The second part of a letter, for programs: the fields of message/delivery-status (RFC 3464 section 2, with what
+//! RFC 3461 section 6.3 asks of an SMTP server) and of its form beyond ASCII (RFC 6533 section 4).
+
+use std::fmt;
+
+use mail::{Address, Enhanced, Recipient, Reply};
+
+use super::letter::Occasion;
+use super::report::{Entry, Fate, Kind, Report};
+use super::text::{Charset, Text, clean};
+
+/// The block about the message, then one for each recipient, parted by empty lines.
+pub(super) fn fields(report: &Report<'_>, occasion: &Occasion<'_>, charset: Charset) -> String {
+    let mut text = Text::default();
+    if let Some(envid) = &report.envelope.envid {
+        text.wrapped("Original-Envelope-Id:", " ", &clean(&xtext(envid), Charset::Ascii));
+    }
+    text.line(format_args!("Reporting-MTA: dns; {}", clean(occasion.hostname, Charset::Ascii)));
+    text.line(format_args!("X-Mailrace-Queue-ID: {}", occasion.original_id));
+    text.line(format_args!("Arrival-Date: {}", report.envelope.accepted_at.rfc5322_date()));
+    for entry in &report.entries {
+        text.empty_line();
+        write_recipient(&mut text, entry, occasion, charset);
+    }
+    text.into_string()
+}
+
+fn write_recipient(text: &mut Text, entry: &Entry<'_>, occasion: &Occasion<'_>, charset: Charset) {
+    write_original_recipient(text, entry.recipient, charset);
+    text.line(format_args!("Final-Recipient: {}", Typed(&entry.recipient.address)));
+    text.line(format_args!("Action: {}", action(entry.fate.kind())));
+    text.line(format_args!("Status: {}", status(&entry.fate)));
+    if let Some(peer) = entry.peer {
+        text.wrapped("Remote-MTA: dns;", " ", &clean(peer, Charset::Ascii));
+    }
+    if let Some(reply) = entry.fate.reply() {
+        text.wrapped("Diagnostic-Code: smtp;", " ", &clean(&reply.to_string(), charset));
+    }
+    if let Some(attempted_at) = occasion.attempted_at {
+        text.line(format_args!("Last-Attempt-Date: {}", attempted_at.rfc5322_date()));
+    }
+    if let Fate::Delayed { until, .. } = entry.fate {
+        text.line(format_args!("Will-Retry-Until: {}", until.rfc5322_date()));
+    }
+}
+
+/// RFC 3464 section 2.3.3.
+fn action(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Delivered => "delivered",
+        Kind::Relayed => "relayed",
+        Kind::Delayed => "delayed",
+        Kind::Failed => "failed",
+    }
+}
+
+/// What ORCPT said; nothing where it said nothing, whatever an alias replaced (RFC 3461 section 6.3).
+fn write_original_recipient(text: &mut Text, recipient: &Recipient, charset: Charset) {
+    let Some((kind, address)) = recipient.orcpt.as_deref().and_then(|orcpt| orcpt.split_once(';')) else { return };
+    if kind.eq_ignore_ascii_case("utf-8") {
+        // RFC 6533 section 3: this type has an encoding of its own, which is kept.
+        text.wrapped("Original-Recipient: utf-8;", " ", &clean(address, charset));
+    } else if is_atom(kind) {
+        text.wrapped(&format!("Original-Recipient: {kind};"), " ", &clean(&xtext(address), charset));
+    }
+}
+
+/// An address with its type (RFC 3464 section 2.1.2, RFC 6533 section 3).
+struct Typed<'a>(&'a Address);
+
+impl fmt::Display for Typed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", if self.0.is_ascii() { "rfc822" } else { "utf-8" }, self.0)
+    }
+}
+
+/// The status of a recipient (RFC 3464 section 2.3.4): the reply's own if it is of the class that the action needs.
+fn status(fate: &Fate<'_>) -> Enhanced {
+    match fate {
+        Fate::Failed(reply) => failure_status(reply),
+        Fate::Delayed { reply, .. } => reply.enhanced.filter(|status| status.0 == 4).unwrap_or(Enhanced(4, 0, 0)),
+        Fate::Delivered => Enhanced(2, 0, 0),
+        Fate::Relayed { reply, .. } => reply.enhanced.filter(|status| status.0 == 2).unwrap_or(Enhanced(2, 0, 0)),
+    }
+}
+
+/// The status of a failure: the reply's own if it says failure, be it for now (the time was up), else made of its
+/// code.
+pub(super) fn failure_status(reply: &Reply) -> Enhanced {
+    match reply.enhanced {
+        Some(enhanced @ Enhanced(4 | 5, _, _)) => enhanced,
+        _ if reply.is_transient() => Enhanced(4, 0, 0),
+        _ => Enhanced(5, 0, 0),
+    }
+}
+
+/// Decodes xtext (RFC 3461 section 4); what is not xtext stays as it is.
+fn xtext(encoded: &str) -> String {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let pair = tail.first_chunk().filter(|_| byte == b'+').and_then(hex);
+        bytes.push(pair.unwrap_or(byte));
+        rest = if pair.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Two upper-case digits.
+fn hex(pair: &[u8; 2]) -> Option<u8> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    };
+    Some(digit(pair[0])? << 4 | digit(pair[1])?)
+}
+
+fn is_atom(kind: &str) -> bool {
+    !kind.is_empty() && kind.len() < 64 && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn xtext_is_decoded_and_what_is_none_stays() {
+        for (encoded, plain) in [("a+2Bb", "a+b"), ("+3D+", "=+"), ("+3d", "+3d"), ("a+4", "a+4"), ("+C3+BC", "ü")] {
+            assert_eq!(xtext(encoded), plain);
+        }
+    }
+
+    #[test]
+    fn the_status_is_of_the_class_that_the_action_needs() {
+        let reply = |code, enhanced| Reply { code, enhanced, text: "".into() };
+        for (code, enhanced, failed, delayed, relayed) in [
+            (550, Some(Enhanced(5, 1, 1)), "5.1.1", "4.0.0", "2.0.0"),
+            (550, Some(Enhanced(2, 0, 0)), "5.0.0", "4.0.0", "2.0.0"),
+            (451, Some(Enhanced(4, 7, 1)), "4.7.1", "4.7.1", "2.0.0"),
+            (451, None, "4.0.0", "4.0.0", "2.0.0"),
+            (250, Some(Enhanced(2, 1, 5)), "5.0.0", "4.0.0", "2.1.5"),
+            (250, None, "5.0.0", "4.0.0", "2.0.0"),
+        ] {
+            let reply = &reply(code, enhanced);
+            assert_eq!(status(&Fate::Failed(reply)).to_string(), failed);
+            assert_eq!(status(&Fate::Delayed { reply, until: Timestamp(0) }).to_string(), delayed);
+            assert_eq!(status(&Fate::Relayed { reply, dsn: false }).to_string(), relayed);
+        }
+        assert_eq!(status(&Fate::Delivered), Enhanced(2, 0, 0));
+    }
+}
