@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use lookup::directory::{Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Timestamp};
@@ -13,14 +13,14 @@ use spool::{CommitError, Entry};
 use crate::body::Incoming;
 use crate::recipients::{Recipients, TooMany};
 use crate::trace::Trace;
-use crate::{Answers, Counter, Desk, replies};
+use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
 
 /// A session and its transaction.
 pub(crate) struct Intake {
     desk: Arc<Desk>,
     answers: Answers,
     session: Session,
-    trusted: bool,
+    visitor: Visitor,
     /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
     transaction: Option<Box<Transaction>>,
 }
@@ -52,9 +52,9 @@ impl BodySink for Sink<'_> {
 }
 
 impl Intake {
-    pub(crate) fn new(counter: Counter, peer: Peer, trusted: bool) -> Self {
+    pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor) -> Self {
         let Counter { desk, machine, answers } = counter;
-        Intake { desk, answers, session: Session::new(machine, peer, net::steady_now()), trusted, transaction: None }
+        Intake { desk, answers, session: Session::new(machine, peer, net::steady_now()), visitor, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -67,11 +67,9 @@ impl Intake {
         refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
     }
 
-    /// MAIL: room on the disk.
+    /// MAIL: the last moment at which load, or what the client has brought so far, may say no.
     fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
-        if !self.desk.has_room() {
-            return Err(replies::DISK_SHORT);
-        }
+        self.desk.take_message(&self.visitor.pass).map_err(Refusal::reply)?;
         let id = self.desk.spool.begin();
         self.transaction = Some(Box::new(Transaction {
             id,
@@ -86,30 +84,41 @@ impl Intake {
 
     /// RCPT: whose mail it is, and whom the recipient stands for.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
-        let asked = self.desk.addressed(&request.address);
+        let asked = self.desk.meant(&request.address, self.visitor.own_address);
+        let asked = asked.as_ref();
         let finals = match self.desk.directory.resolve(asked).await {
             Resolution::Local(finals) => finals,
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
-            Resolution::Remote(_) if self.trusted => return Err(replies::NO_ROUTE),
-            Resolution::Remote(_) => return Err(replies::RELAY_DENIED),
+            Resolution::Remote(address) => vec![self.elsewhere(address)?],
             Resolution::Unavailable(why) => {
                 self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
                 return Err(replies::DIRECTORY_DOWN);
             }
-            Resolution::TooDeep | Resolution::TooMany if is_postmaster(asked) => vec![own_mailbox(asked)],
+            Resolution::TooDeep | Resolution::TooMany if whom::is_postmaster(asked) => vec![whom::own_mailbox(asked)],
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
-        let finals = reachable(asked, finals).ok_or(replies::NO_ROUTE)?;
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)
     }
 
+    /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another
+    /// matter: it is ours to say where.
+    fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
+        if !self.visitor.trusted {
+            return Err(replies::RELAY_DENIED);
+        }
+        if whom::is_dotless(&address) && !(self.desk.routed)(address.domain()) {
+            return Err(replies::NOT_QUALIFIED);
+        }
+        Ok(Final { address, original: None, local: false })
+    }
+
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
     async fn open(&mut self) -> Result<(), Reply> {
         let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
-        let memory = self.desk.memory.reserve(self.trusted, self.desk.message_wait_max).await;
+        let memory = self.desk.memory.reserve(self.visitor.trusted, self.desk.message_wait_max).await;
         let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
         let recipient = transaction.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
         let trace = Trace {
@@ -190,6 +199,9 @@ impl Intake {
     }
 
     fn log_refusal(&self, stage: &'static str, address: Option<Address>, reply: Reply) {
+        if Refusal::told_by(&reply).is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
+            return;
+        }
         let (client, helo) = (self.session.peer().address, self.session.helo().into());
         self.desk.journal.write(Fact::Refused { client, helo, stage, address, reply });
     }
@@ -253,29 +265,6 @@ impl Conversation for Intake {
     fn wants_close(&self) -> bool {
         self.session.wants_close()
     }
-}
-
-/// Those whom we can bring mail to. One whom we cannot makes all of them a refusal, but for the postmaster, whose
-/// mail is always taken (RFC 5321 section 4.5.1): if aliases lead nowhere, it stays in his own mailbox.
-fn reachable(asked: &Address, mut finals: Vec<Final>) -> Option<Vec<Final>> {
-    if finals.iter().all(|found| found.local) {
-        return Some(finals);
-    }
-    finals.retain(|found| found.local);
-    if finals.is_empty() {
-        finals.push(own_mailbox(asked));
-    }
-    is_postmaster(asked).then_some(finals)
-}
-
-fn is_postmaster(address: &Address) -> bool {
-    address.local().eq_ignore_ascii_case("postmaster")
-}
-
-/// The postmaster's, whose name is in lower case like that of every mailbox.
-fn own_mailbox(postmaster: &Address) -> Final {
-    let address = Address::new("postmaster", postmaster.domain()).unwrap_or_else(|_| postmaster.clone());
-    Final { address, original: None, local: true }
 }
 
 fn now() -> Timestamp {

@@ -3,29 +3,33 @@
 //!
 //! | step | asked | answers beside yes |
 //! |---|---|---|
-//! | MAIL | room on the disk | 452 4.3.1 |
-//! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 451 4.3.0, 452 4.5.3 |
+//! | connect | load, sessions, how often the client comes | 421 4.3.2, 421 4.7.0 |
+//! | MAIL | room on the disks, memory, how much the client brings | 452 4.3.1, 451 4.7.1 |
+//! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
-//! Nothing here knows what becomes of a message afterwards.
+//! After the 354 only the spool can say no: load never ends a message under way. Nothing here knows what becomes of a
+//! message afterwards, and no recipient elsewhere costs a question to the DNS.
 
 mod answers;
 mod body;
 mod conversation;
 mod recipients;
+mod refusals;
 mod replies;
 mod trace;
 mod troubles;
+mod whom;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use load::{Shortage, Watch};
 use lookup::directory::Directory;
-use mail::{Address, Journal};
-use net::{Gate, Stop, Turned};
+use mail::{Address, Fact, Journal};
+use net::{Gate, Pass, Stop, Turned};
 use protocol::smtp::server::{Config as Machine, Peer};
 use spool::Spool;
 use tokio::net::TcpStream;
@@ -33,10 +37,14 @@ use tokio::net::TcpStream;
 pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
+pub use refusals::{Refusal, Refusals};
 pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
 pub type Networks = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
+/// Tells whether the configuration names a domain for some purpose.
+pub type Domains = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// What all sessions share: whom they ask, and the policy.
 pub struct Desk {
@@ -48,8 +56,14 @@ pub struct Desk {
     pub journal: Arc<dyn Journal>,
     /// Where the operator hears what clients are not told.
     pub troubles: Troubles,
-    /// Counts sessions.
+    /// What the machine can bear now.
+    pub load: Watch,
+    /// Counts sessions, and what single clients do.
     pub gate: Arc<Gate>,
+    /// Counts those who were told no for want of something.
+    pub refusals: Refusals,
+    /// Who is let in when the load is too high for everybody.
+    pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
     pub relays: Networks,
     /// In whose messages a bare CR or LF becomes CRLF.
@@ -60,10 +74,11 @@ pub struct Desk {
     pub expanded_recipients_max: usize,
     /// How long a message waits for memory before it may come.
     pub message_wait_max: Duration,
-    /// Set while a disk of the spool is short of room.
-    pub disk_is_short: AtomicBool,
     /// Who gets mail for `<postmaster>` (RFC 5321 section 4.5.1).
     pub postmaster: Address,
+    /// Domains of one label, like `backup`, that are not ours and to which a route of the configuration leads. Mail to
+    /// others of their kind is not taken.
+    pub routed: Domains,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }
@@ -84,40 +99,62 @@ pub async fn serve(counter: Counter, stream: TcpStream, client: IpAddr, stop: St
     let desk = &counter.desk;
     let client = client.to_canonical();
     let trusted = (desk.relays)(client);
-    let _pass = match desk.gate.enter(client, trusted) {
+    let pass = match desk.let_in(client, trusted) {
         Ok(pass) => pass,
-        Err(turned) => return turn_away(desk, &stream, client, turned),
+        Err(refusal) => return turn_away(desk, &stream, client, refusal),
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
-    let mut intake = Intake::new(counter, peer, trusted);
+    let own_address = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+    let mut intake = Intake::new(counter, peer, Visitor { pass, trusted, own_address });
     net::drive(stream, stop, &mut intake).await;
 }
 
+/// A client that was let in.
+struct Visitor {
+    pass: Pass,
+    trusted: bool,
+    /// Under which address of this host it came.
+    own_address: Option<IpAddr>,
+}
+
 /// A few bytes into an empty socket never wait.
-fn turn_away(desk: &Desk, stream: &TcpStream, client: IpAddr, turned: Turned) {
-    let reply = match turned {
-        Turned::Full => replies::SESSIONS_FULL,
-        Turned::ClientFull => replies::CLIENT_SESSIONS_FULL,
-    };
+fn turn_away(desk: &Desk, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
+    let reply = refusal.reply();
     let mut wire = Vec::new();
     reply.write_wire(&mut wire);
     // A client that is gone needs no answer.
     let _ = stream.try_write(&wire);
-    let fact = mail::Fact::Refused { client: Some(client), helo: "".into(), stage: "connect", address: None, reply };
-    desk.journal.write(fact);
+    if desk.refusals.count(refusal, Instant::now()) {
+        desk.journal.write(Fact::Refused {
+            client: Some(client),
+            helo: "".into(),
+            stage: "connect",
+            address: None,
+            reply,
+        });
+    }
 }
 
 impl Desk {
-    /// Whom an address means: the machine makes `<postmaster>` the postmaster of this host, whose name need not
-    /// be a domain of ours.
-    fn addressed<'a>(&'a self, address: &'a Address) -> &'a Address {
-        let own_name = self.directory.domain(address.domain()).is_none()
-            && address.domain().eq_ignore_ascii_case(&self.hostname)
-            && address.local().eq_ignore_ascii_case("postmaster");
-        if own_name { &self.postmaster } else { address }
+    /// Connect: the load, which costs a look at an atomic, and then the client's own share.
+    fn let_in(&self, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
+        if self.load.measures().intake == load::Intake::ReservedOnly && !(self.reserved)(client) {
+            return Err(Refusal::Load);
+        }
+        self.gate.enter(client, trusted, Instant::now()).map_err(|turned| match turned {
+            Turned::Full => Refusal::SessionsFull,
+            Turned::ClientFull => Refusal::ClientSessionsFull,
+            Turned::ClientTooOften => Refusal::ClientConnections,
+        })
     }
 
-    fn has_room(&self) -> bool {
-        !self.disk_is_short.load(Relaxed)
+    /// MAIL: room for one more message, and whether this client may bring it.
+    fn take_message(&self, pass: &Pass) -> Result<(), Refusal> {
+        match self.load.measures().shortage {
+            Some(Shortage::Disk) => Err(Refusal::DiskShort),
+            Some(Shortage::Memory) => Err(Refusal::MemoryShort),
+            None if pass.take_message(Instant::now()) => Ok(()),
+            None => Err(Refusal::ClientMessages),
+        }
     }
 }

@@ -9,13 +9,18 @@ const fn fixed(code: u16, enhanced: Enhanced, text: &'static str) -> Reply {
     Reply { code, enhanced: Some(enhanced), text: Cow::Borrowed(text) }
 }
 
+pub(crate) const LOAD_HIGH: Reply = fixed(421, Enhanced(4, 3, 2), "Load too high, try again later");
 pub(crate) const SESSIONS_FULL: Reply = fixed(421, Enhanced(4, 3, 2), "Too many sessions, try again later");
 pub(crate) const CLIENT_SESSIONS_FULL: Reply =
     fixed(421, Enhanced(4, 7, 0), "Too many sessions from your address, try again later");
+pub(crate) const CLIENT_CONNECTIONS: Reply =
+    fixed(421, Enhanced(4, 7, 0), "Too many connections from your address in a short time, try again later");
+pub(crate) const CLIENT_MESSAGES: Reply =
+    fixed(451, Enhanced(4, 7, 1), "Too many messages from your address in a short time, try again later");
 pub(crate) const DISK_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough room on the disk, try again later");
 pub(crate) const MEMORY_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough memory, try again later");
 pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying denied");
-pub(crate) const NO_ROUTE: Reply = fixed(550, Enhanced(5, 4, 4), "No transport leads to this domain");
+pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain is needed");
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
 pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(550, Enhanced(5, 4, 6), "Aliases lead in a circle");
 pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");

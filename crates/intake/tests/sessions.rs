@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod server;
+mod under_load;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use intake::BodyMemory;
 use server::{Server, text_of};
@@ -63,23 +63,14 @@ async fn memory_is_short_at_data_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_short_disk_takes_no_new_mail() {
-    let server = Server::start(|_| {});
-    let mut client = server.client().await;
-    server.desk.disk_is_short.store(true, Relaxed);
-    client.expect("MAIL FROM:<a@client.example>", "452 4.3.1 ").await;
-    server.desk.disk_is_short.store(false, Relaxed);
-    client.deliver(&["bob@example.org"]).await;
-}
-
-#[tokio::test]
 async fn recipients_are_told_apart() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<nobody@example.org>", "550 5.1.1 ").await;
     client.expect("RCPT TO:<bob@elsewhere.example>", "550 5.7.1 ").await;
-    client.expect("RCPT TO:<away@example.org>", "550 5.4.4 ").await;
+    client.expect("RCPT TO:<bob@[192.0.2.1]>", "550 5.7.1 ").await;
+    client.expect("RCPT TO:<bob@backup>", "550 5.7.1 ").await;
     client.expect("RCPT TO:<x@down.example>", "451 4.3.0 ").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
     let heard = server.heard.lock().unwrap();
@@ -87,11 +78,50 @@ async fn recipients_are_told_apart() {
 }
 
 #[tokio::test]
+async fn an_alias_of_ours_leads_elsewhere_for_everybody() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.deliver(&["away@example.org"]).await;
+    let message = server.message();
+    assert_eq!(recipients(&message), ["away@elsewhere.example"]);
+    assert_eq!(message.envelope.recipients[0].original.as_ref().map(|a| a.as_str()), Some("away@example.org"));
+}
+
+#[tokio::test]
+async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
+    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob@com>", "550 5.1.2 ").await;
+    client.expect("RCPT TO:<bob@backup>", "250").await;
+    client.expect("RCPT TO:<bob@[192.0.2.1]>", "250").await;
+    client.expect("RCPT TO:<Bob@Elsewhere.Example>", "250").await;
+    client.expect("RCPT TO:<bob@elsewhere.example>", "250").await;
+    client.expect("DATA", "354").await;
+    client.expect(".", "250").await;
+    let expected = ["bob@backup", "bob@[192.0.2.1]", "Bob@elsewhere.example", "bob@elsewhere.example"];
+    assert_eq!(recipients(&server.message()), expected);
+}
+
+#[tokio::test]
+async fn a_literal_of_this_host_means_its_mailboxes() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<nobody@[127.0.0.1]>", "550 5.1.1 <nobody@[127.0.0.1]>").await;
+    client.expect("RCPT TO:<robert@[127.0.0.1]>", "250").await;
+    client.expect("RCPT TO:<carol@[127.0.0.2]>", "550 5.7.1 ").await;
+    client.expect("DATA", "354").await;
+    client.expect(".", "250").await;
+    assert_eq!(recipients(&server.message()), ["bob@example.org"]);
+}
+
+#[tokio::test]
 async fn the_postmaster_always_gets_mail() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.deliver(&["PostMaster", "postmaster@open.example"]).await;
-    assert_eq!(recipients(&server.message()), ["postmaster@example.org", "root@open.example"]);
+    assert_eq!(recipients(&server.message()), ["admin@elsewhere.example", "root@open.example"]);
 }
 
 #[tokio::test]

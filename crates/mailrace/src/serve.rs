@@ -8,22 +8,24 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Networks, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Domains, Networks, Refusals, Troubles};
+use load::{Machine, Monitor};
 use lookup::directory::{self, Directory};
 use mail::{Address, Journal};
-use net::{Gate, GateLimits, Stop, Stopper};
+use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
 use protocol::smtp::server::{self as smtp, Flavor};
 use queue::Queue;
 use spool::{Disk, Folder, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Protocol, Source, TransportKind};
+use crate::config::{
+    self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Pattern, Protocol, Source, TransportKind,
+};
 use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
 use crate::line::Level;
@@ -34,8 +36,6 @@ use crate::{admin, tables};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
-/// How often the room on the spool's disks is looked at.
-const SPACE_EVERY: Duration = Duration::from_secs(1);
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
 
@@ -54,7 +54,9 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     warn(config, &identity, sessions_max, &log);
     let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
-    let desk = Arc::new(house.desk(config, sessions_max)?);
+    let monitor = monitor(config, log.clone());
+    let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
+    let gauges = monitor.start(config.load.every)?;
     let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone())?;
     let (flow, spool) = (house.flow, house.spool);
 
@@ -65,7 +67,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     announce(loaded, &doors, &log);
     // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
     drop(doors);
-    runtime.block_on(until_told_to_stop(&mut signals, config, &desk, &log));
+    runtime.block_on(until_told_to_stop(&mut signals, &log));
 
     log.event(Level::Info, "stopping", &[]);
     end_at_once_if_told_again(signals)?;
@@ -81,7 +83,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
         log.event(Level::Warning, "deliveries were cut off: they took too long", &[]);
     }
     admin.stop();
-    drop(desk);
+    drop((desk, gauges));
     close(spool, &log);
     log.event(Level::Info, "stopped", &[]);
     log.close();
@@ -197,22 +199,32 @@ impl House {
         Ok(House { spool, directory, flow, mailbag, log })
     }
 
-    fn desk(&self, config: &Config, sessions_max: usize) -> anyhow::Result<Desk> {
+    fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
         let limits = &config.limits;
-        let gate = Gate::new(GateLimits { sessions_max, sessions_per_client_max: limits.sessions_per_client_max });
+        let rate = |rate: config::Rate| Rate { count: rate.count, per: rate.per };
+        let gate = Gate::new(GateLimits {
+            sessions_max,
+            sessions_per_client_max: limits.sessions_per_client_max,
+            connections_per_client: limits.connections_per_client.map(rate),
+            messages_per_client: limits.messages_per_client.map(rate),
+            rated_clients_max: RATED_CLIENTS_MAX,
+        });
         Ok(Desk {
             spool: self.spool.clone(),
             directory: self.directory.clone(),
             journal: self.log.clone() as Arc<dyn Journal>,
             troubles: troubles(self.log.clone()),
+            load,
             gate,
+            refusals: Refusals::default(),
+            reserved: networks(&config.load.reserve),
             relays: networks(&config.relay.networks),
             normalised: networks(&config.smtp.normalise_bare_newlines_from),
             memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
             expanded_recipients_max: limits.expanded_recipients_max,
             message_wait_max: limits.message_wait_max,
-            disk_is_short: AtomicBool::new(false),
             postmaster: postmaster(config)?,
+            routed: routed(config),
             hostname: config.hostname.clone(),
         })
     }
@@ -304,6 +316,40 @@ fn networks(networks: &[Network]) -> Networks {
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
+/// A route leads to a domain that it names, and to any if it has a next hop of its own.
+fn routed(config: &Config) -> Domains {
+    let routes = config.routes.clone();
+    Arc::new(move |domain: &str| {
+        let route = routes.iter().find(|route| route.domain.matches(domain));
+        route.is_some_and(|route| matches!(route.domain, Pattern::Name(_)) || route.next_hop.is_some())
+    })
+}
+
+/// Looks at the machine and the lanes' disks, and tells the operator of each limit that comes into force or is left.
+fn monitor(config: &Config, log: Arc<Log>) -> Monitor {
+    let load = &config.load;
+    let limits = load::Limits {
+        queue_only_above: load.queue_only_above,
+        no_delivery_above: load.no_delivery_above,
+        refuse_above: load.refuse_above,
+        cpu_pressure_max: load.cpu_pressure_max,
+        memory_pressure_max: load.memory_pressure_max,
+        io_pressure_max: load.io_pressure_max,
+        memory_min: load.memory_min,
+        space_min: config.spool.space_min,
+        inodes_min: config.spool.inodes_min,
+        margin: load.margin,
+    };
+    Monitor::new(Machine::open(&config.spool.lanes), limits, move |before, after| {
+        for reason in after.entered(before) {
+            log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
+        }
+        for reason in after.left(before) {
+            log.event(Level::Info, "a load limit is left", &[("reason", &reason)]);
+        }
+    })
+}
+
 /// One thread and one runtime a worker: a session never leaves its thread, and its wake-ups are cheap.
 fn start_workers(
     config: &Config,
@@ -378,16 +424,13 @@ impl Signals {
     }
 }
 
-/// Waits for the signal, and meanwhile watches the room on the disks, and opens the log again when told so.
-async fn until_told_to_stop(signals: &mut Signals, config: &Config, desk: &Arc<Desk>, log: &Log) {
-    let mut look = tokio::time::interval(SPACE_EVERY);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Waits for the signal, and meanwhile opens the log again when told so.
+async fn until_told_to_stop(signals: &mut Signals, log: &Log) {
     loop {
         tokio::select! {
             _ = signals.terminate.recv() => return,
             _ = signals.interrupt.recv() => return,
             _ = signals.hangup.recv() => reopen(log),
-            _ = look.tick() => watch_space(config, desk, log).await,
         }
     }
 }
@@ -408,19 +451,6 @@ fn end_at_once_if_told_again(mut signals: Signals) -> io::Result<()> {
         std::process::exit(i32::from(exit::SOFTWARE));
     };
     thread::Builder::new().name("told-again".into()).spawn(wait).map(drop)
-}
-
-async fn watch_space(config: &Config, desk: &Arc<Desk>, log: &Log) {
-    let spool = desk.spool.clone();
-    let Ok(Ok(space)) = tokio::task::spawn_blocking(move || spool.space()).await else { return };
-    let short = space.bytes_free < config.spool.space_min || space.inodes_free < config.spool.inodes_min;
-    if desk.disk_is_short.swap(short, Relaxed) != short {
-        let (level, text) = match short {
-            true => (Level::Warning, "a disk of the spool is short of room; new mail gets 452"),
-            false => (Level::Info, "the spool's disks have room again"),
-        };
-        log.event(level, text, &[("bytes_free", &space.bytes_free), ("inodes_free", &space.inodes_free)]);
-    }
 }
 
 /// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.

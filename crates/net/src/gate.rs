@@ -1,9 +1,20 @@
-//! How many sessions there may be, in all and of one client. A [`Pass`] is the right to one session and gives
-//! it back when it is dropped.
+//! How many sessions there may be, in all and of one client, how often a client may come, and how many messages it may
+//! bring. A [`Pass`] is the right to one session and gives it back when it is dropped. Time is passed in.
+//!
+//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together.
+
+mod rates;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+pub use rates::Rate;
+use rates::{Counted, Rates};
+
+/// Clients whose rates are remembered, where nobody says otherwise: some 10 MB of them.
+pub const RATED_CLIENTS_MAX: usize = 100_000;
 
 /// The limits of a [`Gate`].
 #[derive(Clone, Debug)]
@@ -12,6 +23,12 @@ pub struct GateLimits {
     pub sessions_max: usize,
     /// Sessions of one client: an IPv4 address, or a /64 of IPv6.
     pub sessions_per_client_max: usize,
+    /// New sessions of one client in a span; `None` for any number.
+    pub connections_per_client: Option<Rate>,
+    /// Messages of one client in a span; `None` for any number.
+    pub messages_per_client: Option<Rate>,
+    /// Clients whose rates are remembered at a time; beyond, those not seen for the longest are forgotten.
+    pub rated_clients_max: usize,
 }
 
 /// Counts sessions.
@@ -21,10 +38,11 @@ pub struct Gate {
     counts: Mutex<Counts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     all: usize,
     clients: HashMap<IpAddr, usize>,
+    rates: Rates,
 }
 
 /// Why a client may not come in.
@@ -34,6 +52,8 @@ pub enum Turned {
     Full,
     /// This client has as many as it may have.
     ClientFull,
+    /// This client comes more often than it may.
+    ClientTooOften,
 }
 
 /// The right to a session.
@@ -47,22 +67,21 @@ pub struct Pass {
 impl Gate {
     /// A gate through which nobody has come yet.
     pub fn new(limits: GateLimits) -> Arc<Gate> {
-        Arc::new(Gate { limits, counts: Mutex::default() })
+        let rates = Rates::new(limits.connections_per_client, limits.messages_per_client, limits.rated_clients_max);
+        let counts = Counts { all: 0, clients: HashMap::new(), rates };
+        Arc::new(Gate { limits, counts: Mutex::new(counts) })
     }
 
-    /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, trusted: bool) -> Result<Pass, Turned> {
+    /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away is
+    /// not counted as having come.
+    pub fn enter(self: &Arc<Self>, address: IpAddr, trusted: bool, now: Instant) -> Result<Pass, Turned> {
         let client = (!trusted).then(|| client_of(address));
         let mut counts = self.counts();
         if counts.all >= self.limits.sessions_max {
             return Err(Turned::Full);
         }
         if let Some(client) = client {
-            let count = counts.clients.entry(client).or_default();
-            if *count >= self.limits.sessions_per_client_max {
-                return Err(Turned::ClientFull);
-            }
-            *count += 1;
+            counts.enter(client, self.limits.sessions_per_client_max, now)?;
         }
         counts.all += 1;
         Ok(Pass { gate: self.clone(), client })
@@ -73,9 +92,30 @@ impl Gate {
         self.counts().all
     }
 
-    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
         // Counting cannot panic half-way.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn enter(&mut self, client: IpAddr, sessions_max: usize, now: Instant) -> Result<(), Turned> {
+        let sessions = self.clients.get(&client).copied().unwrap_or(0);
+        if sessions >= sessions_max {
+            return Err(Turned::ClientFull);
+        }
+        if !self.rates.take(client, Counted::Connection, now) {
+            return Err(Turned::ClientTooOften);
+        }
+        self.clients.insert(client, sessions + 1);
+        Ok(())
+    }
+}
+
+impl Pass {
+    /// Whether the client may bring one more message now; if so, it is counted.
+    pub fn take_message(&self, now: Instant) -> bool {
+        self.client.is_none_or(|client| self.gate.counts().rates.take(client, Counted::Message, now))
     }
 }
 
@@ -103,21 +143,32 @@ fn client_of(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
+    const LIMITS: GateLimits = GateLimits {
+        sessions_max: 3,
+        sessions_per_client_max: 2,
+        connections_per_client: None,
+        messages_per_client: None,
+        rated_clients_max: 100,
+    };
+    const TWO_A_MINUTE: Option<Rate> = Some(Rate { count: 2, per: Duration::from_secs(60) });
+
     fn gate() -> Arc<Gate> {
-        Gate::new(GateLimits { sessions_max: 3, sessions_per_client_max: 2 })
+        Gate::new(LIMITS)
     }
 
     #[test]
     fn a_client_has_its_share_and_gets_it_back() {
         let gate = gate();
         let address = IpAddr::from([192, 0, 2, 1]);
-        let first = gate.enter(address, false).unwrap();
-        let _second = gate.enter(address, false).unwrap();
-        assert_eq!(gate.enter(address, false).unwrap_err(), Turned::ClientFull);
+        let first = gate.enter(address, false, Instant::now()).unwrap();
+        let _second = gate.enter(address, false, Instant::now()).unwrap();
+        assert_eq!(gate.enter(address, false, Instant::now()).unwrap_err(), Turned::ClientFull);
         drop(first);
-        let _third = gate.enter(address, false).unwrap();
+        let _third = gate.enter(address, false, Instant::now()).unwrap();
         assert_eq!(gate.sessions(), 2);
     }
 
@@ -125,16 +176,41 @@ mod tests {
     fn a_trusted_client_is_limited_only_by_the_whole() {
         let gate = gate();
         let address = IpAddr::from([127, 0, 0, 1]);
-        let _passes: Vec<Pass> = (0..3).map(|_| gate.enter(address, true).unwrap()).collect();
-        assert_eq!(gate.enter(address, true).unwrap_err(), Turned::Full);
+        let _passes: Vec<Pass> = (0..3).map(|_| gate.enter(address, true, Instant::now()).unwrap()).collect();
+        assert_eq!(gate.enter(address, true, Instant::now()).unwrap_err(), Turned::Full);
     }
 
     #[test]
     fn neighbours_in_one_ipv6_network_are_one_client() {
         let gate = gate();
-        let _a = gate.enter("2001:db8::1".parse().unwrap(), false).unwrap();
-        let _b = gate.enter("2001:db8::2".parse().unwrap(), false).unwrap();
-        assert_eq!(gate.enter("2001:db8::3".parse().unwrap(), false).unwrap_err(), Turned::ClientFull);
-        assert!(gate.enter("2001:db8:0:1::3".parse().unwrap(), false).is_ok());
+        let _a = gate.enter("2001:db8::1".parse().unwrap(), false, Instant::now()).unwrap();
+        let _b = gate.enter("2001:db8::2".parse().unwrap(), false, Instant::now()).unwrap();
+        assert_eq!(gate.enter("2001:db8::3".parse().unwrap(), false, Instant::now()).unwrap_err(), Turned::ClientFull);
+        assert!(gate.enter("2001:db8:0:1::3".parse().unwrap(), false, Instant::now()).is_ok());
+    }
+
+    #[test]
+    fn a_client_that_comes_too_often_waits_and_loses_no_session() {
+        let gate = Gate::new(GateLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
+        let (start, address) = (Instant::now(), IpAddr::from([192, 0, 2, 1]));
+        drop(gate.enter(address, false, start).unwrap());
+        drop(gate.enter(address, false, start).unwrap());
+        assert_eq!(gate.enter(address, false, start).unwrap_err(), Turned::ClientTooOften);
+        assert!(gate.enter(address, true, start).is_ok(), "a trusted client may come as often as it likes");
+        assert_eq!(gate.sessions(), 0);
+        assert!(gate.counts().clients.is_empty());
+        assert!(gate.enter(address, false, start + Duration::from_secs(30)).is_ok());
+    }
+
+    #[test]
+    fn messages_are_counted_by_client_over_all_its_sessions() {
+        let gate = Gate::new(GateLimits { messages_per_client: TWO_A_MINUTE, ..LIMITS });
+        let now = Instant::now();
+        let enter = |address: &str, trusted| gate.enter(address.parse().unwrap(), trusted, now).unwrap();
+        let (first, second) = (enter("2001:db8::1", false), enter("2001:db8::2", false));
+        assert!(first.take_message(now) && second.take_message(now));
+        assert!(!first.take_message(now) && !second.take_message(now));
+        let trusted = enter("2001:db8::3", true);
+        assert!((0..10).all(|_| trusted.take_message(now)));
     }
 }

@@ -17,7 +17,7 @@ mod wire;
 pub use clock::{instant_of, steady_now};
 pub use drive::{Conversation, drive};
 pub use endpoint::Endpoint;
-pub use gate::{Gate, GateLimits, Pass, Turned};
+pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
 pub use listen::{accept, bind};
 pub use stop::{Stop, Stopper};
 pub use tls::Trust;

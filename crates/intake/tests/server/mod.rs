@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Refusals, Troubles};
+use load::policy::{Gauge, Reading};
+use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
 use lookup::{Answer, Table};
-use mail::{Fact, Journal};
-use net::{Gate, GateLimits, Stopper};
+use mail::{Fact, Journal, Timestamp};
+use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
 use protocol::smtp::server::{Config as Machine, Flavor, Limits};
 use spool::{Disk, Folder, Stored};
 use tempfile::TempDir;
@@ -26,16 +27,43 @@ pub(crate) struct Server {
     pub(crate) stopper: Stopper,
     /// What the operator heard.
     pub(crate) heard: Arc<Mutex<Vec<String>>>,
+    /// What was written down.
+    pub(crate) facts: Arc<Facts>,
     pub(crate) folder: TempDir,
     address: SocketAddr,
+    gauges: Gauges,
+    monitor: Mutex<Monitor>,
 }
+
+/// The limits of every gauge, for tests that set gauges.
+pub(crate) const LOAD_LIMITS: load::Limits = load::Limits {
+    queue_only_above: None,
+    no_delivery_above: None,
+    refuse_above: Some(20.0),
+    cpu_pressure_max: None,
+    memory_pressure_max: None,
+    io_pressure_max: None,
+    memory_min: Some(1000),
+    space_min: 1000,
+    inodes_min: 100,
+    margin: 0.1,
+};
+/// Sessions of one client and of all, as few as tests need.
+pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
+    sessions_max: 4,
+    sessions_per_client_max: 2,
+    connections_per_client: None,
+    messages_per_client: None,
+    rated_clients_max: RATED_CLIENTS_MAX,
+};
 
 impl Server {
     /// Starts one whose desk was changed so before.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
         let folder = TempDir::new().unwrap();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let mut desk = desk(&folder, heard.clone());
+        let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
+        let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
+        let mut desk = desk(&folder, Arc::clone(&heard), facts.clone(), monitor.watch());
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
@@ -48,7 +76,15 @@ impl Server {
         let session =
             move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
         tokio::spawn(net::accept(listener, stop, session));
-        Server { desk, stopper, heard, folder, address }
+        Server { desk, stopper, heard, facts, folder, address, gauges, monitor: Mutex::new(monitor) }
+    }
+
+    /// The gauges say this and nothing else, and the monitor looks at them.
+    pub(crate) fn sense(&self, readings: &[(Gauge, f64)]) {
+        let reading =
+            |(gauge, value): &(Gauge, f64)| Reading { gauge: gauge.clone(), source: "told", value: Some(*value) };
+        *self.gauges.0.lock().unwrap() = readings.iter().map(reading).collect();
+        self.monitor.lock().unwrap().look(Timestamp(0));
     }
 
     /// Connects and takes the first line.
@@ -134,31 +170,58 @@ impl Client {
     }
 }
 
-fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>) -> Desk {
+fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, load: load::Watch) -> Desk {
     let disk: Arc<dyn Disk> = Arc::new(Folder::open(folder.path()).unwrap());
     let config = spool::Config { segment_bytes: 4 << 20, spare_segments: 0, ..spool::Config::default() };
-    let gate = Gate::new(GateLimits { sessions_max: 4, sessions_per_client_max: 2 });
     Desk {
         spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
         directory: directory(),
-        journal: Arc::new(NoJournal),
+        journal: facts,
         troubles: Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned())),
-        gate,
+        load,
+        gate: Gate::new(GATE_LIMITS),
+        refusals: Refusals::default(),
+        reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
         memory: BodyMemory::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,
-        disk_is_short: AtomicBool::new(false),
         postmaster: "postmaster@example.org".parse().unwrap(),
+        routed: Arc::new(|domain| domain == "backup"),
         hostname: "mx.example.org".into(),
     }
 }
 
-struct NoJournal;
+/// A journal that can be read.
+#[derive(Default)]
+pub(crate) struct Facts(Mutex<Vec<Fact>>);
 
-impl Journal for NoJournal {
-    fn write(&self, _fact: Fact) {}
+impl Facts {
+    /// What clients were refused, by stage and code.
+    pub(crate) fn refused(&self) -> Vec<(&'static str, u16)> {
+        let refused = |fact: &Fact| match fact {
+            Fact::Refused { stage, reply, .. } => Some((*stage, reply.code)),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(refused).collect()
+    }
+}
+
+impl Journal for Facts {
+    fn write(&self, fact: Fact) {
+        self.0.lock().unwrap().push(fact);
+    }
+}
+
+/// Gauges that tests set.
+#[derive(Clone, Default)]
+struct Gauges(Arc<Mutex<Vec<Reading>>>);
+
+impl Sources for Gauges {
+    fn read(&mut self) -> Vec<Reading> {
+        self.0.lock().unwrap().clone()
+    }
 }
 
 /// Bob and Carol live at example.org; down.example cannot be asked.

@@ -1,0 +1,90 @@
+//! What admission costs a session: reading what the load allows, entering the gate and leaving it, counting a message.
+//! All with limits set, and with the tables of clients as full as they may be. Run it with `--release`; a session may
+//! cost a microsecond.
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use load::{Limits, Machine, Monitor, Watch};
+use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate};
+
+const ROUNDS: u32 = 1_000_000;
+
+fn main() -> std::io::Result<()> {
+    let limits = Limits { refuse_above: Some(1e9), memory_min: Some(1), ..Limits::default() };
+    let monitor = Monitor::new(Machine::open(["."]), limits, |_, _| {});
+    let watch = monitor.watch();
+    // A thousand times as often as a server does, so that what the samples cost would be seen.
+    let _running = monitor.start(Duration::from_millis(1))?;
+    let gate = crowded_gate();
+
+    let cost = |what: &str, mut work: Box<dyn FnMut(u32) + '_>| {
+        let start = Instant::now();
+        (0..ROUNDS).for_each(&mut work);
+        println!("{what:<48} {:>7.1} ns", start.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
+    };
+    cost("reading the load", Box::new(|_| _ = black_box(watch.measures())));
+    cost("the whole, one client", Box::new(|_| session(&watch, &gate, client(1))));
+    cost("the whole, a million clients", Box::new(|number| session(&watch, &gate, client(number))));
+    in_company(&watch, &gate, || {
+        cost(
+            "the whole, while another thread does the same",
+            Box::new(|number| session(&watch, &gate, client(number))),
+        );
+    });
+    Ok(())
+}
+
+/// All that load and limits cost one session that brings one message.
+fn session(watch: &Watch, gate: &Arc<Gate>, client: IpAddr) {
+    let open = watch.measures().intake == load::Intake::Open;
+    let pass = gate.enter(client, false, Instant::now());
+    let room = watch.measures().shortage.is_none();
+    let message = pass.as_ref().is_ok_and(|pass| pass.take_message(Instant::now()));
+    black_box((open, room, message));
+}
+
+fn client(number: u32) -> IpAddr {
+    Ipv4Addr::from_bits(number).into()
+}
+
+/// A gate with all limits, ten thousand sessions, and as many clients in its table as it may have.
+fn crowded_gate() -> Arc<Gate> {
+    let rate = Some(Rate { count: 1_000_000_000, per: Duration::from_secs(60) });
+    let gate = Gate::new(GateLimits {
+        sessions_max: usize::MAX,
+        sessions_per_client_max: usize::MAX,
+        connections_per_client: rate,
+        messages_per_client: rate,
+        rated_clients_max: RATED_CLIENTS_MAX,
+    });
+    let enter = |number| gate.enter(client(u32::MAX - number), false, Instant::now());
+    (0..10_000).filter_map(|number| enter(number).ok()).for_each(std::mem::forget);
+    (0..RATED_CLIENTS_MAX as u32).for_each(|number| drop(enter(number)));
+    gate
+}
+
+/// Does the work while another thread passes through the same gate without a pause.
+fn in_company(watch: &Watch, gate: &Arc<Gate>, work: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    let (tell, begun) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = tell;
+            (0..u32::MAX).take_while(|_| !over.load(Relaxed)).for_each(|number| {
+                session(watch, gate, client(u32::MAX / 2 + number % ROUNDS));
+                if number == 0 {
+                    // Whoever waits for this waits until it is said.
+                    let _ = begun.send(());
+                }
+            });
+        });
+        let _ = begun.recv();
+        work();
+        over.store(true, Relaxed);
+    });
+}

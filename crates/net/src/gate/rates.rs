@@ -1,0 +1,190 @@
+//! How often clients come, and how much mail they bring: a bucket of tokens for each client and each of the two, of
+//! which a moment in time is all that is kept (the generic cell rate algorithm).
+//!
+//! A client that was quiet for a whole span has a full bucket, which is what is assumed of a stranger; so what is not
+//! touched for that long is forgotten without a loss. It is forgotten by generations: when the young one is a span old,
+//! or as large as it may be, it becomes the old one, and the old one is dropped. Whoever makes the table overflow makes
+//! it forget those who were not seen for the longest time; no table of clients grows beyond its bound.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// So many in a span of time. Whoever was quiet may have all of them at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many; with 0 there are none.
+    pub count: u32,
+    /// In which time.
+    pub per: Duration,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counted {
+    Connection,
+    Message,
+}
+
+/// The buckets of all clients.
+#[derive(Debug)]
+pub(super) struct Rates {
+    connections: Option<Rate>,
+    messages: Option<Rate>,
+    /// Clients in one generation.
+    clients_max: usize,
+    /// After this time without a visit, every bucket is full again.
+    span: Duration,
+    born_at: Option<Instant>,
+    young: HashMap<IpAddr, Buckets>,
+    old: HashMap<IpAddr, Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    connections: Bucket,
+    messages: Bucket,
+}
+
+/// When the bucket is full again; it is full when that is past or was never set.
+#[derive(Debug, Default)]
+struct Bucket {
+    full_at: Option<Instant>,
+}
+
+impl Rates {
+    /// Nobody has come yet; at most `clients_max` are remembered.
+    pub(super) fn new(connections: Option<Rate>, messages: Option<Rate>, clients_max: usize) -> Rates {
+        let spans = [connections, messages].into_iter().flatten().map(|rate| rate.per);
+        Rates {
+            connections,
+            messages,
+            clients_max: (clients_max / 2).max(1),
+            span: spans.max().unwrap_or_default(),
+            born_at: None,
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
+    /// Whether this client may have one more now; if so, it has had it.
+    pub(super) fn take(&mut self, client: IpAddr, counted: Counted, now: Instant) -> bool {
+        let rate = match counted {
+            Counted::Connection => self.connections,
+            Counted::Message => self.messages,
+        };
+        let Some(rate) = rate else { return true };
+        let buckets = self.buckets(client, now);
+        let bucket = match counted {
+            Counted::Connection => &mut buckets.connections,
+            Counted::Message => &mut buckets.messages,
+        };
+        bucket.take(rate, now)
+    }
+
+    fn buckets(&mut self, client: IpAddr, now: Instant) -> &mut Buckets {
+        let is_aged = self.born_at.is_none_or(|born_at| now.saturating_duration_since(born_at) >= self.span);
+        let is_full = self.young.len() >= self.clients_max && !self.young.contains_key(&client);
+        if is_aged || is_full {
+            self.old = std::mem::take(&mut self.young);
+            self.born_at = Some(now);
+        }
+        self.young.entry(client).or_insert_with(|| self.old.remove(&client).unwrap_or_default())
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        let refill_time = rate.per / rate.count.max(1);
+        let full_at = self.full_at.map_or(now, |full_at| full_at.max(now)) + refill_time;
+        let has_one = rate.count > 0 && full_at.duration_since(now) <= rate.per;
+        if has_one {
+            self.full_at = Some(full_at);
+        }
+        has_one
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Duration = Duration::from_secs(60);
+
+    fn client(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
+    }
+
+    fn rates(count: u32, clients_max: usize) -> Rates {
+        Rates::new(Some(Rate { count, per: SPAN }), None, clients_max)
+    }
+
+    fn come(rates: &mut Rates, number: u32, now: Instant) -> bool {
+        rates.take(client(number), Counted::Connection, now)
+    }
+
+    #[test]
+    fn a_client_has_its_count_at_once_and_then_one_by_one() {
+        let (mut rates, start) = (rates(3, 100), Instant::now());
+        assert_eq!([0, 0, 0, 0].map(|_| come(&mut rates, 1, start)), [true, true, true, false]);
+        assert!(come(&mut rates, 2, start), "another client has its own");
+        assert!(!come(&mut rates, 1, start + SPAN / 3 - Duration::from_millis(1)));
+        assert!(come(&mut rates, 1, start + SPAN / 3));
+        assert!(!come(&mut rates, 1, start + SPAN / 3));
+    }
+
+    #[test]
+    fn who_was_quiet_for_a_span_has_all_again_and_no_more() {
+        let (mut rates, start) = (rates(3, 100), Instant::now());
+        (0..3).for_each(|_| assert!(come(&mut rates, 1, start)));
+        let later = start + SPAN * 10;
+        assert_eq!([0, 0, 0, 0].map(|_| come(&mut rates, 1, later)), [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_generation_that_passes_forgets_nobody_too_early() {
+        let (mut rates, start) = (rates(2, 100), Instant::now());
+        assert!(come(&mut rates, 9, start));
+        let late = start + SPAN - Duration::from_secs(1);
+        assert!(come(&mut rates, 1, late) && come(&mut rates, 1, late));
+        assert!(come(&mut rates, 9, start + SPAN), "a new generation begins");
+        assert!(!come(&mut rates, 1, start + SPAN + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn messages_and_connections_are_counted_apart() {
+        let rate = |count| Some(Rate { count, per: SPAN });
+        let (mut rates, now) = (Rates::new(rate(1), rate(2), 100), Instant::now());
+        assert!(come(&mut rates, 1, now) && !come(&mut rates, 1, now));
+        let mut bring = || rates.take(client(1), Counted::Message, now);
+        assert!(bring() && bring() && !bring());
+    }
+
+    #[test]
+    fn the_table_never_grows_beyond_its_bound_and_keeps_those_who_come_often() {
+        let (mut rates, now) = (rates(50, 100), Instant::now());
+        let mut allowed = 0;
+        for number in 1000..2000 {
+            assert!(come(&mut rates, number, now));
+            allowed += u32::from(come(&mut rates, 1, now));
+            assert!(rates.young.len() + rates.old.len() <= 100);
+        }
+        assert_eq!(allowed, 50);
+    }
+
+    #[test]
+    fn strangers_of_old_are_dropped() {
+        let (mut rates, start) = (rates(1, 1000), Instant::now());
+        (0..100).for_each(|number| assert!(come(&mut rates, number, start)));
+        assert!(come(&mut rates, 200, start + SPAN));
+        assert!(come(&mut rates, 200, start + SPAN * 2));
+        assert_eq!(rates.young.len() + rates.old.len(), 1);
+    }
+
+    #[test]
+    fn without_a_rate_nobody_is_remembered_and_with_none_nobody_comes() {
+        let mut open = Rates::new(None, None, 100);
+        assert!(come(&mut open, 1, Instant::now()) && open.young.is_empty());
+        assert!(!come(&mut rates(0, 100), 1, Instant::now()));
+    }
+}
