@@ -1,1 +1,204 @@
 //! Where mail goes: from a recipient's domain to the transport, the next hop and the set of its hosts.
+//!
+//! A [`Router`] is asked for a destination and answers with one of four things: it is ours, these hosts take it, not
+//! now, never. It asks the DNS and nothing else, opens no connection to a mail server, and keeps nothing but answers.
+//! What the DNS cannot say puts mail off; only what it denies for certain fails. Equal hosts come in no particular
+//! order: to shuffle them is the caller's.
+//!
+//! | destination            | way                                                                                   |
+//! |------------------------|---------------------------------------------------------------------------------------|
+//! | `host:24!example.org`  | the machine that stores the mailbox, by its addresses                                 |
+//! | a domain of ours       | [`Answer::Local`]                                                                     |
+//! | one that a rule takes  | the rule's next hop, or the MX of the domain by the rule's transport                  |
+//! | `[192.0.2.1]`          | this address (RFC 5321 section 4.1.3)                                                 |
+//! | anything else          | its MX hosts, or where it has none its own addresses (RFC 5321 section 5.1)           |
+
+mod config;
+mod destination;
+mod dns;
+mod exchange;
+mod hop;
+mod identity;
+mod records;
+mod replies;
+mod rule;
+mod way;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mail::Reply;
+
+pub use config::{Config, Dns, Families, Reach};
+pub use hop::{FixedHop, FixedHopError};
+pub use rule::{Pattern, PatternError, Rule};
+
+use dns::Resolver;
+use exchange::{Finding, Leg};
+use identity::Names;
+use replies::Obstacle;
+use way::Way;
+
+/// Knows the way. Shared by all who ask; it is to be used on one tokio runtime, on which its questions run.
+pub struct Router {
+    config: Config,
+    dns: Resolver,
+    names: Names,
+}
+
+/// The name servers of the system are not to be had.
+#[derive(Debug, thiserror::Error)]
+#[error("the name servers of the system cannot be read: {0}")]
+pub struct NoServers(String);
+
+/// What is known of a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where its mail goes.
+    pub answer: Answer,
+    /// How long this may be relied on; ask again then.
+    pub valid_for: Duration,
+}
+
+/// Where the mail of a destination goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Into mailboxes here.
+    Local {
+        /// The name of the transport.
+        transport: Box<str>,
+    },
+    /// To one of these hosts.
+    Hosts(Hosts),
+    /// Nobody can say now: 4xx.
+    Defer(Reply),
+    /// Nowhere, for certain: 5xx.
+    Fail(Reply),
+}
+
+/// Who takes the mail of a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The name of the transport.
+    pub transport: Box<str>,
+    /// Who they are: the transport and the sorted names of all hosts of the set with their ports, in 200 bytes at
+    /// most. Domains with the same hosts are one next hop, whatever order each of them prefers.
+    pub next_hop: Box<str>,
+    /// Those that have addresses, the best first; those of one tier are equal, in no particular order. Never empty,
+    /// and no tier is.
+    pub tiers: Vec<Vec<Host>>,
+}
+
+/// A host that takes mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its name in the DNS, in A-labels; the address where it has none; the path of a socket.
+    pub name: Box<str>,
+    /// Where it listens. Never empty.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// Where a host listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// The path of a socket on this machine.
+    Unix(PathBuf),
+}
+
+impl Router {
+    /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
+    pub fn new(config: Config) -> Result<Self, NoServers> {
+        let dns = Resolver::new(&config.dns)?;
+        Ok(Router { config: config.into_ascii(), dns, names: Names::default() })
+    }
+
+    /// Where the mail of `destination` goes: a domain, an address literal in brackets, or `host!domain` where another
+    /// machine stores the mailbox.
+    ///
+    /// Two questions follow on one another at the most; each takes no longer than [`Dns::patience`], once it is its
+    /// turn.
+    pub async fn route(&self, destination: &str) -> Route {
+        let way = self.config.way(destination);
+        let (finding, fixed) = match &way {
+            Way::Local { transport } => return self.local(transport),
+            Way::Hop { hop, transport } => (self.by_hop(hop, transport).await, Some(hop)),
+            Way::Exchangers { domain, transport } => {
+                (self.by_exchangers(domain, &self.leg(transport, None)).await, None)
+            }
+            Way::Literal { address, transport } => (self.by_literal(*address, transport), None),
+            Way::Nowhere(obstacle) => (self.settled(Err(obstacle.clone())), None),
+        };
+        let answer = match (finding.result, fixed) {
+            (Ok(hosts), _) => Answer::Hosts(hosts),
+            // What an operator named wrongly he can put right: nobody's mail fails for it.
+            (Err(obstacle), Some(hop)) => Answer::Defer(obstacle.deferral(&hop.to_string())),
+            (Err(obstacle), None) if obstacle.is_permanent() => Answer::Fail(obstacle.failure(destination)),
+            (Err(obstacle), None) => Answer::Defer(obstacle.deferral(destination)),
+        };
+        Route { answer, valid_for: finding.until.saturating_duration_since(Instant::now()) }
+    }
+
+    fn local(&self, transport: &str) -> Route {
+        Route { answer: Answer::Local { transport: transport.into() }, valid_for: self.config.dns.ttl_max }
+    }
+
+    /// A next hop that is named. Mail may come back from the mail hosts of a domain, which its zone names, but a host
+    /// is taken at the operator's word: what listens there at another port, or behind the same address, is his.
+    async fn by_hop(&self, hop: &FixedHop, transport: &str) -> Finding {
+        match hop {
+            FixedHop::Host { name, port } => {
+                let leg = Leg { may_loop: false, ..self.leg(transport, *port) };
+                self.by_name(name, &leg, self.ttl_end()).await
+            }
+            FixedHop::Address { address, port } => {
+                let port = port.unwrap_or(self.config.reach(transport).port);
+                self.settled(Ok(self.by_address(SocketAddr::new(*address, port), transport)))
+            }
+            FixedHop::Exchangers(domain) => self.by_exchangers(domain, &self.leg(transport, None)).await,
+            FixedHop::Unix(path) => self.settled(Ok(self.by_socket(path, transport))),
+        }
+    }
+
+    /// An address literal is somebody else's word: it may be our own address, or one that we cannot reach.
+    fn by_literal(&self, address: IpAddr, transport: &str) -> Finding {
+        let reach = self.config.reach(transport);
+        self.settled(match address {
+            own if self.is_own_address(own) => Err(Obstacle::Loop),
+            other if !reach.families.contain(other) => Err(Obstacle::Family(other)),
+            other => Ok(self.by_address(SocketAddr::new(other, reach.port), transport)),
+        })
+    }
+
+    fn by_address(&self, address: SocketAddr, transport: &str) -> Hosts {
+        let next_hop = self.names.next_hop(transport, vec![address.to_string()]);
+        one_host(transport, next_hop, address.ip().to_string(), Endpoint::Tcp(address))
+    }
+
+    fn by_socket(&self, path: &Path, transport: &str) -> Hosts {
+        let name = path.display().to_string();
+        let next_hop = self.names.next_hop(transport, vec![format!("unix:{name}")]);
+        one_host(transport, next_hop, name, Endpoint::Unix(path.into()))
+    }
+
+    fn leg<'a>(&self, transport: &'a str, port: Option<u16>) -> Leg<'a> {
+        let reach = self.config.reach(transport);
+        Leg { transport, reach: Reach { port: port.unwrap_or(reach.port), ..reach }, may_loop: true }
+    }
+
+    /// What the configuration says holds as long as anything does.
+    fn settled(&self, result: Result<Hosts, Obstacle>) -> Finding {
+        Finding { result, until: self.ttl_end() }
+    }
+
+    fn ttl_end(&self) -> Instant {
+        Instant::now() + self.config.dns.ttl_max
+    }
+}
+
+fn one_host(transport: &str, next_hop: Box<str>, name: String, endpoint: Endpoint) -> Hosts {
+    let host = Host { name: name.into(), endpoints: vec![endpoint] };
+    Hosts { transport: transport.into(), next_hop, tiers: vec![vec![host]] }
+}

@@ -1,0 +1,150 @@
+//! What a router goes by. Parsed before it comes here; every limit has a default.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::Rule;
+use crate::destination::to_ascii;
+
+/// What a [`Router`](crate::Router) goes by.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our own name: an MX host of this name is ourselves.
+    pub hostname: Box<str>,
+    /// Our own addresses: an MX host with one of them is ourselves.
+    pub own_addresses: Vec<IpAddr>,
+    /// How the DNS is asked.
+    pub dns: Dns,
+    /// Domains of ours, and the transport of each.
+    pub domains: HashMap<Box<str>, Box<str>>,
+    /// Other ways than the MX; the first that fits counts.
+    pub rules: Vec<Rule>,
+    /// The transport of what no rule takes.
+    pub transport: Box<str>,
+    /// The transport to the machine that stores a mailbox.
+    pub mail_host_transport: Box<str>,
+    /// What each transport reaches, by its name; one that is left out has the default.
+    pub reaches: HashMap<Box<str>, Reach>,
+}
+
+impl Config {
+    /// Everything by MX over the transport `smtp`, for the host of this name.
+    pub fn new(hostname: &str) -> Self {
+        Config {
+            hostname: hostname.into(),
+            own_addresses: Vec::new(),
+            dns: Dns::default(),
+            domains: HashMap::new(),
+            rules: Vec::new(),
+            transport: "smtp".into(),
+            mail_host_transport: "smtp".into(),
+            reaches: HashMap::new(),
+        }
+    }
+
+    /// The same with all names as the DNS has them, so that they can be compared. A name of ours that the DNS cannot
+    /// hold stays as it is.
+    pub(crate) fn into_ascii(mut self) -> Self {
+        let ascii = |name: Box<str>| to_ascii(&name).unwrap_or(name);
+        self.hostname = ascii(self.hostname);
+        self.domains = self.domains.into_iter().map(|(name, transport)| (ascii(name), transport)).collect();
+        self
+    }
+
+    /// What a transport reaches.
+    pub(crate) fn reach(&self, transport: &str) -> Reach {
+        self.reaches.get(transport).copied().unwrap_or_default()
+    }
+}
+
+/// What a transport reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The port where no next hop names one.
+    pub port: u16,
+    /// The families of addresses it can connect to.
+    pub families: Families,
+    /// How many addresses of one next hop are tried at most.
+    pub addresses_max: usize,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Reach { port: 25, families: Families::Both, addresses_max: 8 }
+    }
+}
+
+/// Families of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Families {
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+    /// Both; of a host that has both they take turns, IPv6 first.
+    #[default]
+    Both,
+}
+
+impl Families {
+    /// Whether an address is of these.
+    pub(crate) fn contain(self, address: IpAddr) -> bool {
+        match self {
+            Families::V4 => address.is_ipv4(),
+            Families::V6 => address.is_ipv6(),
+            Families::Both => true,
+        }
+    }
+}
+
+/// How the DNS is asked.
+#[derive(Clone, Debug)]
+pub struct Dns {
+    /// The name servers; none: those of `/etc/resolv.conf`.
+    pub servers: Vec<SocketAddr>,
+    /// How long one try waits for an answer.
+    pub timeout: Duration,
+    /// How often a question is sent before it counts as failed.
+    pub attempts: usize,
+    /// Answers that are kept.
+    pub cache_entries: u64,
+    /// Records that say less are kept this long.
+    pub ttl_min: Duration,
+    /// Records that say more are kept this long.
+    pub ttl_max: Duration,
+    /// A denial is kept this long at most (RFC 2308 section 5).
+    pub negative_ttl_max: Duration,
+    /// A failure is remembered this long (RFC 2308 section 7 allows five minutes).
+    pub failure_ttl: Duration,
+    /// Questions under way at once; more wait their turn.
+    pub questions_max: usize,
+}
+
+impl Dns {
+    /// How long one question may take with all its tries, and with the aliases that it leads through. The wait for its
+    /// turn is not in it.
+    pub fn patience(&self) -> Duration {
+        let tries = u32::try_from(self.attempts.max(1)).unwrap_or(u32::MAX);
+        self.timeout.saturating_mul(tries).saturating_mul(ALIAS_PATIENCE)
+    }
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Dns {
+            servers: Vec::new(),
+            timeout: Duration::from_secs(5),
+            attempts: 2,
+            cache_entries: 100_000,
+            ttl_min: Duration::from_secs(5),
+            ttl_max: Duration::from_secs(3600),
+            negative_ttl_max: Duration::from_secs(300),
+            failure_ttl: Duration::from_secs(30),
+            questions_max: 256,
+        }
+    }
+}
+
+/// An alias that leads to another zone doubles the questions; further ones are as quick as they can be.
+const ALIAS_PATIENCE: u32 = 2;

@@ -1,0 +1,65 @@
+//! The names of destinations, and names as the DNS has them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hickory_resolver::proto::rr::Name;
+
+/// What a destination names.
+pub(crate) enum Destination<'a> {
+    /// A machine that stores mailboxes, as the directory names it.
+    MailHost(&'a str),
+    /// An address literal.
+    Literal(IpAddr),
+    /// A domain, in lower case and A-labels.
+    Domain(Box<str>),
+    /// Nothing that mail could go to.
+    Nonsense,
+}
+
+impl<'a> Destination<'a> {
+    pub(crate) fn parse(text: &'a str) -> Self {
+        if let Some((host, _)) = text.rsplit_once('!') {
+            return Destination::MailHost(host);
+        }
+        match (text.starts_with('['), literal(text), to_ascii(text)) {
+            (true, Some(address), _) => Destination::Literal(address),
+            (false, _, Some(domain)) => Destination::Domain(domain),
+            _ => Destination::Nonsense,
+        }
+    }
+}
+
+/// The address in `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 section 4.1.3) or, as people write it, `[2001:db8::1]`.
+pub(crate) fn literal(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    let address = match inner.get(..5) {
+        Some(tag) if tag.eq_ignore_ascii_case("IPv6:") => &inner[5..],
+        _ => inner,
+    };
+    let v6 = || address.parse::<Ipv6Addr>().ok().map(IpAddr::from);
+    address.parse::<Ipv4Addr>().ok().map(IpAddr::from).or_else(v6)
+}
+
+/// A domain as the DNS is asked for it: lower case, A-labels (RFC 5890), no dot at its end. None: no host can have it.
+pub(crate) fn to_ascii(domain: &str) -> Option<Box<str>> {
+    let domain = domain.strip_suffix('.').unwrap_or(domain);
+    let labels: Option<Vec<String>> = domain.split('.').map(label_to_ascii).collect();
+    let ascii = labels?.join(".");
+    (ascii.len() <= NAME_OCTETS_MAX).then(|| ascii.into())
+}
+
+/// Only what is not ASCII is converted: the rules for that refuse the underscores that real hosts have.
+fn label_to_ascii(label: &str) -> Option<String> {
+    let ascii = match label.is_ascii() {
+        true => label.to_ascii_lowercase(),
+        false => Name::from_utf8(label).ok()?.to_ascii().to_ascii_lowercase(),
+    };
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let fine = !ascii.is_empty() && ascii.len() <= LABEL_OCTETS_MAX && ascii.bytes().all(allowed);
+    fine.then_some(ascii)
+}
+
+/// RFC 1035 section 2.3.4: 255 on the wire, where each label has its length before it and the root one of its own.
+const NAME_OCTETS_MAX: usize = 253;
+/// RFC 1035 section 2.3.4.
+const LABEL_OCTETS_MAX: usize = 63;

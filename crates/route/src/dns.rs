@@ -1,0 +1,244 @@
+//! Asks the DNS: bounded in time, in questions at once, and in what it keeps.
+//!
+//! Of each name and kind one question is under way at the most; all who want to know wait for it together, and if the
+//! one that sent it goes away another sends it again. Answers are kept as long as their records say, within limits;
+//! failures for a moment, so that a thousand recipients do not wait for the same dead server one after another.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, DnsHandle, NetError, RetryDnsHandle};
+use hickory_resolver::proto::op::{DnsRequestOptions, Query};
+use hickory_resolver::proto::rr::Name;
+use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+use moka::Expiry;
+use moka::sync::Cache;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::NoServers;
+use crate::config::{Dns, Families};
+use crate::records::{ALIASES_MAX, Kind, Reading, Said, read, read_denial};
+
+/// The name servers, and what they said.
+pub(crate) struct Resolver {
+    servers: RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>,
+    config: Dns,
+    cache: Cache<Question, Known>,
+    under_way: Mutex<HashMap<Question, Arrival>>,
+    turns: Semaphore,
+}
+
+/// What the DNS says, and until when that holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) said: Said,
+    pub(crate) until: Instant,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    /// In lower case and A-labels, so that it is one for all who ask.
+    name: Box<str>,
+    kind: Kind,
+}
+
+/// An answer on its way, and how many wait for it.
+#[derive(Default)]
+struct Arrival {
+    answer: Arc<OnceCell<Known>>,
+    waiting: usize,
+}
+
+impl Resolver {
+    pub(crate) fn new(config: &Dns) -> Result<Self, NoServers> {
+        let servers = name_servers(&config.servers)?;
+        let context = PoolContext::new(options(config), no_tls()?);
+        let pool = NameServerPool::from_config(servers, Arc::new(context), TokioRuntimeProvider::default());
+        let cache = Cache::builder().max_capacity(config.cache_entries).expire_after(UntilThen).build();
+        Ok(Resolver {
+            servers: RetryDnsHandle::new(pool, config.attempts.saturating_sub(1)),
+            config: config.clone(),
+            cache,
+            under_way: Mutex::default(),
+            turns: Semaphore::new(config.questions_max.clamp(1, Semaphore::MAX_PERMITS)),
+        })
+    }
+
+    /// What the DNS says of a name, which is in lower case and A-labels.
+    pub(crate) async fn ask(&self, name: &str, kind: Kind) -> Known {
+        let question = Question { name: name.into(), kind };
+        if let Some(known) = self.cache.get(&question) {
+            return known;
+        }
+        let place = Place::take(self, &question);
+        place.answer.get_or_init(|| self.find_out(&question)).await.clone()
+    }
+
+    /// The addresses of a host. Where it has some, it does not matter that those of the other family are unknown.
+    pub(crate) async fn addresses(&self, name: &str, families: Families) -> Known {
+        let (v4, v6) = match families {
+            Families::V4 => return self.ask(name, Kind::A).await,
+            Families::V6 => return self.ask(name, Kind::Aaaa).await,
+            Families::Both => tokio::join!(self.ask(name, Kind::A), self.ask(name, Kind::Aaaa)),
+        };
+        let until = v4.until.min(v6.until);
+        let said = match (v4.said, v6.said) {
+            (Said::Addresses(v4), Said::Addresses(v6)) => Said::Addresses(take_turns(&v6, &v4)),
+            (Said::Addresses(some), _) | (_, Said::Addresses(some)) => Said::Addresses(some),
+            (Said::Unanswered(why), _) | (_, Said::Unanswered(why)) => Said::Unanswered(why),
+            (said, _) => said,
+        };
+        Known { said, until }
+    }
+
+    async fn find_out(&self, question: &Question) -> Known {
+        let _turn = self.turns.acquire().await;
+        let asking = tokio::time::timeout(self.config.patience(), self.follow(question));
+        let (said, ttl) = asking.await.unwrap_or_else(|_| (unanswered("it takes too long"), None));
+        let known = Known { until: Instant::now() + self.lifetime(&said, ttl), said };
+        self.cache.insert(question.clone(), known.clone());
+        known
+    }
+
+    /// Asks, and asks again for the name that an alias stands for (RFC 5321 section 5.1).
+    async fn follow(&self, question: &Question) -> (Said, Option<u32>) {
+        // The dot keeps search lists away from it.
+        let Ok(mut name) = Name::from_ascii(format!("{}.", question.name)) else { return (Said::NoSuchName, None) };
+        let mut least = None;
+        for _ in 0..=ALIASES_MAX {
+            let (said, ttl) = match self.send(&name, question.kind).await {
+                Reading::Final(said, ttl) => (Some(said), ttl),
+                Reading::Alias(target, ttl) => {
+                    name = target;
+                    (None, ttl)
+                }
+            };
+            least = ttl.into_iter().chain(least).min();
+            if let Some(said) = said {
+                return (said, least);
+            }
+        }
+        (unanswered("its aliases lead in a circle"), None)
+    }
+
+    async fn send(&self, name: &Name, kind: Kind) -> Reading {
+        let query = Query::query(name.clone(), kind.record_type());
+        match self.servers.lookup(query, DnsRequestOptions::default()).next().await {
+            Some(Ok(answer)) => read(&answer, name, kind),
+            Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => read_denial(&denial),
+            Some(Err(error)) => Reading::Final(unanswered(&reason(&error)), None),
+            None => Reading::Final(unanswered("no name server answers"), None),
+        }
+    }
+
+    /// How long to keep what was said, within the limits.
+    fn lifetime(&self, said: &Said, ttl: Option<u32>) -> Duration {
+        let Dns { ttl_min, ttl_max, negative_ttl_max, failure_ttl, .. } = self.config;
+        let ttl = |most: Duration| ttl.map_or(most, |ttl| Duration::from_secs(ttl.into())).max(ttl_min).min(most);
+        match said {
+            Said::Exchangers(_) | Said::NullMx | Said::Addresses(_) => ttl(ttl_max),
+            Said::Nothing | Said::NoSuchName => ttl(negative_ttl_max),
+            Said::Unanswered(_) => failure_ttl,
+        }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Question, Arrival>> {
+        // Whoever panicked held it for one step that is whole.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place among those who wait for one answer. The last to leave clears the table.
+struct Place<'a> {
+    resolver: &'a Resolver,
+    question: &'a Question,
+    answer: Arc<OnceCell<Known>>,
+}
+
+impl<'a> Place<'a> {
+    fn take(resolver: &'a Resolver, question: &'a Question) -> Self {
+        let mut under_way = resolver.under_way();
+        let arrival = under_way.entry(question.clone()).or_default();
+        arrival.waiting += 1;
+        Place { resolver, question, answer: arrival.answer.clone() }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.resolver.under_way();
+        let Some(arrival) = under_way.get_mut(self.question) else { return };
+        arrival.waiting -= 1;
+        if arrival.waiting == 0 {
+            under_way.remove(self.question);
+        }
+    }
+}
+
+/// Lets the cache forget what does not hold any more.
+struct UntilThen;
+
+impl Expiry<Question, Known> for UntilThen {
+    fn expire_after_create(&self, _: &Question, known: &Known, now: Instant) -> Option<Duration> {
+        Some(known.until.saturating_duration_since(now))
+    }
+
+    fn expire_after_update(&self, _: &Question, known: &Known, now: Instant, _: Option<Duration>) -> Option<Duration> {
+        Some(known.until.saturating_duration_since(now))
+    }
+}
+
+fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoServers> {
+    if addresses.is_empty() {
+        let (system, _) = read_system_conf().map_err(|error| NoServers(error.to_string()))?;
+        return Ok(system.name_servers);
+    }
+    let at = |address: &SocketAddr| {
+        let connection = |mut connection: ConnectionConfig| {
+            connection.port = address.port();
+            connection
+        };
+        let connections = vec![connection(ConnectionConfig::udp()), connection(ConnectionConfig::tcp())];
+        NameServerConfig::new(address.ip(), true, connections)
+    };
+    Ok(addresses.iter().map(at).collect())
+}
+
+fn options(config: &Dns) -> ResolverOpts {
+    let mut options = ResolverOpts::default();
+    options.timeout = config.timeout;
+    // A connection takes as many questions as there are; it is we who bound them.
+    options.max_active_requests = config.questions_max.max(1);
+    options
+}
+
+/// Nothing that we send is worth hiding from the name server next door.
+fn no_tls() -> Result<TlsConfig, NoServers> {
+    TlsConfig::new().map_err(|error| NoServers(error.to_string()))
+}
+
+/// The addresses of both families in turn, so that a family that leads nowhere does not use up all tries.
+fn take_turns(first: &[IpAddr], second: &[IpAddr]) -> Arc<[IpAddr]> {
+    let longest = first.len().max(second.len());
+    (0..longest).flat_map(|place| first.get(place).into_iter().chain(second.get(place))).copied().collect()
+}
+
+fn unanswered(why: &str) -> Said {
+    Said::Unanswered(why.into())
+}
+
+/// Why there is no answer, in words that a sender can be told.
+fn reason(error: &NetError) -> String {
+    match error {
+        NetError::Timeout => "no name server answers in time".into(),
+        NetError::NoConnections | NetError::Io(_) => "no name server can be reached".into(),
+        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answers '{code}'"),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,156 @@
+//! From what the DNS says to a set of hosts: mail hosts in tiers, without ourselves, and with addresses.
+//!
+//! The set is made in steps; each narrows what the one before it left.
+//! 1. The MX hosts of the domain, best first; where it has none the domain itself (RFC 5321 section 5.1).
+//! 2. The addresses of the best [`HOSTS_ASKED_MAX`] of them, asked for all at once.
+//! 3. Where one of them is this host, by name or by address, only those that are better than it (the same section).
+//! 4. The next hop gets its name: from all hosts that are left, also those whose addresses are unknown at the moment,
+//!    so that it does not change with them.
+//! 5. Hosts without addresses are left out, and so are addresses behind the first few.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use crate::config::Reach;
+use crate::dns::Known;
+use crate::records::{Exchanger, Kind, Said};
+use crate::replies::Obstacle;
+use crate::{Endpoint, Host, Hosts, Router};
+
+/// A way, or why there is none, and until when that holds.
+pub(crate) struct Finding {
+    pub(crate) result: Result<Hosts, Obstacle>,
+    pub(crate) until: Instant,
+}
+
+/// How hosts are reached.
+pub(crate) struct Leg<'a> {
+    pub(crate) transport: &'a str,
+    pub(crate) reach: Reach,
+    /// Whether mail may come back from there: it may where a stranger's zone names the hosts.
+    pub(crate) may_loop: bool,
+}
+
+/// A host of the set.
+struct Candidate<'a> {
+    exchanger: &'a Exchanger,
+    /// What the DNS says of its addresses; None where it was not asked.
+    said: Option<Said>,
+}
+
+impl Router {
+    /// The mail hosts of a domain.
+    pub(crate) async fn by_exchangers(&self, domain: &str, leg: &Leg<'_>) -> Finding {
+        let Known { said, until } = self.dns.ask(domain, Kind::Mx).await;
+        let obstacle = match said {
+            Said::Exchangers(exchangers) => return self.by_set(&exchangers, leg, until).await,
+            Said::Nothing | Said::Addresses(_) => return self.by_name(domain, leg, until).await,
+            Said::NullMx => Obstacle::NullMx,
+            Said::NoSuchName => Obstacle::NoSuchDomain,
+            Said::Unanswered(why) => Obstacle::Unanswered(why),
+        };
+        Finding { result: Err(obstacle), until }
+    }
+
+    /// One host, by its addresses.
+    pub(crate) async fn by_name(&self, name: &str, leg: &Leg<'_>, until: Instant) -> Finding {
+        let itself = [Exchanger { preference: 0, name: name.into() }];
+        let mut finding = self.by_set(&itself, leg, until).await;
+        if finding.result == Err(Obstacle::HostsWithoutAddress) {
+            finding.result = Err(Obstacle::NoAddress);
+        }
+        finding
+    }
+
+    async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
+        let mut candidates = in_order(exchangers);
+        let asked = candidates.iter().take(HOSTS_ASKED_MAX);
+        let questions = asked.map(|candidate| self.dns.addresses(&candidate.exchanger.name, leg.reach.families));
+        let answers = join_all(questions).await;
+        let until = answers.iter().map(|known| known.until).fold(until, Instant::min);
+        for (candidate, known) in candidates.iter_mut().zip(answers) {
+            candidate.said = Some(known.said);
+        }
+        let loops = leg.may_loop && self.drop_ourselves(&mut candidates);
+        let result = match tiers(&candidates, leg.reach) {
+            tiers if !tiers.is_empty() => Ok(Hosts {
+                transport: leg.transport.into(),
+                next_hop: self.names.next_hop(leg.transport, names(&candidates, leg.reach.port)),
+                tiers,
+            }),
+            _ if loops && candidates.is_empty() => Err(Obstacle::Loop),
+            _ => Err(obstacle(&candidates)),
+        };
+        Finding { result, until }
+    }
+
+    /// Drops this host and those that are no better than it. Whether there were any.
+    fn drop_ourselves(&self, candidates: &mut Vec<Candidate<'_>>) -> bool {
+        let ours = candidates.iter().filter(|candidate| self.is_this_host(candidate));
+        let Some(preference) = ours.map(|candidate| candidate.exchanger.preference).min() else { return false };
+        candidates.retain(|candidate| candidate.exchanger.preference < preference);
+        true
+    }
+
+    fn is_this_host(&self, candidate: &Candidate<'_>) -> bool {
+        candidate.exchanger.name == self.config.hostname
+            || candidate.addresses().iter().any(|&address| self.is_own_address(address))
+    }
+
+    pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
+        self.config.own_addresses.iter().any(|own| own.to_canonical() == address.to_canonical())
+    }
+}
+
+impl Candidate<'_> {
+    fn addresses(&self) -> &[IpAddr] {
+        match &self.said {
+            Some(Said::Addresses(addresses)) => addresses,
+            _ => &[],
+        }
+    }
+}
+
+/// The best first, each name once; equal ones stay as the server turned them.
+fn in_order(exchangers: &[Exchanger]) -> Vec<Candidate<'_>> {
+    let mut sorted: Vec<&Exchanger> = exchangers.iter().collect();
+    sorted.sort_by_key(|exchanger| exchanger.preference);
+    let mut seen = HashSet::new();
+    sorted.retain(|exchanger| seen.insert(&exchanger.name));
+    sorted.into_iter().map(|exchanger| Candidate { exchanger, said: None }).collect()
+}
+
+fn names(candidates: &[Candidate<'_>], port: u16) -> Vec<String> {
+    candidates.iter().map(|candidate| format!("{}:{port}", candidate.exchanger.name)).collect()
+}
+
+fn tiers(candidates: &[Candidate<'_>], reach: Reach) -> Vec<Vec<Host>> {
+    let mut left = reach.addresses_max;
+    let tier = |equals: &[Candidate<'_>]| -> Vec<Host> {
+        equals.iter().filter_map(|candidate| host(candidate, reach.port, &mut left)).collect()
+    };
+    let equal = |one: &Candidate<'_>, other: &Candidate<'_>| one.exchanger.preference == other.exchanger.preference;
+    candidates.chunk_by(equal).map(tier).filter(|tier| !tier.is_empty()).collect()
+}
+
+fn host(candidate: &Candidate<'_>, port: u16, left: &mut usize) -> Option<Host> {
+    let addresses = candidate.addresses().iter().take(*left);
+    let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
+    *left -= endpoints.len();
+    (!endpoints.is_empty()).then(|| Host { name: candidate.exchanger.name.clone(), endpoints })
+}
+
+/// Why none of these has an address. One that could not be asked for may have some.
+fn obstacle(candidates: &[Candidate<'_>]) -> Obstacle {
+    let unanswered = candidates.iter().find_map(|candidate| match &candidate.said {
+        Some(Said::Unanswered(why)) => Some(Obstacle::Unanswered(why.clone())),
+        _ => None,
+    });
+    unanswered.unwrap_or(Obstacle::HostsWithoutAddress)
+}
+
+/// Hosts of one set whose addresses are asked for.
+const HOSTS_ASKED_MAX: usize = 32;

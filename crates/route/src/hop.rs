@@ -1,0 +1,93 @@
+//! Next hops that an operator, or the directory, names instead of the MX of a domain.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::destination::{literal, to_ascii};
+
+/// A next hop by name: `host[:port]`, `[address][:port]`, `mx:domain` or `unix:/path`. No MX is asked for a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FixedHop {
+    /// A host, by its addresses in the DNS.
+    Host {
+        /// Its full name, in lower case and A-labels.
+        name: Box<str>,
+        /// Its port; None: the transport's.
+        port: Option<u16>,
+    },
+    /// An address.
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// Its port; None: the transport's.
+        port: Option<u16>,
+    },
+    /// The MX hosts of this domain, in lower case and A-labels.
+    Exchangers(Box<str>),
+    /// A socket on this machine; the path is absolute.
+    Unix(PathBuf),
+}
+
+/// Why a text names no next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FixedHopError {
+    /// Neither a name that the DNS can hold nor an address.
+    #[error("expected a host name, or an address in brackets")]
+    Host,
+    /// Not a number from 1 to 65535.
+    #[error("expected a port from 1 to 65535 behind the colon")]
+    Port,
+    /// A socket is named by its whole path.
+    #[error("expected an absolute path behind 'unix:'")]
+    Path,
+}
+
+impl FromStr for FixedHop {
+    type Err = FixedHopError;
+
+    fn from_str(text: &str) -> Result<Self, FixedHopError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = Path::new(path);
+            return path.is_absolute().then(|| FixedHop::Unix(path.into())).ok_or(FixedHopError::Path);
+        }
+        if let Some(domain) = text.strip_prefix("mx:") {
+            return to_ascii(domain).map(FixedHop::Exchangers).ok_or(FixedHopError::Host);
+        }
+        let (host, port) = split_port(text)?;
+        if host.starts_with('[') {
+            let address = literal(host).ok_or(FixedHopError::Host)?;
+            return Ok(FixedHop::Address { address, port });
+        }
+        // A bare IPv4 address would pass as a host name, which nobody means.
+        match host.parse::<Ipv4Addr>() {
+            Ok(address) => Ok(FixedHop::Address { address: address.into(), port }),
+            Err(_) => Ok(FixedHop::Host { name: to_ascii(host).ok_or(FixedHopError::Host)?, port }),
+        }
+    }
+}
+
+impl fmt::Display for FixedHop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = match self {
+            FixedHop::Host { name, port } => f.write_str(name).map(|()| port)?,
+            FixedHop::Address { address, port } => write!(f, "[{address}]").map(|()| port)?,
+            FixedHop::Exchangers(domain) => return write!(f, "mx:{domain}"),
+            FixedHop::Unix(path) => return write!(f, "unix:{}", path.display()),
+        };
+        port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// Parts `host:port`; the colons of an address are inside brackets.
+fn split_port(text: &str) -> Result<(&str, Option<u16>), FixedHopError> {
+    let behind = text.rfind(']').map_or(0, |end| end + 1);
+    let Some(colon) = text[behind..].find(':') else { return Ok((text, None)) };
+    let (host, port) = (&text[..behind + colon], &text[behind + colon + 1..]);
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    match port.parse() {
+        Ok(port) if digits && port != 0 => Ok((host, Some(port))),
+        _ => Err(FixedHopError::Port),
+    }
+}
