@@ -83,7 +83,8 @@ impl Report<'_> {
         let mut content = text.into_string().into_bytes();
         content.extend_from_slice(returned.bytes);
         content.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-        let flags = BodyFlags { dot_lines: has_dot_lines(&content), eight_bit, ends_in_crlf: true };
+        let flags =
+            BodyFlags { dot_lines: has_dot_lines(&content), eight_bit: !content.is_ascii(), ends_in_crlf: true };
         Letter { content, flags, smtputf8: international || returned.international }
     }
 }

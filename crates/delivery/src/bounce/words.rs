@@ -62,12 +62,10 @@ fn heading(kind: Kind, these: &str, is_double_bounce: bool) -> String {
             "A message without a sender, as notices of failures are, could not be delivered to {these}. It will not \
              be tried again, and nobody else is told:"
         ),
-        Kind::Failed => {
-            format!("Your message could not be delivered to {these}, and it will not be tried again:")
-        }
+        Kind::Failed => format!("Your message could not be delivered to {these}, and it will not be tried again:"),
         Kind::Delayed => format!(
-            "Your message has not been delivered to {these} yet. It will be tried again by itself: there is no need \
-             to send it again:"
+            "Your message has not been delivered to {these} yet. We keep trying, and there is no need to send it \
+             again:"
         ),
         Kind::Relayed => format!(
             "Your message to {these} was handed on to another mail server, which does not report deliveries. You will \
@@ -96,7 +94,7 @@ fn explain(text: &mut Text, entry: &Entry<'_>, is_double_bounce: bool) {
     match entry.fate {
         Fate::Failed(reply) if !is_double_bounce => text.wrapped("   ", "    ", advice(failure_status(reply))),
         Fate::Delayed { until, .. } => {
-            text.wrapped("   ", "    ", &format!("It will be tried until {}.", until.rfc5322_date()));
+            text.wrapped("   ", "    ", &format!("We try until {}.", until.rfc5322_date()));
         }
         _ => {}
     }
