@@ -56,7 +56,7 @@ impl Cap {
         // The upper bound heals what a clock that was set back leaves behind.
         let full_at = self.take(key).clamp(now, empty);
         let after = full_at + token;
-        let allowed = self.limits.letters > 0 && after <= empty;
+        let allowed = after <= empty;
         self.held_back += u64::from(!allowed);
         self.keep(key, if allowed { after } else { full_at }, now);
         allowed
