@@ -14,6 +14,8 @@
 //! An alias that names itself stands for its mailbox. One answer of Unavailable that matters makes the whole address
 //! Unavailable: an outage never makes anyone unknown. Loops end by the limits. Alias targets of ours that nobody is
 //! behind are dropped while others remain; an address from which nothing remains is Unknown.
+//!
+//! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,6 +35,9 @@ pub struct Domain {
     pub aliases: Option<Arc<dyn Table>>,
     /// Who gets the mail for everyone who is not known.
     pub catch_all: Option<Address>,
+    /// Which machine stores a mailbox, keyed by address: `host`, `host:port`, or the same with an address in brackets.
+    /// None, or a mailbox that is not in it: this one.
+    pub hosts: Option<Arc<dyn Table>>,
     /// What parts the name of a mailbox from a tag that its owner chose: `+` in `bob+list`.
     pub delimiter: Option<char>,
     /// How mail for its mailboxes is delivered, by the transport's name in the configuration.
@@ -58,6 +63,7 @@ impl Default for Limits {
 pub struct Directory {
     domains: HashMap<Box<str>, Domain>,
     limits: Limits,
+    hostname: Box<str>,
 }
 
 /// What an address is.
@@ -88,6 +94,17 @@ pub struct Final {
     pub local: bool,
 }
 
+/// Which machine stores a mailbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// This one.
+    Here,
+    /// Another one: `host`, `host:port`, or the same with an address in brackets.
+    At(Box<str>),
+    /// A table could not say; why, for the log.
+    Unavailable(String),
+}
+
 /// A table could not say.
 struct Unavailable(String);
 
@@ -95,7 +112,12 @@ impl Directory {
     /// The directory of these domains; of two with the same name the later one counts.
     pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
         let domains = domains.into_iter().map(|domain| (fold(&domain.name).into(), domain)).collect();
-        Directory { domains, limits }
+        Directory { domains, limits, hostname: Box::default() }
+    }
+
+    /// The same on the machine of this name: mailboxes that are stored there are stored here.
+    pub fn on_host(self, hostname: &str) -> Self {
+        Directory { hostname: fold(hostname).into(), ..self }
     }
 
     /// The domain of ours with this name (in lower case, as an [`Address`] has it).
@@ -124,6 +146,39 @@ impl Directory {
             }
         }
         Resolution::TooDeep
+    }
+
+    /// Which machine stores each of these mailboxes; the answers are in their order. Each table of hosts is asked once,
+    /// with all of its mailboxes together.
+    pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
+        let question = |mailbox: &Address| match self.domain(mailbox.domain()) {
+            Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox).as_str().to_owned()]),
+            None => Question { table: None, keys: Vec::new() },
+        };
+        let found = ask(mailboxes.iter().map(question).collect()).await;
+        mailboxes.iter().zip(found).map(|(mailbox, found)| self.store(mailbox, found)).collect()
+    }
+
+    /// Of several hosts the first counts, unless this machine is one of them: it then has a copy of its own.
+    fn store(&self, mailbox: &Address, found: Result<Option<Hit<'_>>, Unavailable>) -> Store {
+        let hit = match found {
+            Ok(Some(hit)) => hit,
+            Ok(None) => return Store::Here,
+            Err(Unavailable(why)) => return Store::Unavailable(why),
+        };
+        let hosts: Vec<String> = hit.values.iter().map(|value| fold(value)).collect();
+        let wrong = |what: &str| Store::Unavailable(format!("table '{}': the host of {mailbox} {what}", hit.table));
+        match hosts.iter().find(|host| !is_host(host)) {
+            Some(host) => wrong(&format!("is '{host}'")),
+            None if hosts.iter().any(|host| self.is_here(host)) => Store::Here,
+            None => hosts.first().map_or_else(|| wrong("is left out"), |host| Store::At(host.as_str().into())),
+        }
+    }
+
+    /// Whatever the port: mail that this machine sent to itself would come back here.
+    fn is_here(&self, host: &str) -> bool {
+        let name = host.split_once(':').map_or(host, |(name, _)| name);
+        !self.hostname.is_empty() && name.trim_end_matches('.') == &*self.hostname
     }
 
     /// One step of all open addresses: mailboxes go to `finals`, what aliases name is returned.
@@ -361,6 +416,12 @@ fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
 fn folded(address: &Address) -> Address {
     // Folding may make a name too long or change nothing that matters; then it stays.
     Address::new(&fold(&address.mailbox_name()), address.domain()).unwrap_or_else(|_| address.clone())
+}
+
+/// Whether a text can be a host and a port. What it is in truth shows where it is used; this keeps out what would be
+/// taken for something else there.
+fn is_host(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || ".-_:[]".contains(c))
 }
 
 fn is_postmaster(address: &Address) -> bool {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use lookup::directory::{Directory, Domain, Final, Limits, Resolution};
+use lookup::directory::{Directory, Domain, Final, Limits, Resolution, Store};
 use lookup::{Answer, Answers, Table};
 use mail::Address;
 use proptest::prelude::*;
@@ -55,6 +55,7 @@ fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain 
         mailboxes: Some(mailboxes.clone()),
         aliases: Some(aliases.clone()),
         catch_all: None,
+        hosts: None,
         delimiter: Some('+'),
         transport: "maildir".into(),
     }
@@ -70,13 +71,16 @@ fn address(text: &str) -> Address {
     text.parse().unwrap()
 }
 
-fn resolve_in(directory: &Directory, text: &str) -> Resolution {
-    let address = address(text);
-    let resolving: std::pin::Pin<&mut (dyn Future<Output = Resolution> + Send)> = pin!(directory.resolve(&address));
-    match resolving.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(resolution) => resolution,
+/// What a question to tables in memory comes to; it is there at once.
+fn now<T>(asking: impl Future<Output = T> + Send) -> T {
+    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
         Poll::Pending => panic!("local tables must not wait"),
     }
+}
+
+fn resolve_in(directory: &Directory, text: &str) -> Resolution {
+    now(directory.resolve(&address(text)))
 }
 
 fn resolve(domain: Domain, text: &str) -> Resolution {
@@ -282,6 +286,54 @@ fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
     assert_eq!(resolve_in(&directory, "team@x.org"), local(&["a@x.org", "b@y.org"], Some("team@x.org")));
     assert_eq!(aliases.asked(), [vec!["team@x.org"], vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
     assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
+}
+
+/// The directory of a machine `mx1.x.org` that knows of these who stores which mailbox.
+fn stored(hosts: &Arc<Script>) -> Directory {
+    let domain = |name| Domain { hosts: Some(hosts.clone()), ..domain(name, &Script::new(&[]), &Script::new(&[])) };
+    let here = Domain { name: "here.org".into(), ..x_org(&[], &[]) };
+    Directory::new(vec![domain("x.org"), domain("z.org"), here], Limits::default()).on_host("MX1.x.org")
+}
+
+fn stores(hosts: &[(&str, &str)], mailboxes: &[&str]) -> Vec<Store> {
+    let mailboxes: Vec<Address> = mailboxes.iter().map(|mailbox| address(mailbox)).collect();
+    now(stored(&Script::new(hosts)).stores(&mailboxes))
+}
+
+#[test]
+fn a_mailbox_is_here_unless_a_table_names_another_machine() {
+    let hosts = [("bob@x.org", "Store2.x.org:2525"), ("own@x.org", "mx1.X.org"), ("port@x.org", "mx1.x.org.:25")];
+    let mailboxes = ["Bob@x.org", "own@x.org", "port@x.org", "nobody@x.org", "bob@here.org", "bob@not-ours.org"];
+    let at = Store::At("store2.x.org:2525".into());
+    let here = || Store::Here;
+    assert_eq!(stores(&hosts, &mailboxes), [at, here(), here(), here(), here(), here()]);
+    assert_eq!(stores(&[("six@x.org", "[2001:db8::1]:24")], &["six@x.org"]), [Store::At("[2001:db8::1]:24".into())]);
+}
+
+#[test]
+fn of_several_machines_the_first_counts_unless_it_is_this_one() {
+    let hosts = [("two@x.org", "a.x.org b.x.org"), ("copy@x.org", "a.x.org mx1.x.org")];
+    assert_eq!(stores(&hosts, &["two@x.org", "copy@x.org"]), [Store::At("a.x.org".into()), Store::Here]);
+}
+
+#[test]
+fn a_table_that_cannot_name_the_machine_puts_off_that_mailbox_alone() {
+    let hosts = [("down@x.org", "DOWN"), ("none@x.org", ""), ("odd@x.org", "a!b"), ("bob@x.org", "a.x.org")];
+    let stores = stores(&hosts, &["down@x.org", "none@x.org", "odd@x.org", "bob@x.org"]);
+    let unavailable = |why: &str| Store::Unavailable(why.into());
+    assert_eq!(stores[0], unavailable("it is down"));
+    assert_eq!(stores[1], unavailable("table 'script': the host of none@x.org is left out"));
+    assert_eq!(stores[2], unavailable("table 'script': the host of odd@x.org is 'a!b'"));
+    assert_eq!(stores[3], Store::At("a.x.org".into()));
+}
+
+#[test]
+fn a_table_of_machines_is_asked_once_for_the_mailboxes_of_all_domains() {
+    let hosts = Script::new(&[("b@z.org", "b.z.org")]);
+    let mailboxes = ["A@x.org", "b@z.org", "c@here.org", "d@x.org"].map(address);
+    let found = now(stored(&hosts).stores(&mailboxes));
+    assert_eq!(found, [Store::Here, Store::At("b.z.org".into()), Store::Here, Store::Here]);
+    assert_eq!(hosts.asked(), [vec!["a@x.org", "b@z.org", "d@x.org"]]);
 }
 
 proptest! {

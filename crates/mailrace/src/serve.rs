@@ -293,10 +293,12 @@ fn directory(config: &Config) -> anyhow::Result<Directory> {
         mailboxes: table(&domain.mailboxes),
         aliases: table(&domain.aliases),
         catch_all: domain.catch_all.clone(),
+        hosts: table(&domain.hosts),
         delimiter: domain.delimiter,
         transport: domain.transport.clone(),
     };
-    Ok(Directory::new(config.domains.iter().map(domain).collect(), directory::Limits::default()))
+    let domains = config.domains.iter().map(domain).collect();
+    Ok(Directory::new(domains, directory::Limits::default()).on_host(&config.hostname))
 }
 
 /// Tells of what went wrong for clients as warnings.

@@ -245,6 +245,7 @@ fn directory() -> Arc<Directory> {
         mailboxes,
         aliases,
         catch_all: None,
+        hosts: None,
         delimiter: None,
         transport: "maildir".into(),
     };
