@@ -1,12 +1,15 @@
 //! How many sessions there may be, in all and of one client, how often a client may come, and how many messages it may
 //! bring. A [`Pass`] is the right to one session and gives it back when it is dropped. Time is passed in.
 //!
-//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together.
+//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together, and cost an atomic;
+//! the others also a lock, which they share with a few of the clients only.
 
 mod rates;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,6 +18,8 @@ use rates::{Counted, Rates};
 
 /// Clients whose rates are remembered, where nobody says otherwise: some 10 MB of them.
 pub const RATED_CLIENTS_MAX: usize = 100_000;
+/// The clients are parted into so many crowds, each with a lock of its own.
+const CROWDS: usize = 16;
 
 /// The limits of a [`Gate`].
 #[derive(Clone, Debug)]
@@ -35,13 +40,18 @@ pub struct GateLimits {
 #[derive(Debug)]
 pub struct Gate {
     limits: GateLimits,
-    counts: Mutex<Counts>,
+    /// Of all clients together.
+    sessions: AtomicUsize,
+    crowds: [Mutex<Crowd>; CROWDS],
+    /// Parts the clients so that nobody can choose his crowd.
+    hasher: RandomState,
 }
 
+/// Some of the clients.
 #[derive(Debug)]
-struct Counts {
-    all: usize,
-    clients: HashMap<IpAddr, usize>,
+struct Crowd {
+    /// Clients that have any.
+    sessions: HashMap<IpAddr, usize>,
     rates: Rates,
 }
 
@@ -67,69 +77,80 @@ pub struct Pass {
 impl Gate {
     /// A gate through which nobody has come yet.
     pub fn new(limits: GateLimits) -> Arc<Gate> {
-        let rates = Rates::new(limits.connections_per_client, limits.messages_per_client, limits.rated_clients_max);
-        let counts = Counts { all: 0, clients: HashMap::new(), rates };
-        Arc::new(Gate { limits, counts: Mutex::new(counts) })
+        let rates = || {
+            let clients_max = limits.rated_clients_max.div_ceil(CROWDS);
+            Rates::new(limits.connections_per_client, limits.messages_per_client, clients_max)
+        };
+        let crowds = std::array::from_fn(|_| Mutex::new(Crowd { sessions: HashMap::new(), rates: rates() }));
+        Arc::new(Gate { limits, sessions: AtomicUsize::new(0), crowds, hasher: RandomState::new() })
     }
 
     /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away is
     /// not counted as having come.
     pub fn enter(self: &Arc<Self>, address: IpAddr, trusted: bool, now: Instant) -> Result<Pass, Turned> {
-        let client = (!trusted).then(|| client_of(address));
-        let mut counts = self.counts();
-        if counts.all >= self.limits.sessions_max {
-            return Err(Turned::Full);
+        let mut pass = self.take_place().ok_or(Turned::Full)?;
+        if !trusted {
+            let client = client_of(address);
+            self.crowd(client).enter(client, self.limits.sessions_per_client_max, now)?;
+            pass.client = Some(client);
         }
-        if let Some(client) = client {
-            counts.enter(client, self.limits.sessions_per_client_max, now)?;
-        }
-        counts.all += 1;
-        Ok(Pass { gate: self.clone(), client })
+        Ok(pass)
     }
 
     /// Sessions now.
     pub fn sessions(&self) -> usize {
-        self.counts().all
+        self.sessions.load(Relaxed)
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn take_place(self: &Arc<Self>) -> Option<Pass> {
+        let one_more = |sessions| (sessions < self.limits.sessions_max).then_some(sessions + 1);
+        self.sessions.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        Some(Pass { gate: self.clone(), client: None })
+    }
+
+    fn crowd(&self, client: IpAddr) -> MutexGuard<'_, Crowd> {
+        let crowd = &self.crowds[self.hasher.hash_one(client) as usize % CROWDS];
         // Counting cannot panic half-way.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counts {
+impl Crowd {
     fn enter(&mut self, client: IpAddr, sessions_max: usize, now: Instant) -> Result<(), Turned> {
-        let sessions = self.clients.get(&client).copied().unwrap_or(0);
+        let sessions = self.sessions.get(&client).copied().unwrap_or(0);
         if sessions >= sessions_max {
             return Err(Turned::ClientFull);
         }
         if !self.rates.take(client, Counted::Connection, now) {
             return Err(Turned::ClientTooOften);
         }
-        self.clients.insert(client, sessions + 1);
+        self.sessions.insert(client, sessions + 1);
         Ok(())
+    }
+
+    fn leave(&mut self, client: IpAddr) {
+        if let Some(sessions) = self.sessions.get_mut(&client) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                self.sessions.remove(&client);
+            }
+        }
     }
 }
 
 impl Pass {
     /// Whether the client may bring one more message now; if so, it is counted.
     pub fn take_message(&self, now: Instant) -> bool {
-        self.client.is_none_or(|client| self.gate.counts().rates.take(client, Counted::Message, now))
+        self.client.is_none_or(|client| self.gate.crowd(client).rates.take(client, Counted::Message, now))
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut counts = self.gate.counts();
-        counts.all -= 1;
-        let Some(client) = self.client else { return };
-        if let Some(count) = counts.clients.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                counts.clients.remove(&client);
-            }
+        if let Some(client) = self.client {
+            self.gate.crowd(client).leave(client);
         }
+        self.gate.sessions.fetch_sub(1, Relaxed);
     }
 }
 
@@ -198,7 +219,7 @@ mod tests {
         assert_eq!(gate.enter(address, false, start).unwrap_err(), Turned::ClientTooOften);
         assert!(gate.enter(address, true, start).is_ok(), "a trusted client may come as often as it likes");
         assert_eq!(gate.sessions(), 0);
-        assert!(gate.counts().clients.is_empty());
+        assert!(gate.crowd(address).sessions.is_empty());
         assert!(gate.enter(address, false, start + Duration::from_secs(30)).is_ok());
     }
 
