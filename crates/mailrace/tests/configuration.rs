@@ -1,9 +1,12 @@
 //! The configuration file: what is wrong with a text is told with its place, and all of it at once.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use mailrace::config::{Config, DEFAULT, Durability, LineEnds, LogFormat, LogTarget, Protocol};
+use mailrace::config::{
+    Config, DEFAULT, Durability, LineEnds, LogFormat, LogTarget, Pattern, Protocol, Queue, Transport, TransportKind,
+};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -19,16 +22,110 @@ fn the_built_in_text_states_every_default() {
     assert_eq!(parse(DEFAULT), parse(""));
 }
 
+/// The built-in text with its examples: the lines that begin with `# key =` or `# [`.
+fn with_examples() -> impl Iterator<Item = &'static str> {
+    let example = |line: &'static str| {
+        let rest = line.strip_prefix("# ")?;
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_lowercase() || c == '_');
+        (after.starts_with(" = ") || rest.starts_with('[')).then_some(rest)
+    };
+    DEFAULT.lines().map(move |line| example(line).unwrap_or(line))
+}
+
+#[test]
+fn the_examples_of_the_built_in_text_are_sound() {
+    // It goes with another durability than the one that the text states.
+    let text: Vec<_> = with_examples().filter(|line| !line.starts_with("sync_every")).collect();
+    let config = parse(&text.join("\n")).unwrap();
+    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (1, 2, 1));
+    assert!(config.load.refuse_above.is_some() && !config.queues[1].rules.is_empty());
+}
+
+/// An unknown key is told with those that the reader would have taken, so each section says what it knows.
+#[test]
+fn the_built_in_text_names_every_key_that_is_known() {
+    let shown = faults(include_str!("unknown.toml"));
+    let document: toml::Table = with_examples().collect::<Vec<_>>().join("\n").parse().unwrap();
+    let (mut sections, mut missing) = (0, Vec::new());
+    for (title, rest) in shown.split("error: unknown key `").skip(1).filter_map(|fault| fault.split_once("zz`")) {
+        let known = rest.lines().find_map(|line| line.split_once("expected one of: ")).unwrap().1;
+        let stated = keys_in(&document, title.split('.').filter(|name| !name.is_empty()));
+        missing.extend(known.split(", ").filter(|key| !stated.contains(*key)).map(|key| format!("{title}{key}")));
+        sections += 1;
+    }
+    // The reader knows of a table's cache only that it is not built yet.
+    assert_eq!((sections, missing), (25, vec!["table.cache".to_owned()]));
+}
+
+/// The keys of the section of that path; where it is a list of tables, of all of them.
+fn keys_in<'a>(document: &toml::Table, path: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let mut tables = vec![document];
+    for name in path {
+        tables = tables.into_iter().filter_map(|table| table.get(name)).flat_map(tables_of).collect();
+    }
+    tables.into_iter().flat_map(|table| table.keys().cloned()).collect()
+}
+
+fn tables_of(value: &toml::Value) -> Vec<&toml::Table> {
+    match value {
+        toml::Value::Table(table) => vec![table],
+        toml::Value::Array(elements) => elements.iter().filter_map(toml::Value::as_table).collect(),
+        _ => Vec::new(),
+    }
+}
+
 #[test]
 fn without_a_file_it_keeps_mail_for_localhost() {
     let config = parse("").unwrap();
     assert_eq!(&*config.hostname, "host.example");
     assert_eq!(config.listeners[0].address.to_string(), "127.0.0.1:2525");
     assert_eq!(&*config.domains[0].name, "localhost");
-    let transport = config.transport(&config.domains[0].transport).unwrap();
-    assert_eq!(transport.path.folder("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
+    let TransportKind::Maildir(maildir) = &config.transport(&config.domains[0].transport).unwrap().kind else {
+        panic!("the default transport is no Maildir");
+    };
+    assert_eq!(maildir.path.folder("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
     assert_eq!(config.spool.lanes, [Path::new("./mailrace-data/spool")]);
     assert!(config.relay.networks[0].contains("127.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn what_is_built_in_is_always_there_and_comes_first() {
+    let adopting = |config: &Config| {
+        let mut adopting = config.queues.iter().filter(|queue| queue.adopt.is_some());
+        let name = adopting.next().unwrap().name.clone();
+        assert_eq!(adopting.next(), None);
+        name
+    };
+    for (text, adopts) in [
+        ("", Queue::LAME),
+        ("[[queue]]\nname = \"lame\"\nconcurrency = 1\n", Queue::LAME),
+        ("[[queue]]\nname = \"slow\"\nadopt = {}\n[[queue]]\nname = \"local\"\n", "slow"),
+        ("[transport.a]\ntype = \"maildir\"\n[transport.smtp]\nport = 26\n", Queue::LAME),
+    ] {
+        let config = parse(text).unwrap();
+        let queues: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
+        assert_eq!(queues[..3], [Queue::LOCAL, Queue::STANDARD, Queue::LAME], "{text}");
+        let transports: Vec<_> = config.transports.iter().map(|transport| &*transport.name).collect();
+        assert_eq!(transports[..2], [Transport::MAILDIR, Transport::SMTP], "{text}");
+        assert_eq!(&*adopting(&config), adopts, "{text}");
+    }
+}
+
+#[test]
+fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
+    let last = |text: &str| parse(text).unwrap().routes.pop().unwrap();
+    assert_eq!((last("").domain, last("").next_hop), (Pattern::Any, None));
+    let relayed = last("[transport.smtp]\nnext_hop = \"relay.example.net\"\n");
+    assert_eq!(relayed.next_hop.unwrap().to_string(), "relay.example.net");
+    let own = parse("[[route]]\ndomain = \"*\"\nnext_hop = \"[192.0.2.1]\"\n").unwrap().routes;
+    assert_eq!((own.len(), own[0].next_hop.as_ref().unwrap().to_string()), (1, "[192.0.2.1]".to_owned()));
+}
+
+#[test]
+fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
+    let config = parse("[transport.smtp]\nconnections = 1\n").unwrap();
+    let TransportKind::Smtp(smtp) = &config.transport(Transport::SMTP).unwrap().kind else { panic!("not SMTP") };
+    assert_eq!((smtp.concurrency.start, smtp.concurrency.most), (1, 1));
 }
 
 #[test]
@@ -43,7 +140,10 @@ fn every_setting_arrives_where_it_belongs() {
     let config = parse(include_str!("full.toml")).unwrap();
     insta::assert_debug_snapshot!(config);
     assert_eq!(config.listeners[1].protocol, Protocol::Lmtp);
-    assert_eq!(config.transports[0].line_ends, LineEnds::Lf);
+    let TransportKind::Maildir(boxes) = &config.transport("boxes").unwrap().kind else { panic!("no Maildir") };
+    assert_eq!(boxes.line_ends, LineEnds::Lf);
+    let names: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
+    assert_eq!(names, ["local", "standard", "lame", "lists"]);
     assert_eq!(config.spool.durability, Durability::Relaxed { sync_every: Duration::from_millis(250) });
     assert_eq!((config.log.format, config.log.to), (LogFormat::Json, LogTarget::File("/srv/mail/log".into())));
 }
@@ -115,6 +215,24 @@ fn settings_that_do_not_go_together_are_told() {
          [spool]\nsync_every = \"1s\"\nsegment = 4194303\nlanes = [\"/a\", \"/a\", \"{local}\"]\n\n\
          [transport.maildir]\ntype = \"maildir\"\npath = \"{data_dir}/mail\"\n",
     );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn ways_out_that_lead_nowhere_are_told() {
+    let shown = faults(include_str!("astray.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn queues_that_stand_in_each_others_way_are_told() {
+    let shown = faults(include_str!("queues.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn what_is_no_pattern_no_next_hop_and_no_rate_is_told_with_examples() {
+    let shown = faults(include_str!("notations.toml"));
     insta::assert_snapshot!(shown);
 }
 

@@ -1,13 +1,13 @@
 //! The kinds of value that a key may have: what each reads, and what it tells the user it expected.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
 use mail::{Address, units};
 use toml::de::DeValue;
 
-use super::network::Network;
+use super::{FixedHop, HeaderRule, Network, Pattern, Rate, SenderRule};
 
 /// A kind of value.
 pub(super) struct Kind<T> {
@@ -22,10 +22,15 @@ pub(super) const TEXT: Kind<String> =
 
 pub(super) const FLAG: Kind<bool> = Kind { expected: "true or false", read: |v| v.as_bool() };
 
-pub(super) const COUNT: Kind<u32> =
-    Kind { expected: "a whole number from 1 to 4294967295", read: |v| count(v).filter(|n| *n > 0) };
+impl<T: TryFrom<u32>> Kind<T> {
+    pub(super) const COUNT: Kind<T> = Kind {
+        expected: "a whole number from 1 to 4294967295",
+        read: |v| count(v).filter(|n| *n > 0).and_then(|n| n.try_into().ok()),
+    };
 
-pub(super) const COUNT_OR_ZERO: Kind<u32> = Kind { expected: "a whole number from 0 to 4294967295", read: count };
+    pub(super) const COUNT_OR_ZERO: Kind<T> =
+        Kind { expected: "a whole number from 0 to 4294967295", read: |v| count(v).and_then(|n| n.try_into().ok()) };
+}
 
 pub(super) const SIZE: Kind<u64> = Kind {
     expected: "a size such as \"64KiB\" or \"10MB\", or a number of bytes",
@@ -50,6 +55,64 @@ pub(super) const FACTOR: Kind<f64> =
 
 pub(super) const SHARE: Kind<f64> =
     Kind { expected: "a number from 0 to 1", read: |v| number(v).filter(|n| (0.0..=1.0).contains(n)) };
+
+pub(super) const GROWTH: Kind<f64> =
+    Kind { expected: "a number from 0 to 1000", read: |v| number(v).filter(|n| (0.0..=1000.0).contains(n)) };
+
+pub(super) const AVERAGE: Kind<f64> = Kind {
+    expected: "a load average such as 8.0, over 0 and up to 10000",
+    read: |v| number(v).filter(|n| *n > 0.0 && *n <= 10_000.0),
+};
+
+pub(super) const PERCENT: Kind<f64> = Kind {
+    expected: "a number of percent, over 0 and up to 100",
+    read: |v| number(v).filter(|n| *n > 0.0 && *n <= 100.0),
+};
+
+/// At 1 a limit would never be left.
+pub(super) const MARGIN: Kind<f64> =
+    Kind { expected: "a number from 0 to 0.9", read: |v| number(v).filter(|n| (0.0..=0.9).contains(n)) };
+
+pub(super) const RATE: Kind<Rate> = Kind { expected: "a rate such as \"100/s\", \"30/m\" or \"1000/h\"", read: parsed };
+
+pub(super) const RATE_OR_NONE: Kind<Option<Rate>> = Kind {
+    expected: "a rate such as \"100/s\", \"30/m\" or \"1000/h\", or \"0\" for no bound",
+    read: |v| match v.as_str()? {
+        "0" => Some(None),
+        _ => parsed(v).map(Some),
+    },
+};
+
+pub(super) const PATTERN: Kind<Pattern> = Kind {
+    expected: "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all",
+    read: parsed,
+};
+
+pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
+    expected: "a next hop: \"host\" or \"host:port\", \"[192.0.2.1]:port\", \"mx:domain\" or \"unix:/path\"",
+    read: parsed,
+};
+
+pub(super) const HEADER_RULE: Kind<HeaderRule> =
+    Kind { expected: "a header field such as \"Precedence: bulk\", or \"List-Id: *\" for any value", read: parsed };
+
+pub(super) const SENDER_RULE: Kind<SenderRule> = Kind {
+    expected: "a mail address such as \"news@example.org\", or \"@example.org\" for all of a domain",
+    read: parsed,
+};
+
+pub(super) const PORT: Kind<u16> = Kind {
+    expected: "a port from 1 to 65535",
+    read: |v| integer(v).and_then(|n| u16::try_from(n).ok()).filter(|port| *port > 0),
+};
+
+pub(super) const IP_ADDRESS: Kind<IpAddr> =
+    Kind { expected: "an address such as \"192.0.2.1\" or \"2001:db8::1\"", read: parsed };
+
+pub(super) const NAME_SERVER: Kind<SocketAddr> = Kind {
+    expected: "an address such as \"127.0.0.1\", \"127.0.0.1:53\" or \"[::1]:53\"",
+    read: |v| parsed(v).or_else(|| parsed(v).map(|address: IpAddr| SocketAddr::new(address, 53))),
+};
 
 pub(super) const NETWORK: Kind<Network> = Kind {
     expected: "a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", with no bits set beyond the prefix",
@@ -83,6 +146,14 @@ pub(super) const COMMAND_LINE: Kind<u64> = Kind {
 
 pub(super) const ADDRESS: Kind<Address> =
     Kind { expected: "a mail address such as \"postmaster@example.org\"", read: parsed };
+
+pub(super) const ADDRESS_OR_NONE: Kind<Option<Address>> = Kind {
+    expected: "a mail address such as \"postmaster@example.org\", or \"\" for none",
+    read: |v| match v.as_str()? {
+        "" => Some(None),
+        _ => parsed(v).map(Some),
+    },
+};
 
 pub(super) const HOST: Kind<Box<str>> =
     Kind { expected: "a host name such as \"mx1.example.org\"", read: |v| v.as_str().and_then(host) };

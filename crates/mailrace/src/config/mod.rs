@@ -193,10 +193,8 @@ impl Default for Relay {
 
 /// The machine itself.
 fn loopback() -> Vec<Network> {
-    let networks = [
-        Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
-        Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-    ];
+    let networks =
+        [Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8), Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
     networks.into_iter().flatten().collect()
 }
 

@@ -36,9 +36,10 @@ impl MaildirPath {
         Ok(MaildirPath { parts })
     }
 
-    /// The default template under a folder.
-    pub(super) fn under(data_dir: &Path) -> Result<Self, String> {
+    /// The default template under a folder that was read from a text.
+    pub(super) fn under(data_dir: &Path) -> Self {
         MaildirPath::parse("{data_dir}/mail/{domain}/{local}", data_dir)
+            .expect("the template is sound, and a folder that was read from a text is UTF-8")
     }
 
     /// The Maildir of `mailbox` (a local part without quotes) at `domain`. Any two strings will do: the result
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     fn template() -> MaildirPath {
-        MaildirPath::under(Path::new("/data")).unwrap()
+        MaildirPath::under(Path::new("/data"))
     }
 
     #[test]

@@ -50,6 +50,11 @@ impl<'f, 'i> Section<'f, 'i> {
         self.placed(key, kind).map(Spanned::into_inner)
     }
 
+    /// The same, with what stands in for it.
+    pub(super) fn take_or<T>(&mut self, key: &'static str, kind: &Kind<T>, or: T) -> T {
+        self.take(key, kind).unwrap_or(or)
+    }
+
     /// The same, with its place.
     pub(super) fn placed<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
         let value = self.entry(key)?.1;

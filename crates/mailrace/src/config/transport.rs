@@ -69,16 +69,10 @@ pub struct Maildir {
 }
 
 impl Maildir {
-    /// With all defaults, in the usual place under a folder. Says what is wrong with the folder's name if it is none
-    /// that can be written.
-    pub(super) fn under(data_dir: &Path) -> Result<Self, String> {
-        Ok(Maildir::at(MaildirPath::under(data_dir)?))
-    }
-
-    /// With all defaults but the place.
-    pub(super) fn at(path: MaildirPath) -> Self {
+    /// With all defaults, under a folder.
+    pub(super) fn under(data_dir: &Path) -> Self {
         Maildir {
-            path,
+            path: MaildirPath::under(data_dir),
             line_ends: LineEnds::Crlf,
             concurrency: Concurrency { start: 100, most: 2000, grow: 1.0, shrink: 0.5 },
             latency_target: Duration::from_secs(1),

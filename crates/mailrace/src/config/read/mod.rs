@@ -1,0 +1,187 @@
+//! From the TOML document to the finished form, section by section. What a value looks like is said in `key`;
+//! here is said where it stands, what stands in for it, and how values of different places fit together.
+
+mod bounds;
+mod domains;
+mod queues;
+mod routing;
+mod storage;
+mod transports;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::fault::Fault;
+use super::key::{self, Kind};
+use super::section::{Choice, FaultList, Section, did_you_mean};
+use super::{Config, Listener, Protocol, Relay, Smtp, path};
+
+const DATA_DIR: &str = "./mailrace-data";
+
+/// Reads the whole text; all faults come out, but none beyond the syntax where the syntax is at fault.
+pub(super) fn config(text: &str, machine: &str) -> Result<Config, Vec<Fault>> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        return Err(errors.iter().map(syntax).collect());
+    }
+    let faults = FaultList::default();
+    let config = document_of(Section::document(document.into_inner(), &faults), machine);
+    match faults.into_inner() {
+        faults if faults.is_empty() => Ok(config),
+        faults => Err(faults),
+    }
+}
+
+fn syntax(error: &toml::de::Error) -> Fault {
+    Fault::new(error.span().unwrap_or(0..0), "this is not TOML", error.message())
+}
+
+fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
+    let data_dir = document.placed("data_dir", &key::TEXT);
+    let data_dir = data_dir.map_or_else(|| PathBuf::from(DATA_DIR), |dir| data_dir_of(&document, &dir));
+    let hostname = document.take("hostname", &key::HOST).or_else(|| key::host(machine));
+    let hostname = hostname.unwrap_or_else(|| "localhost".into());
+    let limits = bounds::limits(&mut document);
+    let (tables, table_names) = domains::tables(&mut document, &data_dir);
+    let transports = transports::transports(&mut document, &data_dir, &hostname);
+    let domains = domains::domains(&mut document, &table_names, &transports);
+    Config {
+        user: document.take("user", &key::TEXT).map(Into::into),
+        allow_root: document.take_or("allow_root", &key::FLAG, false),
+        threads: document.take_or("threads", &Kind::COUNT_OR_ZERO, 0),
+        listeners: listeners(&mut document),
+        routes: routing::routes(&mut document, &transports, &domains),
+        next_hops: routing::next_hops(&mut document),
+        dns: routing::dns(&mut document),
+        relay: relay(&mut document),
+        smtp: smtp(&mut document),
+        queues: queues::queues(&mut document),
+        scheduler: queues::scheduler(&mut document),
+        load: bounds::load(&mut document),
+        bounce: bounds::bounce(&mut document),
+        spool: storage::spool(&mut document, &data_dir, limits.spill_above),
+        log: storage::log(&mut document, &data_dir),
+        admin: storage::admin(&mut document, &data_dir),
+        limits,
+        tables,
+        domains,
+        transports: transports.sound,
+        hostname,
+        data_dir,
+    }
+}
+
+fn data_dir_of(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf {
+    if let Some(placeholder) = written.get_ref().find(['{', '}']) {
+        let label = format!("found a brace at character {}, expected a path without placeholders", placeholder + 1);
+        document.state(written.span(), "data_dir", "has a wrong value", label);
+    }
+    PathBuf::from(written.get_ref())
+}
+
+const PROTOCOL: Choice<Protocol> =
+    Choice { built: &[("smtp", Protocol::Smtp), ("lmtp", Protocol::Lmtp)], later: &["submission", "pop3", "http"] };
+
+fn listeners(document: &mut Section<'_, '_>) -> Vec<Listener> {
+    let Some(sections) = document.sections("listener") else {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
+        return vec![Listener { protocol: Protocol::Smtp, address }];
+    };
+    let mut unique = Unique::default();
+    sections.into_iter().filter_map(|section| listener(section, &mut unique)).collect()
+}
+
+fn listener(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Listener> {
+    let protocol = section.required_choice("protocol", &PROTOCOL);
+    let endpoint = section.required("address", &key::ENDPOINT)?;
+    let place = endpoint.span();
+    let Some(address) = endpoint.into_inner() else {
+        section.state(place, "address", "is not built yet", "listening on unix sockets is not built yet".into());
+        return None;
+    };
+    if address.port() != 0 {
+        unique.claim(&section, "address", &address.to_string(), place);
+    }
+    Some(Listener { protocol: protocol?, address })
+}
+
+/// A name that some other section has to bear.
+fn named(section: &mut Section<'_, '_>, key: &'static str, kind: &str, names: &[String]) -> Option<Spanned<String>> {
+    let name = section.placed(key, &key::TEXT)?;
+    if !names.contains(name.get_ref()) {
+        let title = format!("there is no {kind} for `{key}`");
+        let label = match names {
+            [] => format!("found {:?}, and no {kind} at all", name.get_ref()),
+            names => format!("found {:?}, expected one of: {}", name.get_ref(), names.join(", ")),
+        };
+        let help = did_you_mean(name.get_ref(), names.iter().map(String::as_str));
+        section.state_fault(Fault::new(name.span(), title, label).with_help(help));
+    }
+    Some(name)
+}
+
+fn relay(document: &mut Section<'_, '_>) -> Relay {
+    let networks = document.section("relay").and_then(|mut section| section.list("networks", &key::NETWORK));
+    networks.map_or_else(Relay::default, |networks| Relay { networks: bare(networks) })
+}
+
+fn smtp(document: &mut Section<'_, '_>) -> Smtp {
+    let section = document.section("smtp");
+    let networks = section.and_then(|mut section| section.list("normalise_bare_newlines_from", &key::NETWORK));
+    Smtp { normalise_bare_newlines_from: bare(networks.unwrap_or_default()) }
+}
+
+fn bare<T>(placed: Vec<Spanned<T>>) -> Vec<T> {
+    placed.into_iter().map(Spanned::into_inner).collect()
+}
+
+/// `first` and `longest` of waits that become longer; a first one beyond the longest is a fault.
+fn waits(section: &mut Section<'_, '_>, first: Duration, longest: Duration) -> (Duration, Duration) {
+    let longest = section.take_or("longest", &key::SPAN, longest);
+    let written = section.placed("first", &key::SPAN);
+    if let Some(written) = written.as_ref().filter(|written| *written.get_ref() > longest) {
+        let label = format!("expected no more than `longest`, {longest:?}");
+        section.state(written.span(), "first", "has a wrong value", label);
+    }
+    (written.map_or(first.min(longest), Spanned::into_inner), longest)
+}
+
+/// A path with `{data_dir}` filled in.
+fn filled(section: &Section<'_, '_>, key: &str, template: &Spanned<String>, data_dir: &Path) -> Option<PathBuf> {
+    let filled = path::fill(template.get_ref(), data_dir);
+    let state = |matter| {
+        let label = format!("{matter}; expected a path, perhaps with {{data_dir}}");
+        section.state(template.span(), key, "has a wrong value", label);
+    };
+    filled.map_err(state).ok()
+}
+
+/// Values that may be there once.
+#[derive(Default)]
+struct Unique {
+    places: HashMap<String, Range<usize>>,
+}
+
+impl Unique {
+    fn claim(&mut self, section: &Section<'_, '_>, key: &str, value: &str, place: Range<usize>) {
+        if let Some(first) = self.places.get(value) {
+            let title = format!("{value:?} is there twice");
+            let fault = Fault::new(place, title, format!("expected another `{key}`")).with_earlier(first.clone());
+            section.state_fault(fault);
+        } else {
+            self.places.insert(value.to_owned(), place);
+        }
+    }
+
+    fn names(self) -> Vec<String> {
+        let mut names: Vec<_> = self.places.into_iter().collect();
+        names.sort_by_key(|(_, place)| place.start);
+        names.into_iter().map(|(name, _)| name).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! `[[queue]]` and `[queues]`: the three queues that are built in, those that the text adds, and what they share.
+
+use std::fmt::Display;
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::{Unique, waits};
+use crate::config::fault::Fault;
+use crate::config::key::{self, Kind};
+use crate::config::section::Section;
+use crate::config::{Adopt, Queue, Retry, Rules, Scheduler};
+
+/// Queues beyond are more likely a mistake than meant; each costs a turn of the scheduler.
+const QUEUES_MAX: usize = 1000;
+
+/// What one queue may have and then no other one.
+#[derive(Default)]
+struct Claims {
+    names: Unique,
+    headers: Unique,
+    senders: Unique,
+    domains: Unique,
+    adopting: Option<Range<usize>>,
+}
+
+pub(super) fn queues(document: &mut Section<'_, '_>) -> Vec<Queue> {
+    let mut claims = Claims::default();
+    let mut queues = Vec::from(Queue::built_in());
+    for section in document.sections("queue").unwrap_or_default() {
+        if queues.len() == QUEUES_MAX {
+            let label = format!("expected at most {QUEUES_MAX}, those that are built in included");
+            section.state_fault(Fault::new(section.place(), "there are too many queues", label));
+        }
+        queue(section, &mut claims, &mut queues);
+    }
+    if claims.adopting.is_none() {
+        let lame = queues.iter_mut().filter(|queue| &*queue.name == Queue::LAME);
+        lame.for_each(|lame| lame.adopt = Some(Adopt::default()));
+    }
+    queues
+}
+
+/// Changes the queue that the section names, or adds it.
+fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Queue>) {
+    let name = section.required("name", &key::TEXT);
+    if let Some(name) = &name {
+        claims.names.claim(&section, "name", name.get_ref(), name.span());
+    }
+    let name = name.map(Spanned::into_inner).unwrap_or_default();
+    let place = queues.iter().position(|queue| *queue.name == *name);
+    let or = place.map_or_else(|| Queue::new(&name), |place| queues[place].clone());
+    let queue = Queue {
+        name: or.name,
+        concurrency: section.take_or("concurrency", &Kind::COUNT_OR_ZERO, or.concurrency),
+        rules: rules(&mut section, claims),
+        retry: section.section("retry").map_or(or.retry, retry),
+        adopt: section.section("adopt").map(|section| adopt(section, &mut claims.adopting)),
+    };
+    match place {
+        Some(place) => queues[place] = queue,
+        None => queues.push(queue),
+    }
+}
+
+fn rules(section: &mut Section<'_, '_>, claims: &mut Claims) -> Rules {
+    Rules {
+        headers: rules_of(section, "headers", &key::HEADER_RULE, &mut claims.headers),
+        senders: rules_of(section, "senders", &key::SENDER_RULE, &mut claims.senders),
+        domains: rules_of(section, "domains", &key::PATTERN, &mut claims.domains),
+    }
+}
+
+/// Rules that no queue has yet: with an earlier one like it, the later would never match.
+fn rules_of<T: Display>(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    kind: &Kind<T>,
+    unique: &mut Unique,
+) -> Vec<T> {
+    let rules = section.list(key, kind).unwrap_or_default();
+    let claim = |rule: Spanned<T>| {
+        unique.claim(section, key, &rule.get_ref().to_string().to_lowercase(), rule.span());
+        rule.into_inner()
+    };
+    rules.into_iter().map(claim).collect()
+}
+
+fn retry(mut section: Section<'_, '_>) -> Retry {
+    let or = Retry::default();
+    let (first, longest) = waits(&mut section, or.first, or.longest);
+    Retry {
+        first,
+        factor: section.take_or("factor", &key::FACTOR, or.factor),
+        longest,
+        jitter: section.take_or("jitter", &key::SHARE, or.jitter),
+        lifetime: section.take_or("lifetime", &key::SPAN, or.lifetime),
+    }
+}
+
+fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> Adopt {
+    match adopting {
+        None => *adopting = Some(section.place()),
+        Some(first) => {
+            let label = "expected in one queue at most: slow next hops can go to one only";
+            let fault = Fault::new(section.place(), "two queues adopt", label).with_earlier(first.clone());
+            section.state_fault(fault);
+        }
+    }
+    let or = Adopt::default();
+    Adopt {
+        failures: section.take_or("failures", &Kind::COUNT, or.failures),
+        slower_than: section.take_or("slower_than", &key::SPAN, or.slower_than),
+        release_after: section.take_or("release_after", &key::SPAN, or.release_after),
+        per_next_hop: section.take_or("per_next_hop", &Kind::COUNT, or.per_next_hop),
+    }
+}
+
+/// `[queues]`.
+pub(super) fn scheduler(document: &mut Section<'_, '_>) -> Scheduler {
+    let or = Scheduler::default();
+    let Some(mut section) = document.section("queues") else { return or };
+    Scheduler {
+        unrecorded_max: section.take_or("unrecorded", &Kind::COUNT, or.unrecorded_max),
+        mailing_above: section.take_or("mailing_above", &Kind::COUNT, or.mailing_above),
+        letters_share: section.take_or("letters_share", &Kind::COUNT, or.letters_share),
+    }
+}

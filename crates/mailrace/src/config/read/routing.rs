@@ -1,0 +1,127 @@
+//! `[[route]]`, `[[next_hop]]` and `[dns]`: where mail goes that leaves.
+
+use std::ops::Range;
+
+use super::transports::Transports;
+use super::{Unique, bare, named};
+use crate::config::fault::Fault;
+use crate::config::key::{self, Kind};
+use crate::config::section::Section;
+use crate::config::{Dns, Domain, FixedHop, Flavor, NextHop, Pattern, Route, SmtpTransport, Transport, TransportKind};
+
+/// The routes, with one at the end for all that the text says nothing of.
+pub(super) fn routes(document: &mut Section<'_, '_>, transports: &Transports, domains: &[Domain]) -> Vec<Route> {
+    let mut order = Order::default();
+    let sections = document.sections("route").unwrap_or_default();
+    let route = |section| route(section, transports, domains, &mut order);
+    let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
+    if routes.last().is_none_or(|last| last.domain != Pattern::Any) {
+        let next_hop = transports.find(Transport::SMTP).and_then(Transport::next_hop).cloned();
+        routes.push(Route { domain: Pattern::Any, transport: Transport::SMTP.into(), next_hop });
+    }
+    routes
+}
+
+fn route(
+    mut section: Section<'_, '_>,
+    transports: &Transports,
+    domains: &[Domain],
+    order: &mut Order,
+) -> Option<Route> {
+    let domain = section.required("domain", &key::PATTERN);
+    if let Some(domain) = &domain {
+        order.claim(&section, "domain", domain.get_ref(), domain.span());
+        let ours = |own: &Domain| matches!(domain.get_ref(), Pattern::Name(name) if **name == *own.name);
+        if domains.iter().any(ours) {
+            let label = "expected a domain that is no [[domain]]: mail for these is not routed".to_owned();
+            section.state(domain.span(), "domain", "means nothing here", label);
+        }
+    }
+    let next_hop = section.take("next_hop", &key::NEXT_HOP);
+    let transport = named(&mut section, "transport", "[transport.NAME]", &transports.names);
+    let place = transport.as_ref().map_or(section.place(), |transport| transport.span());
+    let name: Box<str> = transport.map_or_else(|| Transport::SMTP.into(), |transport| transport.into_inner().into());
+    let next_hop = transports.find(&name).and_then(|transport| way(&section, transport, next_hop, place));
+    Some(Route { domain: domain?.into_inner(), transport: name, next_hop })
+}
+
+/// The next hop of a route: its own, else that of its transport. States it where the transport cannot do without.
+fn way(
+    section: &Section<'_, '_>,
+    transport: &Transport,
+    own: Option<FixedHop>,
+    place: Range<usize>,
+) -> Option<FixedHop> {
+    let smtp: &SmtpTransport = match &transport.kind {
+        TransportKind::Smtp(smtp) => smtp,
+        TransportKind::Maildir(_) => {
+            let label = "leads into Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();
+            section.state(place, "transport", "leads nowhere else", label);
+            return None;
+        }
+    };
+    let next_hop = own.or_else(|| smtp.next_hop.clone());
+    if next_hop.is_none() && smtp.flavor == Flavor::Lmtp {
+        let label =
+            format!("{:?} speaks LMTP, to which no MX leads; expected {}", transport.name, key::NEXT_HOP.expected);
+        section.state(place, "next_hop", "is missing", label);
+    }
+    next_hop
+}
+
+/// What single next hops get.
+pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHop> {
+    let mut order = Order::default();
+    let sections = document.sections("next_hop").unwrap_or_default();
+    sections.into_iter().filter_map(|section| next_hop(section, &mut order)).collect()
+}
+
+fn next_hop(mut section: Section<'_, '_>, order: &mut Order) -> Option<NextHop> {
+    let host = section.required("host", &key::PATTERN);
+    if let Some(host) = &host {
+        order.claim(&section, "host", host.get_ref(), host.span());
+    }
+    let connections_max = section.take("connections", &Kind::COUNT);
+    let rate = section.take("rate", &key::RATE);
+    let messages_per_connection_max = section.take("messages_per_connection", &Kind::COUNT);
+    let recipients_per_message_max = section.take("recipients_per_message", &Kind::COUNT);
+    let host = host?.into_inner();
+    Some(NextHop { host, connections_max, rate, messages_per_connection_max, recipients_per_message_max })
+}
+
+/// Patterns of which the first that matches counts.
+#[derive(Default)]
+struct Order {
+    unique: Unique,
+    any: Option<Range<usize>>,
+}
+
+impl Order {
+    /// States it where an earlier pattern leaves nothing for this one.
+    fn claim(&mut self, section: &Section<'_, '_>, key: &str, pattern: &Pattern, place: Range<usize>) {
+        match &self.any {
+            Some(any) if *pattern != Pattern::Any => {
+                let label = "expected before \"*\", which is for all: the first that matches counts";
+                let fault = Fault::new(place.clone(), format!("{:?} is never reached", pattern.to_string()), label);
+                section.state_fault(fault.with_earlier(any.clone()));
+            }
+            _ => self.unique.claim(section, key, &pattern.to_string(), place.clone()),
+        }
+        if *pattern == Pattern::Any {
+            self.any.get_or_insert(place);
+        }
+    }
+}
+
+pub(super) fn dns(document: &mut Section<'_, '_>) -> Dns {
+    let or = Dns::default();
+    let Some(mut section) = document.section("dns") else { return or };
+    Dns {
+        servers: section.list("servers", &key::NAME_SERVER).map_or(or.servers, bare),
+        timeout: section.take_or("timeout", &key::SPAN, or.timeout),
+        attempts: section.take_or("attempts", &Kind::COUNT, or.attempts),
+        cache_entries: section.take_or("cache", &Kind::COUNT, or.cache_entries),
+        ttl_max: section.take_or("ttl_max", &key::SPAN, or.ttl_max),
+        negative_ttl_max: section.take_or("negative_ttl_max", &key::SPAN, or.negative_ttl_max),
+    }
+}
