@@ -61,9 +61,7 @@ def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
 
     def make(place, destinations):
         routes = "".join(route(one.domain, f"[{one.address}]:{one.port}") for one in destinations)
-        return Mailrace(
-            place, concurrency=1000, networks=("127.0.0.0/8",), limits=limits, extra=settings + routes, held=held
-        )
+        return Mailrace(place, networks=("127.0.0.0/8",), limits=limits, extra=settings + routes, held=held)
 
     return lambda place: outbound.Outbound(name, place, make, *hops)
 

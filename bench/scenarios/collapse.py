@@ -1,4 +1,4 @@
-"""Intake keeps its pace while the queue grows: four messages come for each one that may leave, for ten minutes.
+"""Intake keeps its pace while the queue grows: four messages come for each that may leave, for ten minutes.
 
 Mailrace lets no more leave than its rate for a next hop allows. Postfix has no such rate by the second; there the sink
 takes its time over each message. Each server gets the load that it can hold, minute by minute, in an open loop: a moment
@@ -57,8 +57,8 @@ PACES = {
     "postfix": Pace(_postfix(125), 500, 125, 8000),
 }
 NOTES = (
-    "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a run of its own of `bench smtp --rate`; "
-    "its p99 is from the moment when a message was due until its 250, and what was missed counts as having waited.",
+    "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a run of its own of `bench smtp "
+    "--rate`; its p99 is from the moment when a message was due until its 250, and what was missed counts as having waited.",
     "What waits is what was accepted less what arrived at the sink by the end of that minute.",
     f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink takes its time over each message, so that "
     f"{PACES['postfix'].leaving} a second leave at the most.",

@@ -1,8 +1,8 @@
 """Slow next hops do not hold up the others: a queue drains to 900 next hops with and without a hundred lame ones.
 
-Each of the 900 takes its time over a message, so that draining lasts about a minute. Of the hundred, one half greets after
-30 seconds, the other half never does; as much mail waits for each of them as for each of the 900. What is timed is the
-mail for the 900, from the release to the last message.
+Each of the 900 takes its time over a message, so that draining lasts about a minute. Of the hundred, one half greets
+after 30 seconds, the other half never does; as much mail waits for each of them as for each of the 900. What is timed
+is the mail for the 900, from the release to the last message.
 """
 
 import contest
