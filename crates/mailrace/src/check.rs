@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::config::{Durability, Loaded, LogTarget, Protocol, Source};
+use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, Source};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -24,6 +24,7 @@ impl fmt::Display for Summary<'_> {
             let who = domain.mailboxes.as_ref().map_or("everyone".into(), |table| format!("those in {table:?}"));
             writeln!(f, "  domain     {}: {who}, by transport {:?}", domain.name, domain.transport)?;
         }
+        ways(config, f)?;
         for lane in &config.spool.lanes {
             writeln!(f, "  spool      {}", lane.display())?;
         }
@@ -35,6 +36,19 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
+/// Where mail goes that leaves, and where it waits.
+fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for route in &config.routes {
+        let to = route.next_hop.as_ref().map_or("the domain's own MX".into(), ToString::to_string);
+        writeln!(f, "  route      {}: {to}, by transport {:?}", route.domain, route.transport)?;
+    }
+    for queue in &config.queues {
+        let adopts = if queue.adopt.is_some() { ", adopts slow next hops" } else { "" };
+        writeln!(f, "  queue      {}: {} attempts at once{adopts}", queue.name, queue.concurrency)?;
+    }
+    Ok(())
+}
+
 /// What is no fault, but what an operator should know.
 pub fn warnings(loaded: &Loaded) -> Vec<String> {
     let config = &loaded.config;
@@ -44,12 +58,24 @@ pub fn warnings(loaded: &Loaded) -> Vec<String> {
             "durability is \"relaxed\": a power loss may lose what was acknowledged in the last {sync_every:?}"
         ));
     }
-    for queue in config.queues.iter().filter(|queue| queue.concurrency == 0) {
-        warnings
-            .push(format!("the queue {:?} is held (concurrency = 0): its mail is kept and not delivered", queue.name));
+    warnings.extend(config.queues.iter().filter_map(warning_of));
+    if config.relay.networks.iter().any(Network::is_everyone) {
+        warnings.push("[relay] networks has everyone in it: anyone may send to anyone through this server".into());
     }
     if config.user.is_none() && config.allow_root && loaded.source != Source::BuiltIn {
         warnings.push("allow_root is set and no user is named: started as root, it stays root".into());
     }
     warnings
+}
+
+fn warning_of(queue: &Queue) -> Option<String> {
+    let built_in = [Queue::LOCAL, Queue::STANDARD, Queue::LAME].contains(&&*queue.name);
+    let name = &queue.name;
+    if queue.concurrency == 0 {
+        Some(format!("the queue {name:?} is held (concurrency = 0): its mail is kept and not delivered"))
+    } else if !built_in && queue.rules.is_empty() && queue.adopt.is_none() {
+        Some(format!("the queue {name:?} has no rules and does not adopt: no mail goes into it"))
+    } else {
+        None
+    }
 }

@@ -26,6 +26,11 @@ impl Network {
         let mask = mask(width - u32::from(self.prefix));
         width == their_width && ours & mask == theirs & mask
     }
+
+    /// Whether all addresses of a family are in it.
+    pub fn is_everyone(&self) -> bool {
+        self.prefix == 0
+    }
 }
 
 /// The address as a number, and how many bits it has.
@@ -93,6 +98,13 @@ mod tests {
         ] {
             let network: Network = network.parse().unwrap();
             assert_eq!(network.contains(address.parse().unwrap()), inside, "{network} {address}");
+        }
+    }
+
+    #[test]
+    fn only_a_network_without_a_prefix_is_everyone() {
+        for (network, everyone) in [("0.0.0.0/0", true), ("::/0", true), ("0.0.0.0/1", false), ("10.0.0.0/8", false)] {
+            assert_eq!(network.parse::<Network>().unwrap().is_everyone(), everyone, "{network}");
         }
     }
 
