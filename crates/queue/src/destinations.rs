@@ -1,53 +1,96 @@
-//! Destinations: recipient domains as small numbers, each counted by its recipients, forgotten when nobody waits for it.
+//! Destinations: recipient domains of a queue as small numbers, counted by their recipients, each with its route.
 //!
 //! | a destination has | it is kept |
 //! |---|---|
-//! | recipients, queued or in flight | yes |
-//! | none, and had some | no: its number may be given to another domain |
+//! | recipients, queued or in flight, or an open question | yes |
+//! | none any more | for ten minutes with its route, unless there are 10,000 such; then its number may be given to another |
 //! | none yet | until the next `report`, so that there is time to admit them |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
+use mail::Timestamp;
+
+use crate::QueueNumber;
+use crate::chain::NONE;
+use crate::idle::{Idle, Rest};
 use crate::pages::Slab;
 
-/// A recipient domain, interned by [`Queue::destination`](crate::Queue::destination).
+/// Destinations that are kept though nobody waits for them.
+const IDLE_NUMBER_MAX: usize = 10_000;
+/// For so long.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// A recipient domain of one queue, interned by [`Queues::destination`](crate::Queues::destination).
 ///
-/// It means something while recipients wait for it or are in flight, and until the next report after it was interned.
+/// It means something while recipients wait for it or are in flight, while a question about it is open, and until the
+/// next report after it was interned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(pub(crate) u32);
 
 /// The domains in use. The tree is ordered, not hashed: no rehashing pause, and no input makes it slow.
-pub(crate) struct Destinations {
-    places: Slab<Place>,
-    numbers: BTreeMap<Arc<str>, Destination>,
-    /// Interned since the last report; most of them have recipients by now.
-    fresh: Vec<Destination>,
+pub(crate) struct Destinations<R> {
+    places: Slab<Place<R>>,
+    /// By queue.
+    numbers: Box<[BTreeMap<Arc<str>, Destination>]>,
+    questions: VecDeque<Destination>,
+    idle: Idle,
+    /// Those with recipients.
+    inhabited: usize,
 }
 
-struct Place {
+pub(crate) struct Place<R> {
     name: Arc<str>,
+    pub(crate) queue: QueueNumber,
     recipients: u32,
+    /// The next hop, or [`NONE`] while there is no route.
+    pub(crate) hop: u32,
+    pub(crate) route: Option<R>,
+    pub(crate) until: Timestamp,
+    asked: bool,
+    rest: Rest,
 }
 
-impl Destinations {
-    pub(crate) const fn new() -> Self {
-        Destinations { places: Slab::new(), numbers: BTreeMap::new(), fresh: Vec::new() }
+impl<R> Destinations<R> {
+    pub(crate) fn new(queues: usize) -> Self {
+        Destinations {
+            places: Slab::new(),
+            numbers: (0..queues).map(|_| BTreeMap::new()).collect(),
+            questions: VecDeque::new(),
+            idle: Idle::new(IDLE_NUMBER_MAX, IDLE_TIME_MAX),
+            inhabited: 0,
+        }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.places.len()
+    /// How many have recipients.
+    pub(crate) fn inhabited(&self) -> usize {
+        self.inhabited
     }
 
-    pub(crate) fn intern(&mut self, domain: &str) -> Destination {
-        if let Some(&known) = self.numbers.get(domain) {
+    pub(crate) fn intern(&mut self, queue: QueueNumber, name: &str) -> Destination {
+        let numbers = &mut self.numbers[usize::from(queue.0)];
+        if let Some(&known) = numbers.get(name) {
             return known;
         }
-        let name: Arc<str> = domain.into();
-        let destination = Destination(self.places.insert(Place { name: Arc::clone(&name), recipients: 0 }));
-        self.numbers.insert(name, destination);
-        self.fresh.push(destination);
-        destination
+        let index = self.places.insert(Place {
+            name: name.into(),
+            queue,
+            recipients: 0,
+            hop: NONE,
+            route: None,
+            until: Timestamp::default(),
+            asked: false,
+            rest: Rest::default(),
+        });
+        numbers.insert(Arc::clone(&self.places[index].name), Destination(index));
+        // Idle since ever: the first sweep that finds it unused forgets it.
+        self.idle.enter(index, &mut self.places[index].rest, Timestamp::default());
+        Destination(index)
+    }
+
+    pub(crate) fn place(&self, destination: Destination) -> &Place<R> {
+        &self.places[destination.0]
     }
 
     pub(crate) fn name(&self, destination: Destination) -> &str {
@@ -56,37 +99,65 @@ impl Destinations {
 
     /// One more recipient.
     pub(crate) fn join(&mut self, destination: Destination) {
-        self.places[destination.0].recipients += 1;
+        let place = &mut self.places[destination.0];
+        place.recipients += 1;
+        self.inhabited += usize::from(place.recipients == 1);
     }
 
-    /// One recipient less; the last one takes the destination along.
-    pub(crate) fn leave(&mut self, destination: Destination) {
+    /// One recipient less.
+    pub(crate) fn leave(&mut self, destination: Destination, now: Timestamp) {
         let place = &mut self.places[destination.0];
         place.recipients -= 1;
         if place.recipients == 0 {
-            self.forget(destination);
+            self.inhabited -= 1;
+            self.idle.enter(destination.0, &mut place.rest, now);
         }
     }
 
-    /// Forgets those that were interned and never used.
-    pub(crate) fn sweep(&mut self) {
-        for destination in std::mem::take(&mut self.fresh) {
-            if self.places.get(destination.0).is_some_and(|place| place.recipients == 0) {
-                self.forget(destination);
-            }
+    /// Asks where it goes, unless that is known until later or asked already.
+    pub(crate) fn ask(&mut self, destination: Destination, now: Timestamp) {
+        let place = &mut self.places[destination.0];
+        if !place.asked && (place.hop == NONE || place.until <= now) {
+            place.asked = true;
+            self.questions.push_back(destination);
         }
     }
 
-    fn forget(&mut self, destination: Destination) {
+    pub(crate) fn next_question(&mut self) -> Option<Destination> {
+        self.questions.pop_front()
+    }
+
+    /// The question is answered; gives the next hop before it, or [`NONE`].
+    pub(crate) fn answer(&mut self, destination: Destination, hop: u32, route: R, until: Timestamp) -> u32 {
+        let place = &mut self.places[destination.0];
+        (place.asked, place.until, place.route) = (false, until, Some(route));
+        if place.recipients == 0 {
+            // It was kept for the question alone, outside the ring perhaps.
+            self.idle.enter(destination.0, &mut place.rest, Timestamp::default());
+        }
+        std::mem::replace(&mut place.hop, hop)
+    }
+
+    /// One step of the hand: gives one that is to be forgotten.
+    pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Destination> {
+        let index = self.idle.next()?;
+        let place = &mut self.places[index];
+        let in_use = place.recipients > 0 || place.asked;
+        self.idle.decide(index, &mut place.rest, in_use, now).then_some(Destination(index))
+    }
+
+    /// Gives its next hop, or [`NONE`].
+    pub(crate) fn forget(&mut self, destination: Destination) -> u32 {
         let place = self.places.remove(destination.0);
-        self.numbers.remove(&place.name);
+        self.numbers[usize::from(place.queue.0)].remove(&place.name);
+        place.hop
     }
 
     /// Bytes held: pages exactly, the tree as [`tree_bytes`] estimates it, names with their two counts.
     pub(crate) fn bytes(&self) -> usize {
         let names: usize = self.places.iter().map(|place| place.name.len() + 2 * size_of::<usize>()).sum();
-        let fresh = self.fresh.capacity() * size_of::<Destination>();
-        self.places.bytes() + tree_bytes::<Arc<str>, Destination>(self.numbers.len()) + names + fresh
+        let tree = tree_bytes::<Arc<str>, Destination>(self.places.len());
+        self.places.bytes() + tree + names + self.idle.bytes() + self.questions.capacity() * size_of::<Destination>()
     }
 }
 
@@ -101,28 +172,44 @@ pub(crate) fn tree_bytes<K, V>(len: usize) -> usize {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_domain_has_one_number_while_somebody_waits_for_it() {
-        let mut destinations = Destinations::new();
-        let a = destinations.intern("a.example");
-        let b = destinations.intern("b.example");
-        assert_eq!(destinations.intern("a.example"), a);
-        assert_eq!(destinations.name(b), "b.example");
-        destinations.join(a);
-        destinations.join(a);
-        destinations.leave(a);
-        assert_eq!((destinations.len(), destinations.name(a)), (2, "a.example"));
-        destinations.leave(a);
-        assert_eq!((destinations.len(), destinations.numbers.len()), (1, 1));
+    const QUEUE: QueueNumber = QueueNumber(0);
+    const NOW: Timestamp = Timestamp(1_700_000_000_000);
+
+    fn sweep(destinations: &mut Destinations<()>, now: Timestamp) {
+        if let Some(forgotten) = destinations.sweep(now) {
+            destinations.forget(forgotten);
+        }
     }
 
     #[test]
-    fn a_domain_that_nobody_claimed_is_swept_and_a_claimed_one_is_not() {
-        let mut destinations = Destinations::new();
-        let claimed = destinations.intern("claimed.example");
-        destinations.intern("idle.example");
-        destinations.join(claimed);
-        destinations.sweep();
-        assert_eq!((destinations.len(), destinations.name(claimed)), (1, "claimed.example"));
+    fn a_domain_has_one_number_in_each_queue_and_keeps_it_for_a_while() {
+        let mut destinations = Destinations::new(2);
+        let a = destinations.intern(QUEUE, "a.example");
+        let b = destinations.intern(QueueNumber(1), "a.example");
+        assert_eq!((destinations.intern(QUEUE, "a.example"), a == b), (a, false));
+        [a, a, b].into_iter().for_each(|destination| destinations.join(destination));
+        [a, a].into_iter().for_each(|destination| destinations.leave(destination, NOW));
+        assert_eq!((destinations.inhabited(), destinations.name(a)), (1, "a.example"));
+        (0..4).for_each(|_| sweep(&mut destinations, NOW));
+        assert_eq!(destinations.places.len(), 2);
+        (0..4).for_each(|_| sweep(&mut destinations, NOW + IDLE_TIME_MAX));
+        assert_eq!(
+            (destinations.places.len(), destinations.numbers[0].len(), destinations.name(b)),
+            (1, 0, "a.example")
+        );
+    }
+
+    #[test]
+    fn a_domain_that_nobody_claimed_is_swept_unless_a_question_is_open() {
+        let mut destinations = Destinations::new(2);
+        let (idle, asked) = (destinations.intern(QUEUE, "idle.example"), destinations.intern(QUEUE, "asked.example"));
+        destinations.ask(asked, NOW);
+        destinations.ask(asked, NOW);
+        (0..4).for_each(|_| sweep(&mut destinations, NOW));
+        assert!(destinations.places.get(idle.0).is_none());
+        assert_eq!((destinations.next_question(), destinations.next_question()), (Some(asked), None));
+        assert_eq!(destinations.answer(asked, 7, (), NOW), NONE);
+        (0..4).for_each(|_| sweep(&mut destinations, NOW));
+        assert_eq!(destinations.places.len(), 0);
     }
 }

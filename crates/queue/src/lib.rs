@@ -2,150 +2,229 @@
 //!
 //! [`Queues`] is a pure state machine: it is told the time, it never asks, and it never waits. Nothing here is
 //! durable; the spool is, and after a restart it says again what is pending ([`Queues::admit`]).
+//!
+//! | the caller | the queues |
+//! |---|---|
+//! | [`admit`](Queues::admit)s what is committed | keep it until it is due, then in fair turns |
+//! | asks for the [`next_question`](Queues::next_question), and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
+//! | takes the [`next`](Queues::next) attempt and makes it | hold a slot of the queue and of the next hop for it |
+//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, lameness, death |
+//! | [`judge`](Queues::judge)s the outcomes and records them durably | say what they mean, and change nothing |
+//! | [`report`](Queues::report)s the verdicts | let recipients go, wait, or be held |
+//!
+//! Who is next is decided from the top down: queue, letters before mailings, next hop, destination, sender, first in
+//! first out. A next hop that may not be tried now (its concurrency, its rate, its death) takes no turns and no slots.
+//!
+//! Memory: a recipient takes 24 bytes, 16 more while it waits, and a message 48; a sender with something ready at a
+//! destination up to 130, a destination about 300 with its name, a next hop about 700 with its berths. Each recipient
+//! that is admitted, woken, taken or reported costs O(log n), and no store of recipients or messages is ever copied as a
+//! whole to grow. Listings and acts of the operator are one pass over all.
 
+mod acts;
 mod attempt;
+mod berth;
+mod chain;
 mod config;
+mod contact;
+mod destinations;
+mod errors;
+mod explain;
+mod hop;
+mod hops;
+mod idle;
+mod pace;
+mod pages;
+mod recipient;
 mod retry;
+mod rounds;
+mod routes;
+mod senders;
+mod turns;
 mod views;
+mod waiting;
 
 use mail::{Outcome, Timestamp};
 
+use acts::Acts;
 pub use attempt::{Act, Admission, Attempt, Contact, NextHop, Pending, Purpose, Routed};
+use chain::{Chain, NONE};
 pub use config::{Adapt, Adopt, Concurrency, Config, Limits, Probe, QueueConfig, QueueNumber, Rate};
+pub use destinations::Destination;
+use destinations::Destinations;
+use errors::{ErrorNumber, Errors};
+use hops::Hops;
+use pages::Slab;
+use recipient::{Census, Message, Recipient, Stage};
+use retry::Made;
 pub use retry::{Retry, Verdict};
+use turns::{Origin, Turns};
 pub use views::{Entry, NextHopView, Obstacle, Progress, QueueView};
+use waiting::Waiting;
 
-/// A recipient domain of one queue, interned by [`Queues::destination`].
-///
-/// It means something while recipients wait for it or are in flight, while a question about it is open, and until the
-/// next report after it was interned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Destination(pub(crate) u32);
+/// One call of [`Queues::next`] makes no more waiting recipients ready than this, so that it stays short when a million
+/// are due at once. It is more than an attempt takes, so that those who are due do not wait for room among the ready.
+const WAKES_MAX: usize = 1024;
 
 /// The named queues, and the next hops that they share. `R` is the caller's route, cheap to clone.
 pub struct Queues<R: Clone> {
     config: Config,
-    route: Option<R>,
+    seed: u64,
+    /// The queue that adopts, if one does.
+    adopter: Option<(QueueNumber, Adopt)>,
+    lanes: Box<[Lane]>,
+    /// The queue whose turn it is.
+    turn: usize,
+    is_stopped: bool,
+    messages: Slab<Message>,
+    recipients: Slab<Recipient>,
+    destinations: Destinations<R>,
+    hops: Hops,
+    turns: Turns,
+    waiting: Waiting,
+    acts: Acts,
+    errors: Errors,
+    unrecorded: usize,
+}
+
+/// The state of one queue.
+#[derive(Default)]
+struct Lane {
+    /// Attempts that hold a slot, those of adopted next hops included.
+    slots: usize,
+    is_paused: bool,
+    /// Of the recipients that are at home here.
+    census: Census,
 }
 
 impl<R: Clone> Queues<R> {
     /// Empty queues. The seed sets the jitter of retries, and nothing else.
-    pub fn new(config: Config, _seed: u64) -> Self {
-        Queues { config, route: None }
-    }
-
-    /// The number of a recipient domain (or `host!domain`, in lower case) in a queue. It is to be admitted before the
-    /// next `report`.
-    pub fn destination(&mut self, _queue: QueueNumber, _name: &str) -> Destination {
-        Destination(0)
-    }
-
-    /// The name behind a number.
-    ///
-    /// # Panics
-    /// If nobody waits for the destination any more.
-    pub fn destination_name(&self, _destination: Destination) -> &str {
-        ""
-    }
-
-    /// The queue that the destination is at home in.
-    ///
-    /// # Panics
-    /// If nobody waits for the destination any more.
-    pub fn destination_queue(&self, _destination: Destination) -> QueueNumber {
-        QueueNumber(0)
-    }
-
-    /// The identity of a next hop.
-    ///
-    /// # Panics
-    /// If no attempt names it any more and no mail is routed there.
-    pub fn next_hop_name(&self, _next_hop: NextHop) -> &str {
-        ""
+    pub fn new(config: Config, seed: u64) -> Self {
+        let queues = config.queues.len();
+        let adopter =
+            (0..).zip(&config.queues).find_map(|(number, queue)| Some((QueueNumber(number), queue.adopts.clone()?)));
+        Queues {
+            seed,
+            adopter,
+            lanes: (0..queues).map(|_| Lane::default()).collect(),
+            turn: 0,
+            is_stopped: false,
+            messages: Slab::new(),
+            recipients: Slab::new(),
+            destinations: Destinations::new(queues),
+            hops: Hops::new(),
+            turns: Turns::new(queues, config.mailing_above, config.letters_share),
+            waiting: Waiting::new(),
+            acts: Acts::new(),
+            errors: Errors::new(),
+            unrecorded: 0,
+            config,
+        }
     }
 
     /// Takes a message in: recipients that are due are ready at once, the others wait.
     ///
     /// # Panics
     /// If a destination was not interned by these queues, or was forgotten since (see [`Destination`]).
-    pub fn admit(&mut self, _now: Timestamp, _admission: &Admission) {}
-
-    /// A destination that needs a route: none is known, or its time is over (the old one serves meanwhile). Each is
-    /// asked once, and every question must be answered by [`Queues::routed`], however late. New questions come up in
-    /// `admit` and in `next`.
-    pub fn next_question(&mut self) -> Option<Destination> {
-        None
+    pub fn admit(&mut self, now: Timestamp, admission: &Admission) {
+        let &Admission { id, sender, accepted_at, recovered, alone, ref recipients } = admission;
+        if recipients.is_empty() {
+            return;
+        }
+        let count = u32::try_from(recipients.len()).expect("ordinals are 32 bits, so there are fewer recipients");
+        let is_mailing = recipients.len() > self.config.mailing_above;
+        let message = Message { id, sender, accepted_at, recipients: count, recovered, alone, is_mailing };
+        let message = self.messages.insert(message);
+        for &Pending { ordinal, destination, attempts, due, held } in recipients {
+            self.destinations.join(destination);
+            let (error, stage) = (ErrorNumber::NONE, Stage::Held);
+            let recipient = Recipient { message, ordinal, destination, next: NONE, attempts, error, stage };
+            let index = self.recipients.insert(recipient);
+            self.census(destination)[stage as usize] += 1;
+            if !held {
+                self.schedule(now, index, due);
+            }
+        }
     }
 
-    /// Answers a question. Attempts in flight keep the next hop that they left with.
-    pub fn routed(&mut self, _now: Timestamp, _destination: Destination, routed: Routed<R>) {
-        self.route = Some(routed.route);
+    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first, then attempts,
+    /// then refusals: none of these has more than its bound, so none holds up the others for long.
+    pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
+        self.ring(now);
+        self.wake(now);
+        if self.unrecorded >= self.config.unrecorded_max {
+            return None;
+        }
+        self.next_act().or_else(|| self.next_delivery(now)).or_else(|| self.next_refusal(now))
     }
-
-    /// What is to be done next; None when nothing is due or has room.
-    pub fn next(&mut self, _now: Timestamp) -> Option<Attempt<R>> {
-        None
-    }
-
-    /// The network part of an attempt is over: its slot is free, and the next hop is judged by the contact. At most once;
-    /// [`Queues::report`] does it with [`Contact::None`] where it was not. Nothing happens for attempts without a slot.
-    pub fn ended(&mut self, _now: Timestamp, _attempt: &mut Attempt<R>, _contact: Contact) {}
-
-    /// An attempt under way there has waited longer than [`Adopt::slower_than`]: the next hop is adopted.
-    pub fn slow(&mut self, _now: Timestamp, _next_hop: NextHop) {}
 
     /// What an outcome means. Changes nothing, so that it can be recorded durably before [`Queues::report`]; the same
     /// question has the same answer. For an act the outcome only lends its reply: `Hold` is [`Verdict::Held`], `Remove`
     /// is `Removed`, `Bounce` is `Failed`, `Release` and `Retry` are `Deferred` until now.
-    pub fn judge(&self, _now: Timestamp, _attempt: &Attempt<R>, _outcome: Outcome) -> Verdict {
-        Verdict::Delivered
+    pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> Verdict {
+        let &Attempt { id, number, accepted_at, ref recipients, .. } = attempt;
+        if let Purpose::Act(act) = attempt.purpose {
+            return act.verdict(now, outcome);
+        }
+        let ordinal = recipients.first().copied().unwrap_or_default();
+        let retry = &self.queue(self.destination_queue(attempt.destination)).retry;
+        retry.judge(now, self.seed, &Made { id, ordinal, number, accepted_at }, outcome)
     }
 
     /// Ends an attempt: `verdicts` has one for each recipient, in the order of `attempt.recipients`.
     ///
     /// # Panics
     /// If there are more or fewer verdicts than recipients.
-    pub fn report(&mut self, _now: Timestamp, attempt: Attempt<R>, verdicts: &[Verdict]) {
+    pub fn report(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[Verdict]) {
         assert_eq!(verdicts.len(), attempt.count, "a verdict for each recipient of the attempt");
+        self.ended(now, &mut attempt, Contact::None);
+        self.unrecorded -= 1;
+        let is_act = matches!(attempt.purpose, Purpose::Act(_));
+        let mut index = attempt.first;
+        for verdict in verdicts {
+            let next = self.recipients[index].next;
+            self.recipients[index].attempts = attempt.number;
+            match verdict {
+                Verdict::Deferred { reason, until } => {
+                    if !is_act {
+                        let error = self.errors.join(reason);
+                        self.errors.leave(std::mem::replace(&mut self.recipients[index].error, error));
+                    }
+                    self.schedule(now, index, *until);
+                }
+                Verdict::Held => self.enter(index, Stage::Held),
+                Verdict::Delivered | Verdict::Relayed { .. } | Verdict::Failed { .. } | Verdict::Removed => {
+                    self.remove(index, now);
+                }
+            }
+            index = next;
+        }
+        if let Some(NextHop(hop)) = attempt.next_hop {
+            self.hops[hop].attempts -= 1;
+            self.hops.rest(hop, now);
+        }
+        self.sweep(now);
     }
 
     /// The moment from which `next` has something to do that it has not before, if only to wake those who waited. None
     /// when time alone brings nothing. A moment in the past means now.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        None
+        if self.unrecorded >= self.config.unrecorded_max {
+            return None;
+        }
+        if self.has_next() {
+            return Some(Timestamp::default());
+        }
+        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).min()
     }
 
-    /// Nothing leaves a paused queue, by whatever next hop. What is in flight is left alone.
-    pub fn pause(&mut self, _queue: QueueNumber, _paused: bool) {}
+    /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left alone.
+    pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
+        self.lanes[usize::from(queue.0)].is_paused = paused;
+    }
 
     /// While stopped no attempt is made at all; refusals and acts go on.
-    pub fn set_stopped(&mut self, _stopped: bool) {}
-
-    /// Chooses recipients for an act of the operator in one pass over all (see [`Act`] for who can be chosen; never those
-    /// in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
-    pub fn pick(&mut self, _act: Act, _now: Timestamp, _filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
-        0
-    }
-
-    /// Everyone here, in no order worth relying on.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        std::iter::empty()
-    }
-
-    /// All next hops that are known.
-    pub fn next_hops(&self) -> impl Iterator<Item = NextHopView<'_>> {
-        std::iter::empty()
-    }
-
-    /// All queues, in the order of the settings.
-    pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
-        std::iter::empty()
-    }
-
-    /// All that holds a destination now, whether or not somebody waits for it, strongest first. Empty when it is only a
-    /// matter of turns, or of recipients whose time has not come or who are held.
-    pub fn explain(&self, _now: Timestamp, _destination: Destination) -> Vec<Obstacle> {
-        Vec::new()
+    pub fn set_stopped(&mut self, stopped: bool) {
+        self.is_stopped = stopped;
     }
 
     /// The settings in force.
@@ -155,7 +234,7 @@ impl<R: Clone> Queues<R> {
 
     /// How many recipients are here, those in flight included.
     pub fn len(&self) -> usize {
-        0
+        self.recipients.len()
     }
 
     /// Whether nobody is here.
@@ -165,26 +244,197 @@ impl<R: Clone> Queues<R> {
 
     /// How many messages are here.
     pub fn messages(&self) -> usize {
-        0
+        self.messages.len()
     }
 
     /// How many destinations have recipients here.
     pub fn destinations(&self) -> usize {
-        0
+        self.destinations.inhabited()
     }
 
     /// How many recipients are in flight: in attempts that are not reported.
     pub fn in_flight(&self) -> usize {
-        0
+        self.lanes.iter().map(|lane| lane.census[Stage::InFlight as usize]).sum()
     }
 
     /// How many attempts have ended, or never held a slot, and are not reported.
     pub fn unrecorded(&self) -> usize {
-        0
+        self.unrecorded
     }
 
-    /// Bytes of memory held, slack included; what the trees of names hold is an upper bound.
+    /// Bytes of memory held, slack included; what the trees of names hold is an upper bound. Routes are the caller's.
     pub fn bytes(&self) -> usize {
-        0
+        let records = self.messages.bytes() + self.recipients.bytes() + self.waiting.bytes() + self.errors.bytes();
+        records + self.destinations.bytes() + self.hops.bytes() + self.turns.bytes()
+    }
+
+    fn queue(&self, queue: QueueNumber) -> &QueueConfig {
+        &self.config.queues[usize::from(queue.0)]
+    }
+
+    /// Whether a queue may do anything.
+    fn is_open(&self, queue: QueueNumber) -> bool {
+        !self.lanes[usize::from(queue.0)].is_paused && self.queue(queue).concurrency > 0
+    }
+
+    /// Whether it has a slot for another attempt.
+    fn has_slot(&self, queue: QueueNumber) -> bool {
+        self.is_open(queue) && self.lanes[usize::from(queue.0)].slots < self.queue(queue).concurrency
+    }
+
+    /// The queues in the order of their turns.
+    fn in_turn(&self) -> impl Iterator<Item = QueueNumber> + use<R> {
+        let (turn, count) = (self.turn, self.lanes.len());
+        (turn..count).chain(0..turn).map(|queue| QueueNumber(queue as u16))
+    }
+
+    fn has_next(&self) -> bool {
+        let berths = &self.turns.berths;
+        let is_next = |queue| {
+            let delivers = !self.is_stopped && self.has_slot(queue) && berths.first(queue).is_some();
+            delivers || (self.is_open(queue) && berths.first_refused(queue).is_some())
+        };
+        !self.acts.is_empty() || self.in_turn().any(is_next)
+    }
+
+    fn next_delivery(&mut self, now: Timestamp) -> Option<Attempt<R>> {
+        if self.is_stopped {
+            return None;
+        }
+        let mut queues = self.in_turn().filter(|&queue| self.has_slot(queue));
+        let (queue, berth) = queues.find_map(|queue| Some((queue, self.turns.berths.first(queue)?)))?;
+        self.turn = (usize::from(queue.0) + 1) % self.lanes.len();
+        self.turns.berths.count(berth);
+        let mut attempt = self.leave(now, berth, Purpose::Deliver);
+        let (NextHop(hop), home) = (attempt.next_hop?, self.destination_queue(attempt.destination));
+        (attempt.under_way, attempt.epoch) = (true, self.hops[hop].depart(now));
+        self.hops[hop].home_mut(home).slots += 1;
+        self.lanes[usize::from(queue.0)].slots += 1;
+        self.settle(now, hop);
+        Some(attempt)
+    }
+
+    fn next_refusal(&mut self, now: Timestamp) -> Option<Attempt<R>> {
+        let mut queues = self.in_turn().filter(|&queue| self.is_open(queue));
+        let berth = queues.find_map(|queue| self.turns.berths.first_refused(queue))?;
+        let error = self.hops[self.turns.berths.berth(berth).hop].error.clone();
+        let attempt = self.leave(now, berth, Purpose::Refuse(error.expect("a next hop dies of an error")));
+        self.unrecorded += 1;
+        self.settle(now, attempt.next_hop?.0);
+        Some(attempt)
+    }
+
+    /// Those whose turn it is in a berth leave it. It stands nowhere until its next hop is settled.
+    fn leave(&mut self, now: Timestamp, berth: u32, purpose: Purpose) -> Attempt<R> {
+        let hop = self.turns.berths.berth(berth).hop;
+        let front = self.turns.front(berth);
+        let (limit, origin) = (self.recipients_max(hop, front), self.origin(front));
+        let (group, count) = self.turns.take(&mut self.recipients, berth, limit);
+        self.turns.leave(origin, count);
+        self.hops[hop].attempts += 1;
+        let attempt = self.depart(group, count, purpose, Some(NextHop(hop)));
+        self.destinations.ask(attempt.destination, now);
+        attempt
+    }
+
+    /// How many recipients the attempt that begins with this one takes at most.
+    fn recipients_max(&self, hop: u32, front: u32) -> usize {
+        let &Recipient { message, destination, .. } = &self.recipients[front];
+        if self.messages[message].alone {
+            return 1;
+        }
+        let own = self.queue(self.destination_queue(destination)).recipients_per_attempt_max;
+        own.min(self.hops[hop].limits.recipients_per_attempt_max.unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Makes an attempt of those who leave together, without a slot.
+    fn depart(&mut self, group: Chain, count: usize, purpose: Purpose, next_hop: Option<NextHop>) -> Attempt<R> {
+        let first = group.front().expect("somebody leaves");
+        let &Recipient { message, destination, attempts, .. } = &self.recipients[first];
+        let &Message { id, accepted_at, recovered, .. } = &self.messages[message];
+        let mut recipients = Vec::with_capacity(count);
+        let mut index = first;
+        while index != NONE {
+            self.enter(index, Stage::InFlight);
+            recipients.push(self.recipients[index].ordinal);
+            index = self.recipients[index].next;
+        }
+        let route = next_hop.and_then(|_| self.destinations.place(destination).route.clone());
+        let number = if next_hop.is_some() { attempts.saturating_add(1) } else { attempts };
+        let (under_way, epoch) = (false, 0);
+        Attempt {
+            id,
+            destination,
+            next_hop,
+            route,
+            recipients,
+            number,
+            accepted_at,
+            recovered,
+            purpose,
+            first,
+            count,
+            under_way,
+            epoch,
+        }
+    }
+
+    /// Makes a recipient ready, or lets it wait.
+    fn schedule(&mut self, now: Timestamp, index: u32, due: Timestamp) {
+        if due > now {
+            self.enter(index, Stage::Waiting);
+            self.waiting.push(due, index);
+        } else {
+            self.line_up(now, index);
+        }
+    }
+
+    fn line_up(&mut self, now: Timestamp, index: u32) {
+        self.enter(index, Stage::Ready);
+        let (origin, destination) = (self.origin(index), self.recipients[index].destination);
+        match self.turns.push(&mut self.recipients, index, origin) {
+            Some(hop) => self.settle(now, hop),
+            None if self.destinations.place(destination).hop == NONE => self.destinations.ask(destination, now),
+            None => {}
+        }
+    }
+
+    fn wake(&mut self, now: Timestamp) {
+        for _ in 0..WAKES_MAX {
+            let Some(index) = self.waiting.pop_due(now) else { break };
+            self.line_up(now, index);
+        }
+    }
+
+    /// What counts for its turn.
+    fn origin(&self, index: u32) -> Origin {
+        let &Recipient { message, destination, .. } = &self.recipients[index];
+        let &Message { sender, is_mailing, .. } = &self.messages[message];
+        Origin { queue: self.destination_queue(destination), sender, is_mailing }
+    }
+
+    fn census(&mut self, destination: Destination) -> &mut Census {
+        let queue = self.destinations.place(destination).queue;
+        &mut self.lanes[usize::from(queue.0)].census
+    }
+
+    fn enter(&mut self, index: u32, stage: Stage) {
+        let recipient = &mut self.recipients[index];
+        let (destination, old) = (recipient.destination, std::mem::replace(&mut recipient.stage, stage));
+        let census = self.census(destination);
+        census[old as usize] -= 1;
+        census[stage as usize] += 1;
+    }
+
+    fn remove(&mut self, index: u32, now: Timestamp) {
+        let recipient = self.recipients.remove(index);
+        self.census(recipient.destination)[recipient.stage as usize] -= 1;
+        self.errors.leave(recipient.error);
+        self.destinations.leave(recipient.destination, now);
+        let message = &mut self.messages[recipient.message];
+        message.recipients -= 1;
+        if message.recipients == 0 {
+            self.messages.remove(recipient.message);
+        }
     }
 }

@@ -141,8 +141,13 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Used(value) => Some(value),
+        self.entries().map(|(_, value)| value)
+    }
+
+    /// The values with their indices.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(self.slots.iter()).filter_map(|(index, slot)| match slot {
+            Slot::Used(value) => Some((index, value)),
             Slot::Free { .. } => None,
         })
     }

@@ -1,159 +1,245 @@
 //! Fair turns: who is next among those that are ready.
 //!
-//! Three levels, each a chain through the values of the level below:
+//! Four levels, each in rounds ([`Rounds`]), the last one a chain:
 //!
-//! | level | holds | order |
+//! | level | holds | a turn costs |
 //! |---|---|---|
-//! | round | destinations | deficit round robin: one recipient a round; an attempt of n sits out the next n - 1 rounds |
-//! | destination (desk) | senders with something for it | round robin, one attempt a turn |
-//! | line | recipients of one sender at one destination | first in, first out |
+//! | row of a queue | berths: next hops | as many rounds as recipients left |
+//! | berth | desks: destinations | as many rounds as recipients left |
+//! | desk | lines: senders | one round |
+//! | line | recipients | first in, first out |
 //!
-//! A destination that has something new joins the round after the present one, so every round ends: whoever waits in
-//! it gets a turn after one attempt at most of each other destination. Lines and desks that are empty cost nothing but
-//! the desk's 12 bytes.
+//! Above them, letters go before mailings by their share ([`Berths::first`]). A desk whose destination has no route yet
+//! has no berth: its lines gather until it gets one. Lines, desks and berths that are empty sit nowhere.
 
 use std::collections::BTreeMap;
 
-use crate::Recipient;
-use crate::chain::{Chain, Linked, NONE};
+use crate::QueueNumber;
+use crate::berth::Berths;
+use crate::chain::{Chain, NONE};
 use crate::destinations::{Destination, tree_bytes};
 use crate::pages::{Pages, Slab};
+use crate::recipient::{Recipient, split_group};
+use crate::rounds::{Rounds, Seat, Seated};
+use crate::senders::{Class, Senders};
 
 /// Everything that is ready.
 pub(crate) struct Turns {
-    /// A wheel with a place for each round that an attempt can cost, and one for the present round.
-    rounds: Box<[Chain]>,
-    present: usize,
-    /// By the number of the destination.
+    pub(crate) berths: Berths,
+    /// Two for each destination, by its number: letters and mailings.
     desks: Pages<Desk>,
     lines: Slab<Line>,
     /// Finds the line to join. Ordered, not hashed: no rehashing pause, and no choice of senders makes it slow.
-    senders: BTreeMap<(Destination, u64), u32>,
-    ready: usize,
+    names: BTreeMap<(Destination, Class, u64), u32>,
+    senders: Senders,
 }
 
-/// A destination's senders; it stands in a round while it has some.
+/// A destination's senders in one class.
 struct Desk {
-    lines: Chain,
-    next: u32,
+    lines: Rounds,
+    seat: Seat,
+    /// [`NONE`] while there is no route.
+    berth: u32,
 }
 
-/// What one sender has for one destination. It exists while it has something.
+/// What one sender has for one destination in one class. It exists while it has something.
 struct Line {
     recipients: Chain,
-    next: u32,
-    destination: Destination,
     sender: u64,
+    seat: Seat,
+    destination: Destination,
+    class: Class,
 }
 
-impl Linked for Desk {
-    fn link(&mut self) -> &mut u32 {
-        &mut self.next
+/// Whose recipient becomes ready, and where.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) queue: QueueNumber,
+    pub(crate) sender: u64,
+    /// The message is a mailing by its own size.
+    pub(crate) is_mailing: bool,
+}
+
+impl Seated for Desk {
+    fn seat(&mut self) -> &mut Seat {
+        &mut self.seat
     }
 }
 
-impl Linked for Line {
-    fn link(&mut self) -> &mut u32 {
-        &mut self.next
+impl Seated for Line {
+    fn seat(&mut self) -> &mut Seat {
+        &mut self.seat
     }
 }
 
 impl Turns {
-    /// No attempt takes more than `recipients_max`.
-    pub(crate) fn new(recipients_max: usize) -> Self {
+    pub(crate) fn new(queues: usize, mailing_above: usize, letters_share: u32) -> Self {
         Turns {
-            rounds: vec![Chain::EMPTY; recipients_max + 1].into(),
-            present: 0,
+            berths: Berths::new(queues, letters_share),
             desks: Pages::new(),
             lines: Slab::new(),
-            senders: BTreeMap::new(),
-            ready: 0,
+            names: BTreeMap::new(),
+            senders: Senders::new(mailing_above),
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ready == 0
-    }
-
-    /// Puts a recipient at the back of its sender's line.
-    pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, sender: u64) {
+    /// Puts a recipient at the back of its sender's line. Gives the next hop that has something to do by that and had
+    /// nothing before in this class.
+    pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin) -> Option<u32> {
         let destination = recipients[index].destination;
-        let line = match self.senders.get(&(destination, sender)) {
+        let class = self.classify(origin);
+        let line = match self.names.get(&(destination, class, origin.sender)) {
             Some(&line) => line,
-            None => self.open(destination, sender),
+            None => return self.open(recipients, index, origin, class),
         };
         self.lines[line].recipients.push_back(recipients, index);
-        self.ready += 1;
+        None
     }
 
-    /// Takes the recipients whose turn it is, `room` at most: one message at one destination. They are chained.
-    pub(crate) fn take(&mut self, recipients: &mut Slab<Recipient>, room: usize) -> Option<(Chain, usize)> {
-        if self.is_empty() || room == 0 {
-            return None;
-        }
-        while self.rounds[self.present].is_empty() {
-            self.present = self.round_after(1);
-        }
-        let desk = self.rounds[self.present].pop_front(&mut self.desks)?;
-        let line = self.desks[desk].lines.pop_front(&mut self.lines)?;
-        let (group, count) = self.lines[line].split_group(recipients, room.min(self.rounds.len() - 1));
-        self.ready -= count;
+    /// The recipient that is first in a berth which stands in a row.
+    pub(crate) fn front(&self, berth: u32) -> u32 {
+        let (_, line) = self.front_line(berth);
+        self.lines[line].recipients.front().expect("a line exists while it has recipients")
+    }
+
+    /// Takes those whose turn it is in a berth, `limit` at most: one message at one destination. They are chained. The
+    /// berth stands nowhere then.
+    pub(crate) fn take(&mut self, recipients: &mut Slab<Recipient>, berth: u32, limit: usize) -> (Chain, usize) {
+        let (desk, line) = self.front_line(berth);
+        let (group, count) = split_group(&mut self.lines[line].recipients, recipients, limit);
+        self.desks[desk].lines.take(&mut self.lines, line, 1);
+        self.berths.berth_mut(berth).desks.take(&mut self.desks, desk, count);
+        self.berths.take(berth, count);
         if self.lines[line].recipients.is_empty() {
             self.close(line);
         } else {
-            self.desks[desk].lines.push_back(&mut self.lines, line);
+            self.desks[desk].lines.resume(&mut self.lines, line);
         }
         if !self.desks[desk].lines.is_empty() {
-            let round = self.round_after(count);
-            self.rounds[round].push_back(&mut self.desks, desk);
+            self.berths.berth_mut(berth).desks.resume(&mut self.desks, desk);
         }
-        Some((group, count))
+        (group, count)
+    }
+
+    /// So many recipients of letters are not ready any more.
+    pub(crate) fn leave(&mut self, origin: Origin, count: usize) {
+        if !origin.is_mailing {
+            self.senders.leave(origin.queue, origin.sender, count);
+        }
+    }
+
+    /// A destination goes another way from now on; [`NONE`] is no way.
+    pub(crate) fn assign(&mut self, destination: Destination, berths: [u32; 2]) {
+        for (class, new) in [Class::Letter, Class::Mailing].into_iter().zip(berths) {
+            let desk = self.desk(destination, class);
+            let old = std::mem::replace(&mut self.desks[desk].berth, new);
+            if self.desks[desk].lines.is_empty() || old == new {
+                continue;
+            }
+            self.vacate(desk, old);
+            if new != NONE {
+                self.berths.berth_mut(new).desks.join(&mut self.desks, desk);
+            }
+        }
+    }
+
+    /// Keeps those that `keep` says, in one pass over all lines.
+    pub(crate) fn retain(&mut self, recipients: &mut Slab<Recipient>, keep: impl Fn(&Recipient) -> bool) {
+        let all: Vec<u32> = self.lines.entries().map(|(line, _)| line).collect();
+        for line in all {
+            let mut chain = std::mem::replace(&mut self.lines[line].recipients, Chain::EMPTY);
+            while let Some(index) = chain.pop_front(recipients) {
+                if keep(&recipients[index]) {
+                    self.lines[line].recipients.push_back(recipients, index);
+                }
+            }
+            if self.lines[line].recipients.is_empty() {
+                self.dissolve(line);
+            }
+        }
     }
 
     /// Bytes held, slack included.
     pub(crate) fn bytes(&self) -> usize {
-        let rounds = size_of_val(&*self.rounds);
-        let senders = tree_bytes::<(Destination, u64), u32>(self.senders.len());
-        rounds + self.desks.bytes() + self.lines.bytes() + senders
+        let names = tree_bytes::<(Destination, Class, u64), u32>(self.names.len());
+        self.berths.bytes() + self.desks.bytes() + self.lines.bytes() + names + self.senders.bytes()
     }
 
-    fn open(&mut self, destination: Destination, sender: u64) -> u32 {
-        let line = self.lines.insert(Line { recipients: Chain::EMPTY, next: NONE, destination, sender });
-        self.senders.insert((destination, sender), line);
-        while self.desks.len() <= destination.0 {
-            self.desks.push(Desk { lines: Chain::EMPTY, next: NONE });
+    fn front_line(&self, berth: u32) -> (u32, u32) {
+        let desk = self.berths.berth(berth).desks.first().expect("a berth that stands in a row has desks");
+        let line = self.desks[desk].lines.first().expect("a desk sits in a berth while it has lines");
+        (desk, line)
+    }
+
+    fn classify(&mut self, origin: Origin) -> Class {
+        if origin.is_mailing { Class::Mailing } else { self.senders.join(origin.queue, origin.sender) }
+    }
+
+    /// A new line. Whoever became a sender of mailings takes along what waits as letters there, so that it stays in order.
+    fn open(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin, class: Class) -> Option<u32> {
+        let destination = recipients[index].destination;
+        let Origin { sender, is_mailing, .. } = origin;
+        let mut chain = Chain::EMPTY;
+        if class == Class::Mailing
+            && !is_mailing
+            && let Some(&letters) = self.names.get(&(destination, Class::Letter, sender))
+        {
+            chain = self.lines[letters].recipients;
+            self.dissolve(letters);
         }
-        if self.desks[destination.0].lines.is_empty() {
-            let round = self.round_after(1);
-            self.rounds[round].push_back(&mut self.desks, destination.0);
+        chain.push_back(recipients, index);
+        let line = self.lines.insert(Line { recipients: chain, sender, seat: Seat::NEW, destination, class });
+        self.names.insert((destination, class, sender), line);
+        self.seat(line)
+    }
+
+    /// A line sits down at its desk; the desk in its berth, if it was empty; and tells whose berth that was empty.
+    fn seat(&mut self, line: u32) -> Option<u32> {
+        let &Line { destination, class, .. } = &self.lines[line];
+        let desk = self.desk(destination, class);
+        let Desk { lines, berth, .. } = &mut self.desks[desk];
+        let (was_empty, berth) = (lines.is_empty(), *berth);
+        lines.join(&mut self.lines, line);
+        if !was_empty || berth == NONE {
+            return None;
         }
-        self.desks[destination.0].lines.push_back(&mut self.lines, line);
-        line
+        let was_empty = self.berths.berth(berth).desks.is_empty();
+        self.berths.berth_mut(berth).desks.join(&mut self.desks, desk);
+        was_empty.then(|| self.berths.berth(berth).hop)
+    }
+
+    /// A line with nobody left gets up, and what is empty by that, too.
+    fn dissolve(&mut self, line: u32) {
+        let &Line { destination, class, .. } = &self.lines[line];
+        let desk = self.desk(destination, class);
+        self.desks[desk].lines.leave(&mut self.lines, line);
+        self.close(line);
+        if self.desks[desk].lines.is_empty() {
+            self.vacate(desk, self.desks[desk].berth);
+        }
+    }
+
+    /// A desk gets up from its berth, if it has one.
+    fn vacate(&mut self, desk: u32, berth: u32) {
+        if berth == NONE {
+            return;
+        }
+        self.berths.berth_mut(berth).desks.leave(&mut self.desks, desk);
+        if self.berths.berth(berth).desks.is_empty() {
+            self.berths.stand(berth, None);
+        }
     }
 
     fn close(&mut self, line: u32) {
         let line = self.lines.remove(line);
-        self.senders.remove(&(line.destination, line.sender));
+        self.names.remove(&(line.destination, line.class, line.sender));
     }
 
-    fn round_after(&self, count: usize) -> usize {
-        (self.present + count) % self.rounds.len()
-    }
-}
-
-impl Line {
-    /// Parts from the front those that leave together with the first, `room` at most.
-    fn split_group(&mut self, recipients: &mut Slab<Recipient>, room: usize) -> (Chain, usize) {
-        let (mut group, mut count) = (Chain::EMPTY, 0);
-        while let Some(front) = self.recipients.front() {
-            let fits = group.front().is_none_or(|first| recipients[first].leaves_with(&recipients[front]));
-            if count == room || !fits {
-                break;
-            }
-            self.recipients.pop_front(recipients);
-            group.push_back(recipients, front);
-            count += 1;
+    fn desk(&mut self, destination: Destination, class: Class) -> u32 {
+        let desk = destination.0 * 2 + class as u32;
+        while self.desks.len() <= desk {
+            self.desks.push(Desk { lines: Rounds::EMPTY, seat: Seat::NEW, berth: NONE });
         }
-        (group, count)
+        desk
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{QueueId, Timestamp};
+use mail::{QueueId, Reply, Timestamp};
 
 use crate::{Destination, NextHop, QueueNumber};
 
@@ -82,10 +82,10 @@ pub struct NextHopView<'a> {
     pub failures: u32,
     /// Where it is dead: when the next probe is due.
     pub probe_at: Option<Timestamp>,
-    /// Where its rate is used up: until when.
-    pub rate_until: Option<Timestamp>,
+    /// Where it has a rate: from when on that lets another attempt leave; a moment in the past is now.
+    pub rate_free_at: Option<Timestamp>,
     /// The last failure since it was known.
-    pub error: Option<String>,
+    pub error: Option<&'a Reply>,
 }
 
 /// One thing that holds a destination now.
@@ -109,7 +109,7 @@ pub enum Obstacle {
         /// When it is tried again.
         probe_at: Timestamp,
         /// What went wrong last.
-        error: String,
+        error: Reply,
     },
     /// Its next hop has had as many attempts as its rate allows.
     Rate {

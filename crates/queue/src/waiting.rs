@@ -52,6 +52,22 @@ impl Waiting {
         Some(first.recipient)
     }
 
+    /// Keeps those that `keep` says, in one pass and without a second heap.
+    pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
+        let mut kept = 0;
+        for place in 0..self.heap.len() {
+            let wake = self.heap[place];
+            if keep(wake.recipient) {
+                self.heap[kept] = wake;
+                kept += 1;
+            }
+        }
+        while self.heap.len() > kept {
+            self.heap.pop();
+        }
+        (0..kept / 2).rev().for_each(|place| self.sink(place));
+    }
+
     /// All of them, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wake> {
         self.heap.iter()
@@ -107,6 +123,17 @@ mod tests {
         let mut expected: Vec<u32> = (0..5000).rev().collect();
         expected.sort_by_key(|&n| times(n));
         assert!(expected.into_iter().eq(std::iter::from_fn(|| waiting.pop_due(Timestamp(1000)))));
+    }
+
+    #[test]
+    fn those_who_stay_when_others_go_still_wake_in_order() {
+        let mut waiting = Waiting::new();
+        let times = |n: u32| Timestamp(u64::from(n.wrapping_mul(2_654_435_761) >> 22));
+        (0..5000).for_each(|n| waiting.push(times(n), n));
+        waiting.retain(|n| n % 3 == 0);
+        let mut expected: Vec<u32> = (0..5000).filter(|n| n % 3 == 0).collect();
+        expected.sort_by_key(|&n| times(n));
+        assert!(expected.into_iter().eq(std::iter::from_fn(|| waiting.pop_due(Timestamp(2000)))));
     }
 
     #[test]

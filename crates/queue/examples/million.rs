@@ -1,0 +1,101 @@
+//! What a million recipients cost: `cargo run --release -p queue --example million` prints nanoseconds a call and bytes a
+//! recipient, for 20,000 destinations with a next hop each and for 20,000 that share 1,000, as letters and as one mailing.
+
+#![expect(clippy::disallowed_methods, reason = "a measurement asks the clock; the queue does not")]
+
+use std::time::{Duration, Instant};
+
+use mail::{QueueId, SpoolId, Timestamp};
+use queue::{
+    Admission, Config, Contact, Destination, Limits, Pending, QueueConfig, QueueNumber, Queues, Routed, Verdict,
+};
+
+const RECIPIENTS: u64 = 1_000_000;
+const DESTINATIONS: u64 = 20_000;
+const NOW: Timestamp = Timestamp(1_700_000_000_000);
+const QUEUE: QueueNumber = QueueNumber(0);
+
+fn main() {
+    println!("{RECIPIENTS} recipients at {DESTINATIONS} destinations; nanoseconds a call, bytes a recipient");
+    for (name, hops, recipients, delay) in [
+        ("a next hop each", DESTINATIONS, 1, 0),
+        ("1,000 next hops", 1000, 1, 0),
+        ("1,000 next hops, woken", 1000, 1, 60),
+        ("one mailing", DESTINATIONS, RECIPIENTS, 0),
+    ] {
+        measure(name, hops, recipients, Duration::from_secs(delay));
+    }
+}
+
+fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) {
+    let mut queues = Queues::new(Config { queues: vec![QueueConfig::default()], ..Config::default() }, 1);
+    let destinations: Vec<Destination> =
+        (0..DESTINATIONS).map(|n| queues.destination(QUEUE, &format!("{n}.example"))).collect();
+    let start = Instant::now();
+    for number in 0..RECIPIENTS / recipients_per_message {
+        queues.admit(NOW, &admission(number, recipients_per_message, &destinations, delay));
+    }
+    let admit = start.elapsed();
+    let start = Instant::now();
+    answer(&mut queues, hops);
+    let routed = start.elapsed();
+    let bytes = queues.bytes() as u64;
+    let (mut next, mut ended, mut report) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let mut attempts = 0;
+    let now = NOW + delay;
+    while !queues.is_empty() {
+        let start = Instant::now();
+        let mut batch: Vec<_> = std::iter::from_fn(|| queues.next(now)).collect();
+        answer(&mut queues, hops);
+        next += start.elapsed();
+        attempts += batch.len() as u64;
+        let start = Instant::now();
+        let contact = Contact::Answered { slowest: Duration::from_millis(5) };
+        batch.iter_mut().for_each(|attempt| queues.ended(now, attempt, contact.clone()));
+        ended += start.elapsed();
+        let start = Instant::now();
+        for attempt in batch {
+            let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
+            queues.report(now, attempt, &verdicts);
+        }
+        report += start.elapsed();
+    }
+    let each = |time: Duration, count: u64| time.as_nanos() as u64 / count;
+    println!(
+        "{name:>24}: admit {:4}  routed {:4}  next {:4}  ended {:4}  report {:4}  bytes {:3}",
+        each(admit, RECIPIENTS),
+        each(routed, DESTINATIONS),
+        each(next, attempts),
+        each(ended, attempts),
+        each(report, attempts),
+        bytes / RECIPIENTS,
+    );
+}
+
+fn admission(number: u64, count: u64, destinations: &[Destination], delay: Duration) -> Admission {
+    let pending = |n: u64| Pending {
+        ordinal: n as u32,
+        destination: destinations[((number + n) % DESTINATIONS) as usize],
+        attempts: 0,
+        due: NOW + delay,
+        held: false,
+    };
+    Admission {
+        id: QueueId::new(SpoolId::new(1), 0, number),
+        sender: number % 1000,
+        accepted_at: NOW,
+        recovered: false,
+        alone: false,
+        recipients: (0..count).map(pending).collect(),
+    }
+}
+
+fn answer(queues: &mut Queues<()>, hops: u64) {
+    while let Some(destination) = queues.next_question() {
+        let number: u64 =
+            queues.destination_name(destination).trim_end_matches(".example").parse().expect("it is ours");
+        let next_hop = format!("smtp:mx{}.example", number % hops).into();
+        let (limits, until) = (Limits::default(), Timestamp(u64::MAX));
+        queues.routed(NOW, destination, Routed { next_hop, route: (), limits, until });
+    }
+}

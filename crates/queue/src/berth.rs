@@ -1,0 +1,167 @@
+//! Berths: what one queue has for one next hop in one class, and the rows of a queue in which berths take turns.
+//!
+//! | a berth has | its next hop | it stands in |
+//! |---|---|---|
+//! | nobody ready | | no row: it costs nothing |
+//! | somebody ready | has no room | no row: its queue does not notice it |
+//! | somebody ready | has room | the row of its class, of the queue that serves the next hop now |
+//! | somebody ready | is dead and not tried now | the row of refusals of that queue |
+
+use crate::QueueNumber;
+use crate::pages::Slab;
+use crate::rounds::{Rounds, Seat, Seated};
+use crate::senders::Class;
+
+/// Destinations that go one way.
+pub(crate) struct Berth {
+    pub(crate) desks: Rounds,
+    pub(crate) hop: u32,
+    class: Class,
+    seat: Seat,
+    /// Where it stands now, or stood last.
+    stand: Stand,
+    is_standing: bool,
+}
+
+/// A row of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stand {
+    pub(crate) queue: QueueNumber,
+    pub(crate) row: Row,
+}
+
+/// What is done with those who come up in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    Letters,
+    Mailings,
+    Refused,
+}
+
+impl Seated for Berth {
+    fn seat(&mut self) -> &mut Seat {
+        &mut self.seat
+    }
+}
+
+impl From<Class> for Row {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Letter => Row::Letters,
+            Class::Mailing => Row::Mailings,
+        }
+    }
+}
+
+/// All berths, and the rows of all queues.
+pub(crate) struct Berths {
+    berths: Slab<Berth>,
+    lanes: Box<[Lane]>,
+    letters_share: u32,
+}
+
+/// The rows of one queue.
+struct Lane {
+    rows: [Rounds; 3],
+    /// Turns of letters since a mailing had one, while there was one.
+    letters_in_a_row: u32,
+}
+
+impl Berths {
+    pub(crate) fn new(queues: usize, letters_share: u32) -> Self {
+        let lane = || Lane { rows: [Rounds::EMPTY; 3], letters_in_a_row: 0 };
+        Berths {
+            berths: Slab::new(),
+            lanes: (0..queues).map(|_| lane()).collect(),
+            letters_share: letters_share.max(1),
+        }
+    }
+
+    pub(crate) fn open(&mut self, hop: u32, home: QueueNumber, class: Class) -> u32 {
+        let stand = Stand { queue: home, row: class.into() };
+        self.berths.insert(Berth { desks: Rounds::EMPTY, hop, class, seat: Seat::NEW, stand, is_standing: false })
+    }
+
+    /// It has no desks any more.
+    pub(crate) fn close(&mut self, berth: u32) {
+        self.stand(berth, None);
+        self.berths.remove(berth);
+    }
+
+    pub(crate) fn berth(&self, berth: u32) -> &Berth {
+        &self.berths[berth]
+    }
+
+    pub(crate) fn berth_mut(&mut self, berth: u32) -> &mut Berth {
+        &mut self.berths[berth]
+    }
+
+    /// The row where a berth stands when its next hop has room in that queue.
+    pub(crate) fn row(&self, berth: u32) -> Row {
+        self.berths[berth].class.into()
+    }
+
+    /// Puts a berth where it belongs. What it owes for its last turn it owes only where that was.
+    pub(crate) fn stand(&mut self, index: u32, stand: Option<Stand>) {
+        let berth = &self.berths[index];
+        let (last, is_standing) = (berth.stand, berth.is_standing);
+        if is_standing && stand != Some(last) {
+            let (row, berths) = self.row_mut(last);
+            row.leave(berths, index);
+        }
+        if let Some(stand) = stand {
+            let (row, berths) = self.row_mut(stand);
+            if stand != last {
+                row.join(berths, index);
+            } else if !is_standing {
+                row.resume(berths, index);
+            }
+        }
+        let berth = &mut self.berths[index];
+        berth.is_standing = stand.is_some();
+        berth.stand = stand.unwrap_or(last);
+    }
+
+    /// It has had its turn and took so many; it stands nowhere now.
+    pub(crate) fn take(&mut self, index: u32, cost: usize) {
+        let stand = self.berths[index].stand;
+        self.berths[index].is_standing = false;
+        let (row, berths) = self.row_mut(stand);
+        row.take(berths, index, cost);
+    }
+
+    /// Whose turn it is to be refused.
+    pub(crate) fn first_refused(&self, queue: QueueNumber) -> Option<u32> {
+        self.lane(queue).rows[Row::Refused as usize].first()
+    }
+
+    /// Whose turn it is, letters before mailings by their share.
+    pub(crate) fn first(&self, queue: QueueNumber) -> Option<u32> {
+        let lane = self.lane(queue);
+        let (letter, mailing) = (lane.rows[Row::Letters as usize].first(), lane.rows[Row::Mailings as usize].first());
+        if lane.letters_in_a_row < self.letters_share { letter.or(mailing) } else { mailing.or(letter) }
+    }
+
+    /// Counts a turn, so that the shares hold.
+    pub(crate) fn count(&mut self, berth: u32) {
+        let Stand { queue, row } = self.berths[berth].stand;
+        let lane = &mut self.lanes[usize::from(queue.0)];
+        let mailings_wait = !lane.rows[Row::Mailings as usize].is_empty();
+        let is_letter = row == Row::Letters;
+        lane.letters_in_a_row = if is_letter && mailings_wait { lane.letters_in_a_row + 1 } else { 0 };
+    }
+
+    /// Bytes held, slack included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.berths.bytes() + size_of_val(&*self.lanes)
+    }
+
+    fn lane(&self, queue: QueueNumber) -> &Lane {
+        &self.lanes[usize::from(queue.0)]
+    }
+
+    /// A row, and those who may stand in it.
+    fn row_mut(&mut self, stand: Stand) -> (&mut Rounds, &mut Slab<Berth>) {
+        (&mut self.lanes[usize::from(stand.queue.0)].rows[stand.row as usize], &mut self.berths)
+    }
+}

@@ -1,0 +1,133 @@
+//! What becomes of next hops: contacts are judged, the lame are adopted and released, and berths stand where they may.
+//!
+//! After whatever changes a next hop (an attempt leaves or ends, a route or a moment comes) it is *settled*: its berths
+//! take their place in the rows of the queue that serves it, or leave them. That costs O(number of queues).
+
+use mail::Timestamp;
+
+use crate::attempt::{Attempt, Contact, NextHop};
+use crate::berth::{Row, Stand};
+use crate::hop::{Access, Hop};
+use crate::{Adopt, QueueNumber, Queues};
+
+/// One call of [`Queues::next`] looks at no more next hops whose moment has come.
+const ALARMS_MAX: usize = 1024;
+
+impl<R: Clone> Queues<R> {
+    /// The network part of an attempt is over: its slot is free, and the next hop is judged by the contact. At most once;
+    /// [`Queues::report`] does it with [`Contact::None`] where it was not. Nothing happens for attempts without a slot.
+    pub fn ended(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: Contact) {
+        let (Some(NextHop(hop)), true) = (attempt.next_hop, attempt.under_way) else { return };
+        attempt.under_way = false;
+        self.unrecorded += 1;
+        let home = self.destinations.place(attempt.destination).queue;
+        let serving = self.serving(hop, home);
+        self.lanes[usize::from(serving.0)].slots -= 1;
+        self.hops[hop].land(attempt.epoch);
+        self.hops[hop].home_mut(home).slots -= 1;
+        if self.is_lame_after(now, hop, attempt.epoch, contact) {
+            self.adopt(hop);
+        }
+        self.release_if_due(now, hop);
+        self.settle(now, hop);
+    }
+
+    /// An attempt under way there has waited longer than [`Adopt::slower_than`]: the next hop is adopted.
+    pub fn slow(&mut self, now: Timestamp, next_hop: NextHop) {
+        let NextHop(hop) = next_hop;
+        if self.hops.known(hop).is_some() && self.hops[hop].trouble(now) {
+            self.adopt(hop);
+            self.settle(now, hop);
+        }
+    }
+
+    /// Looks at the next hops whose moment has come: a rate, a probe, a release.
+    pub(crate) fn ring(&mut self, now: Timestamp) {
+        for _ in 0..ALARMS_MAX {
+            let Some(hop) = self.hops.pop_alarm(now) else { break };
+            self.release_if_due(now, hop);
+            self.settle(now, hop);
+        }
+    }
+
+    /// The queue in which a next hop is served now, for mail that is at home in `home`.
+    pub(crate) fn serving(&self, hop: u32, home: QueueNumber) -> QueueNumber {
+        match &self.adopter {
+            Some((adopter, _)) if self.hops[hop].adopted => *adopter,
+            Some(_) | None => home,
+        }
+    }
+
+    /// How many attempts at one next hop a queue makes at once, beside what the next hop allows.
+    pub(crate) fn cap_inside(&self, queue: QueueNumber) -> usize {
+        match &self.adopter {
+            Some((adopter, adopt)) if *adopter == queue => adopt.per_next_hop.max(1),
+            Some(_) | None => usize::MAX,
+        }
+    }
+
+    /// Puts the berths of a next hop where they belong now, and sets its alarm.
+    pub(crate) fn settle(&mut self, now: Timestamp, hop: u32) {
+        let mut alarm = None;
+        for place in 0..self.hops[hop].homes.len() {
+            let (home, berths) = (self.hops[hop].homes[place].queue, self.hops[hop].homes[place].berths);
+            let queue = self.serving(hop, home);
+            let access = self.hops[hop].access(now, self.cap_inside(queue));
+            for berth in berths {
+                let is_empty = self.turns.berths.berth(berth).desks.is_empty();
+                let row = match access {
+                    Access::Open => Some(self.turns.berths.row(berth)),
+                    Access::Dead(_) => Some(Row::Refused),
+                    Access::Full | Access::Paced(_) => None,
+                };
+                self.turns.berths.stand(berth, row.filter(|_| !is_empty).map(|row| Stand { queue, row }));
+                if let (false, Access::Paced(at) | Access::Dead(at)) = (is_empty, access) {
+                    alarm = alarm.into_iter().chain(Some(at)).min();
+                }
+            }
+        }
+        // A probe that is due and has no room waits for the end of an attempt, not for the clock.
+        let alarm = alarm.filter(|&at| at > now);
+        let release = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
+        self.hops.set_alarm(hop, alarm.into_iter().chain(release).min());
+    }
+
+    fn is_lame_after(&mut self, now: Timestamp, hop: u32, epoch: u32, contact: Contact) -> bool {
+        let adopt: Option<&Adopt> = self.adopter.as_ref().map(|(_, adopt)| adopt);
+        let hop: &mut Hop = &mut self.hops[hop];
+        match contact {
+            Contact::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),
+            Contact::Failed(reply) => hop.failed(now, reply, epoch, adopt),
+            Contact::Busy => {
+                hop.refused(epoch);
+                false
+            }
+            Contact::None => false,
+        }
+    }
+
+    /// Moves a next hop, and its slots in flight, to the queue that adopts.
+    fn adopt(&mut self, hop: u32) {
+        if self.adopter.is_some() && !std::mem::replace(&mut self.hops[hop].adopted, true) {
+            self.move_slots(hop, false);
+        }
+    }
+
+    /// Moves it back when it has been well for long enough.
+    fn release_if_due(&mut self, now: Timestamp, hop: u32) {
+        let release_at = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
+        if release_at.is_some_and(|at| at <= now) {
+            self.hops[hop].adopted = false;
+            self.move_slots(hop, true);
+        }
+    }
+
+    fn move_slots(&mut self, hop: u32, homewards: bool) {
+        let Some((adopter, _)) = self.adopter else { return };
+        for home in &self.hops[hop].homes {
+            let (from, to) = if homewards { (adopter, home.queue) } else { (home.queue, adopter) };
+            self.lanes[usize::from(from.0)].slots -= home.slots;
+            self.lanes[usize::from(to.0)].slots += home.slots;
+        }
+    }
+}

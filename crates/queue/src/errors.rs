@@ -1,0 +1,120 @@
+//! The last errors of recipients: a bounded table of texts, and two bytes a recipient.
+//!
+//! A text is here while somebody has it. When there are too many, those that come on top share one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mail::Reply;
+
+use crate::destinations::tree_bytes;
+use crate::pages::Slab;
+
+/// Different texts at most.
+const ERRORS_MAX: usize = 10_000;
+/// Bytes of a text at most.
+const TEXT_MAX: usize = 200;
+const OTHER: &str = "(one of too many different errors)";
+
+/// The number of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ErrorNumber(u16);
+
+impl ErrorNumber {
+    /// No error yet.
+    pub(crate) const NONE: ErrorNumber = ErrorNumber(u16::MAX);
+    const OTHER: ErrorNumber = ErrorNumber(u16::MAX - 1);
+}
+
+/// The texts in use.
+pub(crate) struct Errors {
+    texts: Slab<Text>,
+    numbers: BTreeMap<Arc<str>, ErrorNumber>,
+    other: Arc<str>,
+}
+
+struct Text {
+    text: Arc<str>,
+    recipients: u32,
+}
+
+impl Errors {
+    pub(crate) fn new() -> Self {
+        Errors { texts: Slab::new(), numbers: BTreeMap::new(), other: OTHER.into() }
+    }
+
+    /// One more recipient has this error.
+    pub(crate) fn join(&mut self, reply: &Reply) -> ErrorNumber {
+        let mut text = reply.to_string();
+        text.truncate(text.floor_char_boundary(TEXT_MAX));
+        if let Some(&known) = self.numbers.get(&*text) {
+            self.texts[u32::from(known.0)].recipients += 1;
+            return known;
+        }
+        if self.texts.len() >= ERRORS_MAX {
+            return ErrorNumber::OTHER;
+        }
+        let text: Arc<str> = text.into();
+        let index = self.texts.insert(Text { text: Arc::clone(&text), recipients: 1 });
+        let number = ErrorNumber(u16::try_from(index).expect("a table that is never larger has no larger index"));
+        self.numbers.insert(text, number);
+        number
+    }
+
+    /// One recipient less has it.
+    pub(crate) fn leave(&mut self, number: ErrorNumber) {
+        if matches!(number, ErrorNumber::NONE | ErrorNumber::OTHER) {
+            return;
+        }
+        let index = u32::from(number.0);
+        self.texts[index].recipients -= 1;
+        if self.texts[index].recipients == 0 {
+            let text = self.texts.remove(index);
+            self.numbers.remove(&text.text);
+        }
+    }
+
+    pub(crate) fn text(&self, number: ErrorNumber) -> Option<Arc<str>> {
+        match number {
+            ErrorNumber::NONE => None,
+            ErrorNumber::OTHER => Some(Arc::clone(&self.other)),
+            ErrorNumber(index) => Some(Arc::clone(&self.texts[u32::from(index)].text)),
+        }
+    }
+
+    /// Bytes held: pages exactly, the tree and the texts at most.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|text| text.text.len() + 2 * size_of::<usize>()).sum();
+        self.texts.bytes() + texts + tree_bytes::<Arc<str>, ErrorNumber>(self.numbers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_kept_once_and_as_long_as_somebody_has_it() {
+        let mut errors = Errors::new();
+        let (busy, full) = (Reply::plain(451, "busy"), Reply::plain(452, "full"));
+        let first = errors.join(&busy);
+        assert_eq!(errors.join(&busy), first);
+        let other = errors.join(&full);
+        errors.leave(first);
+        assert_eq!(errors.text(first).as_deref(), Some("451 busy"));
+        errors.leave(first);
+        assert_eq!((errors.texts.len(), errors.numbers.len()), (1, 1));
+        assert_eq!(errors.text(other).as_deref(), Some("452 full"));
+        assert_eq!(errors.text(ErrorNumber::NONE), None);
+    }
+
+    #[test]
+    fn too_many_texts_share_one_and_long_ones_are_cut_between_characters() {
+        let mut errors = Errors::new();
+        let numbers: Vec<_> = (0..=ERRORS_MAX).map(|n| errors.join(&Reply::plain(451, n.to_string()))).collect();
+        assert_eq!(errors.text(numbers[ERRORS_MAX]).as_deref(), Some(OTHER));
+        numbers.into_iter().for_each(|number| errors.leave(number));
+        let long = errors.join(&Reply::plain(451, "ä".repeat(1000)));
+        assert_eq!(errors.text(long).unwrap().len(), TEXT_MAX);
+    }
+}

@@ -1,0 +1,118 @@
+//! Listings, and what holds a destination: read-only views of everything.
+
+use mail::Timestamp;
+
+use crate::attempt::NextHop;
+use crate::chain::NONE;
+use crate::hop::Hop;
+use crate::recipient::{Message, Recipient, Stage};
+use crate::{Destination, Entry, NextHopView, Obstacle, Progress, QueueNumber, QueueView, Queues};
+
+impl<R: Clone> Queues<R> {
+    /// Everyone here, in no order worth relying on.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.everyone().map(|(index, progress)| self.entry(index, progress))
+    }
+
+    /// All next hops that are known, those that were used lately included.
+    pub fn next_hops(&self) -> impl Iterator<Item = NextHopView<'_>> {
+        self.hops.iter().map(|(number, hop)| NextHopView {
+            number: NextHop(number),
+            name: &hop.name,
+            destinations: hop.destinations as usize,
+            attempts: hop.slots,
+            concurrency: self.concurrency(hop),
+            adopted_by: self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted),
+            failures: hop.failures,
+            probe_at: hop.probe_at(),
+            rate_free_at: hop.rate_free_at(),
+            error: hop.error.as_ref(),
+        })
+    }
+
+    /// All queues, in the order of the settings.
+    pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
+        (0..).map(QueueNumber).zip(&self.lanes).map(|(number, lane)| {
+            let config = self.queue(number);
+            QueueView {
+                number,
+                name: &config.name,
+                attempts: lane.slots,
+                concurrency: config.concurrency,
+                paused: lane.is_paused,
+                waiting: lane.census[Stage::Waiting as usize],
+                ready: lane.census[Stage::Ready as usize],
+                in_flight: lane.census[Stage::InFlight as usize] + lane.census[Stage::Picked as usize],
+                held: lane.census[Stage::Held as usize],
+            }
+        })
+    }
+
+    /// All that holds a destination now, whether or not somebody waits for it, strongest first. Empty when it is only a
+    /// matter of turns, or of recipients whose time has not come or who are held.
+    pub fn explain(&self, now: Timestamp, destination: Destination) -> Vec<Obstacle> {
+        let mut obstacles = Vec::new();
+        if self.is_stopped {
+            obstacles.push(Obstacle::Stopped);
+        }
+        let (attempts, most) = (self.unrecorded, self.config.unrecorded_max);
+        if attempts >= most {
+            obstacles.push(Obstacle::Unrecorded { attempts, most });
+        }
+        let place = self.destinations.place(destination);
+        let hop = self.hops.known(place.hop).filter(|_| place.hop != NONE);
+        let queue = if hop.is_some() { self.serving(place.hop, place.queue) } else { place.queue };
+        if !self.is_open(queue) {
+            obstacles.push(Obstacle::Paused(queue));
+        }
+        match hop {
+            Some(hop) => self.explain_hop(now, hop, queue, &mut obstacles),
+            None => obstacles.push(Obstacle::NoRoute),
+        }
+        let (attempts, most) = (self.lanes[usize::from(queue.0)].slots, self.queue(queue).concurrency);
+        if self.is_open(queue) && attempts >= most {
+            obstacles.push(Obstacle::QueueFull { queue, attempts, most });
+        }
+        if let (Some(hop), Some((queue, adopt))) = (hop.filter(|hop| hop.adopted), &self.adopter) {
+            let (release_after, since) = (adopt.release_after, hop.trouble_at);
+            obstacles.push(Obstacle::Adopted { queue: *queue, release_after, since });
+        }
+        obstacles
+    }
+
+    /// Everyone, with what they wait for. The heap knows the moments of those who wait.
+    pub(crate) fn everyone(&self) -> impl Iterator<Item = (u32, Progress)> + '_ {
+        let others = self.recipients.entries().filter_map(|(index, recipient)| match recipient.stage {
+            Stage::Waiting => None,
+            Stage::Ready => Some((index, Progress::Ready)),
+            Stage::InFlight | Stage::Picked => Some((index, Progress::InFlight)),
+            Stage::Held => Some((index, Progress::Held)),
+        });
+        others.chain(self.waiting.iter().map(|wake| (wake.recipient, Progress::Waiting(wake.due))))
+    }
+
+    pub(crate) fn entry(&self, index: u32, progress: Progress) -> Entry {
+        let &Recipient { message, ordinal, destination, attempts, error, .. } = &self.recipients[index];
+        let &Message { id, accepted_at, .. } = &self.messages[message];
+        Entry { id, ordinal, destination, attempts, accepted_at, progress, error: self.errors.text(error) }
+    }
+
+    fn explain_hop(&self, now: Timestamp, hop: &Hop, queue: QueueNumber, obstacles: &mut Vec<Obstacle>) {
+        if let (Some(probe_at), Some(error)) = (hop.probe_at(), &hop.error) {
+            obstacles.push(Obstacle::Dead { probe_at, error: error.clone() });
+        }
+        if let Some(until) = hop.rate_free_at().filter(|&at| at > now) {
+            obstacles.push(Obstacle::Rate { until });
+        }
+        let (attempts, most) = (hop.slots, hop.concurrency().min(self.cap_inside(queue)));
+        if attempts >= most {
+            obstacles.push(Obstacle::NextHopFull { attempts, most });
+        }
+    }
+
+    /// What a next hop may have at once, the cap of the queue that has adopted it included.
+    fn concurrency(&self, hop: &Hop) -> usize {
+        let adopter = self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted);
+        hop.concurrency().min(adopter.map_or(usize::MAX, |queue| self.cap_inside(queue)))
+    }
+}

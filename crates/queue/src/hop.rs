@@ -1,0 +1,263 @@
+//! One next hop: how many attempts at once, whether it is alive, whether it is lame. Pure: contacts in, access out.
+//!
+//! | state | by | attempts |
+//! |---|---|---|
+//! | unproven | new, or dead until now | one at a time |
+//! | proven | an answer | as its concurrency says: it grows on good answers, shrinks on bad ones |
+//! | dead | [`Probe::failures`](crate::Probe::failures) in a row | none until the probe is due, then one at a time |
+//!
+//! Beside that it may be adopted: by failures in a row or by being slow. It is released when that is long ago and its
+//! last answer was quick. A failure of an attempt that left before the last shrink, or before the death, is no news:
+//! epochs tell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mail::{Reply, Timestamp};
+
+use crate::idle::Rest;
+use crate::pace::Pace;
+use crate::{Adapt, Adopt, Limits, QueueNumber};
+
+/// No probe is due at once, whatever the settings say.
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// A next hop, as long as somebody uses it and a while longer.
+pub(crate) struct Hop {
+    pub(crate) name: Arc<str>,
+    pub(crate) limits: Limits,
+    /// The queues that have destinations here.
+    pub(crate) homes: Vec<Home>,
+    /// Destinations that are routed here.
+    pub(crate) destinations: u32,
+    /// Attempts that name it and are not reported.
+    pub(crate) attempts: u32,
+    /// Attempts that hold a slot.
+    pub(crate) slots: usize,
+    /// Counts shrinks and deaths.
+    pub(crate) epoch: u32,
+    pub(crate) failures: u32,
+    pub(crate) error: Option<Reply>,
+    pub(crate) adopted: bool,
+    pub(crate) alarm: Option<Timestamp>,
+    pub(crate) rest: Rest,
+    pace: Option<Pace>,
+    /// What concurrency has come to; it counts while the next hop is proven.
+    window: f64,
+    is_proven: bool,
+    was_shrunk: bool,
+    dead: Option<Dead>,
+    /// The last failure, or slow answer.
+    pub(crate) trouble_at: Timestamp,
+    /// The last contact was an answer, and quick.
+    is_quick: bool,
+}
+
+/// What a queue has at a next hop.
+pub(crate) struct Home {
+    pub(crate) queue: QueueNumber,
+    /// Attempts of its mail that hold a slot.
+    pub(crate) slots: usize,
+    /// Letters, mailings.
+    pub(crate) berths: [u32; 2],
+}
+
+struct Dead {
+    probe_at: Timestamp,
+    delay: Duration,
+    is_probed: bool,
+}
+
+/// Whether an attempt may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Open,
+    /// When an attempt ends.
+    Full,
+    /// From that moment on.
+    Paced(Timestamp),
+    /// It is dead; probed from that moment on, or when there is room.
+    Dead(Timestamp),
+}
+
+impl Hop {
+    pub(crate) fn new(name: Arc<str>, limits: Limits) -> Self {
+        Hop {
+            name,
+            pace: limits.rate.map(Pace::new),
+            limits,
+            homes: Vec::new(),
+            destinations: 0,
+            attempts: 0,
+            slots: 0,
+            epoch: 0,
+            failures: 0,
+            error: None,
+            adopted: false,
+            alarm: None,
+            rest: Rest::default(),
+            window: 1.0,
+            is_proven: false,
+            was_shrunk: false,
+            dead: None,
+            trouble_at: Timestamp::default(),
+            is_quick: false,
+        }
+    }
+
+    /// Other limits; what was learned under the old ones stays.
+    pub(crate) fn limit(&mut self, limits: Limits) {
+        if self.limits == limits {
+            return;
+        }
+        self.pace = limits.rate.map(|rate| self.pace.as_ref().map_or_else(|| Pace::new(rate), |pace| pace.under(rate)));
+        self.limits = limits;
+        self.window = self.window.min(self.most());
+    }
+
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.destinations > 0 || self.attempts > 0
+    }
+
+    /// What a queue has here. Destinations of a queue come with it, and attempts with destinations.
+    pub(crate) fn home_mut(&mut self, queue: QueueNumber) -> &mut Home {
+        self.homes.iter_mut().find(|home| home.queue == queue).expect("a queue is at home where its mail was routed")
+    }
+
+    /// How many attempts there may be at once, the cap of an adopting queue aside.
+    pub(crate) fn concurrency(&self) -> usize {
+        if self.is_proven { (self.window as usize).clamp(1, self.limits.concurrency.most.max(1)) } else { 1 }
+    }
+
+    /// When it is probed, if it is dead.
+    pub(crate) fn probe_at(&self) -> Option<Timestamp> {
+        self.dead.as_ref().map(|dead| dead.probe_at)
+    }
+
+    /// From when on its rate lets an attempt leave, if it has one.
+    pub(crate) fn rate_free_at(&self) -> Option<Timestamp> {
+        self.pace.as_ref().map(Pace::free_at)
+    }
+
+    /// Whether an attempt may leave now. `cap` is that of the queue that has adopted it.
+    pub(crate) fn access(&self, now: Timestamp, cap: usize) -> Access {
+        let has_room = self.slots < self.concurrency().min(cap);
+        match &self.dead {
+            // Whoever comes up meanwhile waits for what the probe finds.
+            Some(dead) if dead.is_probed => return Access::Full,
+            Some(dead) if now < dead.probe_at || !has_room => return Access::Dead(dead.probe_at),
+            None if !has_room => return Access::Full,
+            Some(_) | None => {}
+        }
+        self.rate_free_at().filter(|&at| at > now).map_or(Access::Open, Access::Paced)
+    }
+
+    /// An attempt leaves; gives its epoch.
+    pub(crate) fn depart(&mut self, now: Timestamp) -> u32 {
+        self.slots += 1;
+        if let Some(pace) = &mut self.pace {
+            pace.spend(now);
+        }
+        if let Some(dead) = &mut self.dead {
+            dead.is_probed = true;
+        }
+        self.epoch
+    }
+
+    /// An attempt of that epoch no longer holds a slot. To be called before its contact is told.
+    pub(crate) fn land(&mut self, epoch: u32) {
+        self.slots -= 1;
+        if let Some(dead) = self.dead.as_mut().filter(|_| epoch == self.epoch) {
+            dead.is_probed = false;
+        }
+    }
+
+    /// It was there, and the slowest reply took so long. True: it is lame.
+    pub(crate) fn answered(&mut self, now: Timestamp, slowest: Duration, epoch: u32, adopt: Option<&Adopt>) -> bool {
+        self.failures = 0;
+        self.dead = None;
+        match self.limits.concurrency.adapt {
+            Adapt::ByLatency { target } if slowest > target && self.is_proven => self.shrink(epoch),
+            Adapt::ByLatency { .. } | Adapt::ByAnswers => self.grow(),
+        }
+        self.is_quick = adopt.is_none_or(|adopt| slowest <= adopt.slower_than);
+        !self.is_quick && self.trouble(now)
+    }
+
+    /// It was there, and wants less.
+    pub(crate) fn refused(&mut self, epoch: u32) {
+        self.failures = 0;
+        self.dead = None;
+        self.is_proven = true;
+        self.shrink(epoch);
+    }
+
+    /// It was not there, or made no sense. True: it is lame.
+    pub(crate) fn failed(&mut self, now: Timestamp, reply: Reply, epoch: u32, adopt: Option<&Adopt>) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.error = Some(reply);
+        if self.dead.is_some() {
+            self.postpone(now, epoch);
+        } else if self.failures >= self.limits.probe.failures.max(1) {
+            self.die(now);
+        } else {
+            self.shrink(epoch);
+        }
+        (self.trouble_at, self.is_quick) = (now, false);
+        adopt.is_some_and(|adopt| self.failures >= adopt.failures.max(1)) && self.trouble(now)
+    }
+
+    /// An attempt is slow, or too much went wrong. True: it is lame, as all are that do not adapt by latency.
+    pub(crate) fn trouble(&mut self, now: Timestamp) -> bool {
+        (self.trouble_at, self.is_quick) = (now, false);
+        matches!(self.limits.concurrency.adapt, Adapt::ByAnswers)
+    }
+
+    /// When it will have recovered, if its last answer was quick.
+    pub(crate) fn release_at(&self, adopt: &Adopt) -> Option<Timestamp> {
+        (self.adopted && self.is_quick).then(|| self.trouble_at + adopt.release_after)
+    }
+
+    fn most(&self) -> f64 {
+        self.limits.concurrency.most.max(1) as f64
+    }
+
+    /// `slots` is without the attempt that has just ended: with it, half of the concurrency was in use.
+    fn grow(&mut self) {
+        let concurrency = &self.limits.concurrency;
+        let is_used = (self.slots + 1) as f64 * 2.0 >= self.window;
+        self.window = match (self.is_proven, self.was_shrunk) {
+            (false, _) => concurrency.start.max(1) as f64,
+            (true, _) if !is_used => self.window,
+            (true, false) => self.window + 1.0,
+            (true, true) => self.window + concurrency.grow.max(0.0) / self.window,
+        };
+        self.window = self.window.min(self.most());
+        self.is_proven = true;
+    }
+
+    fn shrink(&mut self, epoch: u32) {
+        if epoch == self.epoch && self.is_proven {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.window = (self.window * self.limits.concurrency.shrink.clamp(0.0, 1.0)).max(1.0);
+            self.was_shrunk = true;
+        }
+    }
+
+    fn die(&mut self, now: Timestamp) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.is_proven = false;
+        let delay = self.limits.probe.first.max(PROBE_DELAY_MIN);
+        self.dead = Some(Dead { probe_at: now + delay, delay, is_probed: false });
+    }
+
+    /// A probe has failed.
+    fn postpone(&mut self, now: Timestamp, epoch: u32) {
+        let (probe, current) = (&self.limits.probe, self.epoch);
+        if let Some(dead) = self.dead.as_mut().filter(|_| epoch == current) {
+            let longer = Duration::try_from_secs_f64(dead.delay.as_secs_f64() * probe.factor);
+            dead.delay = longer.unwrap_or(probe.longest).min(probe.longest).max(PROBE_DELAY_MIN);
+            dead.probe_at = now + dead.delay;
+        }
+    }
+}

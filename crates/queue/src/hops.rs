@@ -1,0 +1,127 @@
+//! The next hops that are known, by name and by number, and the moments at which one of them changes by time alone.
+//!
+//! A next hop is here while a destination is routed there or an attempt names it. After that it is kept for an hour with
+//! all that was learned of it, unless there are 10,000 such.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mail::Timestamp;
+
+use crate::Limits;
+use crate::destinations::tree_bytes;
+use crate::hop::{Home, Hop};
+use crate::idle::Idle;
+use crate::pages::Slab;
+
+/// Next hops that are kept though nobody uses them.
+const IDLE_NUMBER_MAX: usize = 10_000;
+/// For so long.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// All next hops.
+pub(crate) struct Hops {
+    hops: Slab<Hop>,
+    /// Ordered, not hashed: no rehashing pause, and no input makes it slow.
+    numbers: BTreeMap<Arc<str>, u32>,
+    alarms: BTreeSet<(Timestamp, u32)>,
+    idle: Idle,
+}
+
+impl Hops {
+    pub(crate) const fn new() -> Self {
+        Hops {
+            hops: Slab::new(),
+            numbers: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            idle: Idle::new(IDLE_NUMBER_MAX, IDLE_TIME_MAX),
+        }
+    }
+
+    /// The number of a next hop, which gets these limits.
+    pub(crate) fn intern(&mut self, name: &str, limits: Limits) -> u32 {
+        if let Some(&known) = self.numbers.get(name) {
+            self.hops[known].limit(limits);
+            return known;
+        }
+        let name: Arc<str> = name.into();
+        let hop = self.hops.insert(Hop::new(Arc::clone(&name), limits));
+        self.numbers.insert(name, hop);
+        hop
+    }
+
+    pub(crate) fn known(&self, hop: u32) -> Option<&Hop> {
+        self.hops.get(hop)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Hop)> {
+        self.hops.entries()
+    }
+
+    /// Sets the one moment at which a next hop wants to be looked at.
+    pub(crate) fn set_alarm(&mut self, hop: u32, at: Option<Timestamp>) {
+        let old = std::mem::replace(&mut self.hops[hop].alarm, at);
+        if old == at {
+            return;
+        }
+        old.map(|old| self.alarms.remove(&(old, hop)));
+        at.map(|at| self.alarms.insert((at, hop)));
+    }
+
+    pub(crate) fn next_alarm(&self) -> Option<Timestamp> {
+        self.alarms.first().map(|&(at, _)| at)
+    }
+
+    /// A next hop whose moment has come. It has no alarm any more.
+    pub(crate) fn pop_alarm(&mut self, now: Timestamp) -> Option<u32> {
+        let &(_, hop) = self.alarms.first().filter(|&&(at, _)| at <= now)?;
+        self.set_alarm(hop, None);
+        Some(hop)
+    }
+
+    /// A destination or an attempt has left it.
+    pub(crate) fn rest(&mut self, hop: u32, now: Timestamp) {
+        if !self.hops[hop].is_in_use() {
+            self.idle.enter(hop, &mut self.hops[hop].rest, now);
+        }
+    }
+
+    /// One step of the hand: forgets a next hop that was idle for long, and gives what it leaves to be closed.
+    pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Vec<Home>> {
+        let index = self.idle.next()?;
+        let hop = &mut self.hops[index];
+        let in_use = hop.is_in_use();
+        if !self.idle.decide(index, &mut hop.rest, in_use, now) {
+            return None;
+        }
+        self.set_alarm(index, None);
+        let hop = self.hops.remove(index);
+        self.numbers.remove(&hop.name);
+        Some(hop.homes)
+    }
+
+    /// Bytes held: pages exactly, the trees and names at most; texts of errors are not counted.
+    pub(crate) fn bytes(&self) -> usize {
+        let own = |hop: &Hop| hop.name.len() + 2 * size_of::<usize>() + hop.homes.capacity() * size_of::<Home>();
+        let names: usize = self.hops.iter().map(own).sum();
+        let trees =
+            tree_bytes::<Arc<str>, u32>(self.numbers.len()) + tree_bytes::<(Timestamp, u32), ()>(self.alarms.len());
+        self.hops.bytes() + names + trees + self.idle.bytes()
+    }
+}
+
+impl Index<u32> for Hops {
+    type Output = Hop;
+
+    fn index(&self, hop: u32) -> &Hop {
+        &self.hops[hop]
+    }
+}
+
+impl IndexMut<u32> for Hops {
+    fn index_mut(&mut self, hop: u32) -> &mut Hop {
+        &mut self.hops[hop]
+    }
+}

@@ -1,0 +1,95 @@
+//! The pace of a next hop: a rate held exactly, by the generic cell rate algorithm (ITU-T I.371) in whole nanoseconds.
+//!
+//! `full_at` is when the bucket would be full again if nothing more left. An attempt may leave while that is no further
+//! away than the burst without it; each one moves it by one interval. So in any span at most the burst and the span's
+//! share leave, however the clock is asked.
+
+use mail::Timestamp;
+
+use crate::Rate;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A rate, and what was used of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    /// Between two attempts.
+    interval: u64,
+    /// How far `full_at` may be ahead when an attempt leaves: the burst but for one.
+    slack: u64,
+    full_at: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(rate: Rate) -> Self {
+        let per = u64::try_from(rate.per.as_nanos()).unwrap_or(u64::MAX);
+        let interval = (per / u64::from(rate.messages.max(1))).max(1);
+        let burst = (NANOS_PER_SECOND / interval).max(1);
+        Pace { interval, slack: (burst - 1) * interval, full_at: 0 }
+    }
+
+    /// The same use under another rate.
+    pub(crate) fn under(&self, rate: Rate) -> Self {
+        Pace { full_at: self.full_at, ..Pace::new(rate) }
+    }
+
+    /// From when on an attempt may leave.
+    pub(crate) fn free_at(&self) -> Timestamp {
+        Timestamp(self.full_at.saturating_sub(self.slack).div_ceil(NANOS_PER_MILLI))
+    }
+
+    /// One attempt leaves.
+    pub(crate) fn spend(&mut self, now: Timestamp) {
+        let now = now.millis().saturating_mul(NANOS_PER_MILLI);
+        self.full_at = self.full_at.max(now).saturating_add(self.interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// When attempts leave that are asked for as often as may be.
+    fn departures(rate: Rate, count: usize) -> Vec<u64> {
+        let (mut pace, mut now) = (Pace::new(rate), Timestamp(1_700_000_000_000));
+        let start = now;
+        (0..count)
+            .map(|_| {
+                now = now.max(pace.free_at());
+                pace.spend(now);
+                now.since(start).as_millis() as u64
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_second_s_worth_leaves_at_once_and_the_rest_evenly() {
+        let rate = Rate { messages: 4, per: Duration::from_secs(1) };
+        assert_eq!(departures(rate, 8), [0, 0, 0, 0, 250, 500, 750, 1000]);
+    }
+
+    #[test]
+    fn a_slow_rate_has_no_burst() {
+        let rate = Rate { messages: 3, per: Duration::from_secs(60) };
+        assert_eq!(departures(rate, 4), [0, 20_000, 40_000, 60_000]);
+    }
+
+    #[test]
+    fn thirds_of_a_second_add_up() {
+        let times = departures(Rate { messages: 3, per: Duration::from_secs(1) }, 3003);
+        assert!((999_990..=1_000_001).contains(&times[3002]), "{}", times[3002]);
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_still_make_a_pace() {
+        for (messages, per) in [(0, Duration::ZERO), (7, Duration::ZERO), (0, Duration::MAX)] {
+            let mut pace = Pace::new(Rate { messages, per });
+            pace.spend(Timestamp(5));
+            pace.spend(Timestamp(u64::MAX));
+            pace.free_at();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Routes: which destination goes where, asked for and answered, and forgotten with what nobody uses.
+//!
+//! | a destination | its lines | a question is open |
+//! |---|---|---|
+//! | has no route | gather at its desks, in no berth | from the first recipient that is ready, until the answer |
+//! | has one | in the berths of its next hop | no |
+//! | has one whose time is over | in the berths of its next hop | from the next attempt, until the answer |
+
+use mail::Timestamp;
+
+use crate::attempt::{NextHop, Routed};
+use crate::chain::NONE;
+use crate::hop::Home;
+use crate::senders::Class;
+use crate::{Destination, QueueNumber, Queues};
+
+/// Steps of the hands at each report. Each makes one destination idle at most, so two keep up.
+const SWEEPS: usize = 2;
+
+impl<R: Clone> Queues<R> {
+    /// The number of a recipient domain (or `host!domain`, in lower case) in a queue. It is to be admitted before the
+    /// next `report`.
+    pub fn destination(&mut self, queue: QueueNumber, name: &str) -> Destination {
+        self.destinations.intern(queue, name)
+    }
+
+    /// The name behind a number.
+    ///
+    /// # Panics
+    /// If nobody waits for the destination any more.
+    pub fn destination_name(&self, destination: Destination) -> &str {
+        self.destinations.name(destination)
+    }
+
+    /// The queue that the destination is at home in.
+    ///
+    /// # Panics
+    /// If nobody waits for the destination any more.
+    pub fn destination_queue(&self, destination: Destination) -> QueueNumber {
+        self.destinations.place(destination).queue
+    }
+
+    /// The identity of a next hop.
+    ///
+    /// # Panics
+    /// If no attempt names it any more and no mail is routed there.
+    pub fn next_hop_name(&self, next_hop: NextHop) -> &str {
+        &self.hops[next_hop.0].name
+    }
+
+    /// A destination that needs a route: none is known, or its time is over (the old one serves meanwhile). Each is
+    /// asked once, and every question must be answered by [`Queues::routed`], however late. New questions come up in
+    /// `admit`, `next` and `report`.
+    pub fn next_question(&mut self) -> Option<Destination> {
+        self.destinations.next_question()
+    }
+
+    /// Answers a question. Attempts in flight keep the next hop that they left with.
+    pub fn routed(&mut self, now: Timestamp, destination: Destination, routed: Routed<R>) {
+        let Routed { next_hop, route, limits, until } = routed;
+        let hop = self.hops.intern(&next_hop, limits);
+        let old = self.destinations.answer(destination, hop, route, until);
+        if old != hop {
+            self.hops[hop].destinations += 1;
+            let berths = self.berths(hop, self.destination_queue(destination));
+            self.turns.assign(destination, berths);
+            self.abandon(now, old);
+        }
+        self.settle(now, hop);
+    }
+
+    /// Forgets what was idle for long.
+    pub(crate) fn sweep(&mut self, now: Timestamp) {
+        for _ in 0..SWEEPS {
+            if let Some(destination) = self.destinations.sweep(now) {
+                self.turns.assign(destination, [NONE; 2]);
+                let hop = self.destinations.forget(destination);
+                self.abandon(now, hop);
+            }
+            for home in self.hops.sweep(now).into_iter().flatten() {
+                home.berths.into_iter().for_each(|berth| self.turns.berths.close(berth));
+            }
+        }
+    }
+
+    /// A destination no longer goes there; [`NONE`] is nowhere.
+    fn abandon(&mut self, now: Timestamp, hop: u32) {
+        if hop != NONE {
+            self.hops[hop].destinations -= 1;
+            self.hops.rest(hop, now);
+            self.settle(now, hop);
+        }
+    }
+
+    /// The berths of a queue at a next hop: letters, mailings.
+    fn berths(&mut self, hop: u32, queue: QueueNumber) -> [u32; 2] {
+        if let Some(home) = self.hops[hop].homes.iter().find(|home| home.queue == queue) {
+            return home.berths;
+        }
+        let berths = [Class::Letter, Class::Mailing].map(|class| self.turns.berths.open(hop, queue, class));
+        self.hops[hop].homes.push(Home { queue, slots: 0, berths });
+        berths
+    }
+}
