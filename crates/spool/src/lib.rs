@@ -22,6 +22,7 @@ mod inspect;
 mod keeper;
 mod lane;
 mod ledger;
+mod pace;
 mod record;
 mod recovery;
 mod scan;
@@ -60,8 +61,11 @@ pub struct Config {
     pub durability: Durability,
     /// Free segments that stay on the disk for reuse.
     pub spare_segments: usize,
-    /// A batch takes no further submission when it has this many bytes.
+    /// A batch takes no further submission when it has this many bytes, or fewer where the disk is slow.
     pub batch_bytes_max: u64,
+    /// Batches are made smaller while one takes longer than this to be written and synced: nobody is to wait for the
+    /// bytes of too many others.
+    pub batch_time_target: Duration,
     /// Hears of commits and of trouble, on the spool's own threads. Must not block for long.
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }
@@ -73,6 +77,7 @@ impl Default for Config {
             durability: Durability::Commit,
             spare_segments: 8,
             batch_bytes_max: 8 << 20,
+            batch_time_target: Duration::from_millis(100),
             events: Arc::new(|_| {}),
         }
     }

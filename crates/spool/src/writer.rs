@@ -14,6 +14,7 @@ use crate::disk::write_all_at;
 use crate::entry::{OutcomeHead, live, merge_states};
 use crate::lane::{Effect, Item, Lane, Submission};
 use crate::ledger::{Place, Slot, Stage};
+use crate::pace::Pace;
 use crate::record::{BLOCK, Commit, Draft, FRAME_BYTES, Kind, RECORD_ALIGN, Use};
 use crate::segment::{DATA_OFFSET, Lease};
 use crate::{CommitError, Durability, Event};
@@ -72,11 +73,13 @@ impl Demand {
 pub(crate) struct Writer<'a> {
     lane: &'a Lane,
     open: Option<Open>,
+    pace: Pace,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(lane: &'a Lane) -> Self {
-        Writer { lane, open: None }
+        let pace = Pace::new(lane.config.batch_bytes_max, lane.config.batch_time_target);
+        Writer { lane, open: None, pace }
     }
 
     /// Works until the lane is closed and nothing waits.
@@ -145,7 +148,7 @@ impl<'a> Writer<'a> {
         let fits = |submission: &&Submission| {
             let (first, more) = (sum.spans == 0, Demand::of(submission));
             sum = Demand { spans: sum.spans + more.spans, heads: sum.heads + more.heads };
-            (first || sum.spans <= self.lane.config.batch_bytes_max) && open.fits(sum)
+            (first || sum.spans <= self.pace.bytes()) && open.fits(sum)
         };
         waiting.iter().take_while(fits).count()
     }
@@ -165,6 +168,7 @@ impl<'a> Writer<'a> {
             return self.give_up(&error, submissions);
         }
         self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
+        self.pace.learn(batch.end - open.position, start.elapsed());
         open.position = batch.end;
         open.batch += 1;
         if !strict {

@@ -1,0 +1,87 @@
+//! How much one batch takes: as much as the disk writes and syncs within the latency that is wanted.
+//!
+//! | a batch that was full by half or more | the next ones take |
+//! |---|---|
+//! | took longer than the target | less, in proportion, but not under half of before |
+//! | took less | an eighth more |
+//!
+//! Always between [`BATCH_BYTES_MIN`] and the configured maximum. A batch that was nearly empty tells nothing: what it
+//! took is the price of a sync, and no smaller batch is quicker.
+
+use std::time::Duration;
+
+/// No batch is made smaller: then a sync costs more than what it carries.
+pub(crate) const BATCH_BYTES_MIN: u64 = 256 << 10;
+
+/// The size of batches, as experience has it.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    bytes: u64,
+    most: u64,
+    target: Duration,
+}
+
+impl Pace {
+    /// Begins with the largest batches: an idle disk has nobody to wait for.
+    pub(crate) fn new(most: u64, target: Duration) -> Self {
+        Pace { bytes: most, most, target }
+    }
+
+    /// A batch takes no further submission when it has so many bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A batch of so many bytes was written and synced in this time.
+    pub(crate) fn learn(&mut self, bytes: u64, took: Duration) {
+        if bytes < self.bytes / 2 {
+            return;
+        }
+        let wanted = if took > self.target {
+            let share = self.target.as_secs_f64() / took.as_secs_f64();
+            (self.bytes as f64 * share.max(0.5)) as u64
+        } else {
+            self.bytes + self.bytes / 8
+        };
+        self.bytes = wanted.max(BATCH_BYTES_MIN).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Duration = Duration::from_millis(100);
+
+    /// A disk that takes so long for a sync, and so many bytes a second.
+    fn settle(sync: Duration, bytes_per_second: f64) -> u64 {
+        let mut pace = Pace::new(8 << 20, TARGET);
+        for _ in 0..200 {
+            let bytes = pace.bytes();
+            pace.learn(bytes, sync + Duration::from_secs_f64(bytes as f64 / bytes_per_second));
+        }
+        pace.bytes()
+    }
+
+    #[test]
+    fn batches_are_as_large_as_the_disk_writes_in_time() {
+        assert_eq!(settle(Duration::from_millis(1), 1e9), 8 << 20);
+        let slow = settle(Duration::from_millis(10), 20e6);
+        assert!((1_300_000..2_100_000).contains(&slow), "{slow}");
+        assert_eq!(settle(Duration::from_secs(1), 1e9), BATCH_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_batch_that_was_nearly_empty_tells_nothing() {
+        let mut pace = Pace::new(8 << 20, TARGET);
+        pace.learn(4096, Duration::from_secs(10));
+        assert_eq!(pace.bytes(), 8 << 20);
+    }
+
+    #[test]
+    fn a_maximum_under_the_least_holds() {
+        let mut pace = Pace::new(1000, TARGET);
+        pace.learn(1000, Duration::from_secs(10));
+        assert_eq!(pace.bytes(), 1000);
+    }
+}
