@@ -40,7 +40,7 @@ impl fmt::Display for Summary<'_> {
 fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for route in &config.routes {
         let to = route.next_hop.as_ref().map_or("the domain's own MX".into(), ToString::to_string);
-        writeln!(f, "  route      {}: {to}, by transport {:?}", route.domain, route.transport)?;
+        writeln!(f, "  route      {}: {to}, by transport {:?}", route.pattern, route.transport)?;
     }
     for queue in &config.queues {
         let adopts = if queue.adopt.is_some() { ", adopts slow next hops" } else { "" };

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, LogFormat, LogTarget, Pattern, Protocol, Queue, Transport, TransportKind,
+    Config, DEFAULT, Durability, LineEnds, LogFormat, LogTarget, Protocol, Queue, Transport, TransportKind,
 };
 use proptest::prelude::*;
+use route::Pattern;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -114,7 +115,7 @@ fn what_is_built_in_is_always_there_and_comes_first() {
 #[test]
 fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
     let last = |text: &str| parse(text).unwrap().routes.pop().unwrap();
-    assert_eq!((last("").domain, last("").next_hop), (Pattern::Any, None));
+    assert_eq!((last("").pattern, last("").next_hop), (Pattern::Any, None));
     let relayed = last("[transport.smtp]\nnext_hop = \"relay.example.net\"\n");
     assert_eq!(relayed.next_hop.unwrap().to_string(), "relay.example.net");
     let own = parse("[[route]]\ndomain = \"*\"\nnext_hop = \"[192.0.2.1]\"\n").unwrap().routes;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mail::{Address, units};
 use toml::de::DeValue;
 
-use super::{FixedHop, HeaderRule, Network, Pattern, Rate, SenderRule};
+use super::{FixedHop, HeaderRule, Network, Pattern, Rate, SOCKET_PATH_OCTETS_MAX, SenderRule};
 
 /// A kind of value.
 pub(super) struct Kind<T> {
@@ -83,15 +83,24 @@ pub(super) const RATE_OR_NONE: Kind<Option<Rate>> = Kind {
     },
 };
 
-pub(super) const PATTERN: Kind<Pattern> = Kind {
-    expected: "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all",
-    read: parsed,
-};
+pub(super) const PATTERN: Kind<Pattern> = Kind { expected: PATTERN_EXAMPLES, read: parsed };
+
+/// The same in the form that names have in the DNS.
+pub(super) const DOMAINS: Kind<route::Pattern> = Kind { expected: PATTERN_EXAMPLES, read: parsed };
+const PATTERN_EXAMPLES: &str = "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all";
 
 pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
     expected: "a next hop: \"host\" or \"host:port\", \"[192.0.2.1]:port\", \"mx:domain\" or \"unix:/path\"",
-    read: parsed,
+    read: |v| parsed(v).filter(is_within_reach),
 };
+
+/// The kernel takes no longer path of a socket.
+fn is_within_reach(hop: &FixedHop) -> bool {
+    match hop {
+        FixedHop::Unix(path) => path.as_os_str().len() <= SOCKET_PATH_OCTETS_MAX,
+        FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Exchangers(_) => true,
+    }
+}
 
 pub(super) const HEADER_RULE: Kind<HeaderRule> =
     Kind { expected: "a header field such as \"Precedence: bulk\", or \"List-Id: *\" for any value", read: parsed };

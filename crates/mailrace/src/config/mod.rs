@@ -36,7 +36,8 @@ pub use network::Network;
 pub use path::MaildirPath;
 pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};
 pub use rate::Rate;
-pub use routing::{Dns, FixedHop, NextHop, Pattern, Route};
+pub use route::{FixedHop, Rule as Route};
+pub use routing::{Dns, NextHop, Pattern};
 pub use transport::{
     Concurrency, Families, Flavor, LineEnds, Maildir, Probe, SmtpTransport, Timeouts, Tls, Transport, TransportKind,
 };
@@ -68,7 +69,8 @@ pub struct Config {
     pub domains: Vec<Domain>,
     /// Ways out of the queue; names are unique. [`Transport::MAILDIR`] and [`Transport::SMTP`] are the first two.
     pub transports: Vec<Transport>,
-    /// Where mail goes that leaves. The first that matches counts; the last one matches all.
+    /// Where mail goes that leaves. The first that matches counts; the last one matches all. Each has a transport of type
+    /// smtp or lmtp, and its own next hop or that of its transport, if there is one.
     pub routes: Vec<Route>,
     /// What single next hops get. The first that matches counts.
     pub next_hops: Vec<NextHop>,

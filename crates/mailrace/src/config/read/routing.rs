@@ -2,12 +2,17 @@
 
 use std::ops::Range;
 
+use route::Pattern;
+
 use super::transports::Transports;
 use super::{Unique, bare, named};
 use crate::config::fault::Fault;
 use crate::config::key::{self, Kind};
 use crate::config::section::Section;
-use crate::config::{Dns, Domain, FixedHop, Flavor, NextHop, Pattern, Route, SmtpTransport, Transport, TransportKind};
+use crate::config::{Dns, Domain, FixedHop, Flavor, NextHop, Route, SmtpTransport, Transport, TransportKind};
+
+/// The pattern that leaves nothing for others.
+const ALL: &str = "*";
 
 /// The routes, with one at the end for all that the text says nothing of.
 pub(super) fn routes(document: &mut Section<'_, '_>, transports: &Transports, domains: &[Domain]) -> Vec<Route> {
@@ -15,9 +20,9 @@ pub(super) fn routes(document: &mut Section<'_, '_>, transports: &Transports, do
     let sections = document.sections("route").unwrap_or_default();
     let route = |section| route(section, transports, domains, &mut order);
     let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
-    if routes.last().is_none_or(|last| last.domain != Pattern::Any) {
+    if routes.last().is_none_or(|last| last.pattern != Pattern::Any) {
         let next_hop = transports.find(Transport::SMTP).and_then(Transport::next_hop).cloned();
-        routes.push(Route { domain: Pattern::Any, transport: Transport::SMTP.into(), next_hop });
+        routes.push(Route { pattern: Pattern::Any, transport: Transport::SMTP.into(), next_hop });
     }
     routes
 }
@@ -28,10 +33,10 @@ fn route(
     domains: &[Domain],
     order: &mut Order,
 ) -> Option<Route> {
-    let domain = section.required("domain", &key::PATTERN);
+    let domain = section.required("domain", &key::DOMAINS);
     if let Some(domain) = &domain {
-        order.claim(&section, "domain", domain.get_ref(), domain.span());
-        let ours = |own: &Domain| matches!(domain.get_ref(), Pattern::Name(name) if **name == *own.name);
+        order.claim(&section, "domain", &domain.get_ref().to_string(), domain.span());
+        let ours = |own: &Domain| own.name.parse().is_ok_and(|name: Pattern| name == *domain.get_ref());
         if domains.iter().any(ours) {
             let label = "expected a domain that is no [[domain]]: mail for these is not routed".to_owned();
             section.state(domain.span(), "domain", "means nothing here", label);
@@ -42,7 +47,7 @@ fn route(
     let place = transport.as_ref().map_or(section.place(), |transport| transport.span());
     let name: Box<str> = transport.map_or_else(|| Transport::SMTP.into(), |transport| transport.into_inner().into());
     let next_hop = transports.find(&name).and_then(|transport| way(&section, transport, next_hop, place));
-    Some(Route { domain: domain?.into_inner(), transport: name, next_hop })
+    Some(Route { pattern: domain?.into_inner(), transport: name, next_hop })
 }
 
 /// The next hop of a route: its own, else that of its transport. States it where the transport cannot do without.
@@ -79,7 +84,7 @@ pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHop> {
 fn next_hop(mut section: Section<'_, '_>, order: &mut Order) -> Option<NextHop> {
     let host = section.required("host", &key::PATTERN);
     if let Some(host) = &host {
-        order.claim(&section, "host", host.get_ref(), host.span());
+        order.claim(&section, "host", &host.get_ref().to_string(), host.span());
     }
     let connections_max = section.take("connections", &Kind::COUNT);
     let rate = section.take("rate", &key::RATE);
@@ -98,16 +103,16 @@ struct Order {
 
 impl Order {
     /// States it where an earlier pattern leaves nothing for this one.
-    fn claim(&mut self, section: &Section<'_, '_>, key: &str, pattern: &Pattern, place: Range<usize>) {
+    fn claim(&mut self, section: &Section<'_, '_>, key: &str, pattern: &str, place: Range<usize>) {
         match &self.any {
-            Some(any) if *pattern != Pattern::Any => {
+            Some(any) if pattern != ALL => {
                 let label = "expected before \"*\", which is for all: the first that matches counts";
-                let fault = Fault::new(place.clone(), format!("{:?} is never reached", pattern.to_string()), label);
+                let fault = Fault::new(place.clone(), format!("{pattern:?} is never reached"), label);
                 section.state_fault(fault.with_earlier(any.clone()));
             }
-            _ => self.unique.claim(section, key, &pattern.to_string(), place.clone()),
+            _ => self.unique.claim(section, key, pattern, place.clone()),
         }
-        if *pattern == Pattern::Any {
+        if pattern == ALL {
             self.any.get_or_insert(place);
         }
     }
