@@ -8,6 +8,7 @@ use mail::{
 use crate::codec::{Reader, put_optional_text, put_text, put_u16, put_u32, put_u64};
 use crate::record::{Draft, Kind};
 use crate::spill::{Spilled, SpilledRange};
+use crate::states::States;
 
 /// Something to be made durable.
 #[derive(Debug)]
@@ -151,6 +152,15 @@ impl MessageHead {
         head.get(8).is_some_and(|bits| bits & FLAG_STATES != 0)
     }
 
+    /// Takes newer states over those that it lists.
+    pub(crate) fn merge(&mut self, newer: Vec<(u32, State)>) {
+        if !newer.is_empty() {
+            let mut states = States::from(std::mem::take(&mut self.states));
+            states.merge(newer);
+            self.states = states.listed();
+        }
+    }
+
     pub(crate) fn read(head: &[u8]) -> Option<MessageHead> {
         let mut reader = Reader::new(head);
         let (sequence, bits) = (reader.u64()?, reader.u8()?);
@@ -206,22 +216,6 @@ pub(crate) fn all_states(count: usize, listed: &[(u32, State)]) -> Vec<State> {
         }
     }
     states
-}
-
-/// Takes newer states over older ones, both by rising ordinal. What is final stays final, but for a message that is
-/// set aside. Returns how many
-/// became so.
-pub(crate) fn merge_states(states: &mut Vec<(u32, State)>, newer: &[(u32, State)]) -> u32 {
-    let mut finished = 0;
-    for &(ordinal, state) in newer {
-        match states.binary_search_by_key(&ordinal, |(known, _)| *known) {
-            Ok(place) if states[place].1.is_final() && state != State::SetAside => continue,
-            Ok(place) => states[place].1 = state,
-            Err(place) => states.insert(place, (ordinal, state)),
-        }
-        finished += u32::from(state.is_final());
-    }
-    finished
 }
 
 fn write_states(out: &mut Vec<u8>, states: &[(u32, State)]) {
@@ -377,12 +371,5 @@ mod tests {
         let read = MessageHead::read(&bytes).unwrap();
         assert_eq!(format!("{read:?}"), format!("{head:?}"));
         assert!((0..bytes.len()).all(|end| MessageHead::read(&bytes[..end]).is_none()));
-    }
-
-    #[test]
-    fn what_is_final_stays_final() {
-        let mut states = vec![(0, State::Delivered)];
-        assert_eq!(merge_states(&mut states, &[(2, State::Failed), (0, State::NEW), (1, State::NEW)]), 1);
-        assert_eq!(states, [(0, State::Delivered), (1, State::NEW), (2, State::Failed)]);
     }
 }

@@ -9,11 +9,12 @@ use std::io;
 
 use crate::OpenError;
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
+use crate::entry::{MessageHead, OutcomeHead};
 use crate::record::Kind;
 use crate::scan::{Contents, Listed, body_crc};
 use crate::segment::{self, Header, Standing};
 use crate::spill::{self, SpilledRange};
+use crate::states::States;
 
 /// Files are read in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -136,7 +137,7 @@ struct BodyFiles {
     /// By sequence number.
     spilled: BTreeMap<u64, BodyFile>,
     /// Of every message: an outcome may be found before the message that it is about.
-    states: HashMap<u64, Vec<(u32, State)>>,
+    states: HashMap<u64, States>,
 }
 
 struct BodyFile {
@@ -153,18 +154,17 @@ impl BodyFiles {
             if let Some(range) = head.spilled {
                 let recipients = head.envelope.recipients.len();
                 self.spilled.insert(head.sequence, BodyFile { segment: self.segment, range, recipients });
-                merge_states(self.states.entry(head.sequence).or_default(), &head.states);
+                self.states.entry(head.sequence).or_default().merge(head.states);
             }
         } else if let Some(head) = outcome() {
-            merge_states(self.states.entry(head.sequence).or_default(), &head.states);
+            self.states.entry(head.sequence).or_default().merge(head.states);
         }
     }
 
     /// What is wrong with files that somebody waits for, each with the segment that names it.
     fn damage(&self, disk: &dyn Disk) -> Vec<(usize, String)> {
         let waits = |(sequence, file): &(&u64, &BodyFile)| {
-            let states = self.states.get(sequence).map_or(&[][..], Vec::as_slice);
-            states.iter().filter(|(_, state)| state.is_final()).count() < file.recipients
+            self.states.get(sequence).map_or(0, States::finished) < file.recipients
         };
         let damage = |(sequence, file): (&u64, &BodyFile)| {
             let name = spill::file_name(*sequence);

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{keep_aside, read_lossy};
-use crate::entry::{MessageHead, OutcomeHead, State, merge_states};
+use crate::entry::{MessageHead, OutcomeHead, State};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Segment, Slot, Stage};
 use crate::record::{FRAME_BYTES, Use};
@@ -303,7 +303,7 @@ impl Lane {
         let record = look_for_record(&*lease.0, place.offset, size);
         let (frame, record) = record.ok_or("the record cannot be read")?;
         let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
-        merge_states(&mut head.states, &states);
+        head.merge(states);
         let mut body = vec![0; frame.body_len as usize];
         let missing = read_lossy(&*lease.0, &mut body, place.offset + frame.body_offset());
         if missing || crc32c::crc32c(&body) != frame.body_crc {

@@ -9,9 +9,7 @@ use std::time::Duration;
 use mail::{Body, ByteSource, QueueId, SpoolId};
 
 use crate::disk::{Disk, InMemory};
-use crate::entry::{
-    Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states, merge_states,
-};
+use crate::entry::{Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states};
 use crate::ledger::{Ledger, Place, Stage};
 use crate::record::{Draft, FRAME_BYTES, Frame, RECORD_ALIGN};
 use crate::segment::{Lease, read_record};
@@ -231,7 +229,7 @@ impl Lane {
     pub(crate) fn locate(&self, sequence: u64) -> Option<Located> {
         let mut yard = self.yard();
         let place = yard.ledger.place(sequence)?;
-        let states = yard.ledger.states(sequence).to_vec();
+        let states = yard.ledger.states(sequence);
         let segment = yard.ledger.segment(place.slot);
         Some(Located { place, lease: segment.lease.clone(), number: segment.number, size: segment.size, states })
     }
@@ -271,7 +269,7 @@ impl Lane {
         };
         let (frame, record) =
             record.map_err(failed)?.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
-        let head = MessageHead::read(&record[FRAME_BYTES..])
+        let mut head = MessageHead::read(&record[FRAME_BYTES..])
             .filter(|head| head.sequence == sequence)
             .ok_or_else(|| damaged("the record is not this message".into()))?;
         let body = match head.spilled {
@@ -284,9 +282,9 @@ impl Lane {
                 Body::new(Arc::new(Lease(file)), 0, range.len, range.digest, head.flags)
             }
         };
-        let mut merged = head.states;
-        merge_states(&mut merged, &states);
-        Ok(Stored { states: all_states(head.envelope.recipients.len(), &merged), envelope: head.envelope, body })
+        head.merge(states);
+        let states = all_states(head.envelope.recipients.len(), &head.states);
+        Ok(Stored { states, envelope: head.envelope, body })
     }
 }
 

@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::disk::DiskFile;
-use crate::entry::{MessageHead, State, merge_states};
+use crate::entry::{MessageHead, State};
 use crate::record::RECORD_ALIGN;
 use crate::segment::Lease;
+use crate::states::States;
 
 /// A segment's place in the table: the ordinal of its file. It stays the same through all its uses.
 pub(crate) type Slot = u32;
@@ -98,7 +99,7 @@ pub(crate) struct Ledger {
     pages: HashMap<u64, Box<Page>>,
     messages: usize,
     /// States of messages of which an outcome is known and which are alive all the same.
-    partial: HashMap<u64, Vec<(u32, State)>>,
+    partial: HashMap<u64, States>,
     /// Live messages whose bodies have files of their own.
     spilled: HashSet<u64>,
     /// Numbers of broken segments that may hold a copy of a live message, from a batch that failed.
@@ -148,8 +149,8 @@ impl Ledger {
     }
 
     /// What outcomes have said of a live message so far.
-    pub(crate) fn states(&self, sequence: u64) -> &[(u32, State)] {
-        self.partial.get(&sequence).map_or(&[], Vec::as_slice)
+    pub(crate) fn states(&self, sequence: u64) -> Vec<(u32, State)> {
+        self.partial.get(&sequence).map_or_else(Vec::new, States::listed)
     }
 
     /// The segment at a slot that a place or a task names.
@@ -175,7 +176,7 @@ impl Ledger {
             self.spilled.insert(sequence);
         }
         if !states.is_empty() {
-            self.partial.insert(sequence, states.clone());
+            self.partial.insert(sequence, States::from(states.clone()));
         }
     }
 
@@ -199,7 +200,7 @@ impl Ledger {
         for ghost in self.ghosts.get(&sequence).cloned().unwrap_or_default() {
             self.refer(slot, ghost);
         }
-        let finished = merge_states(self.partial.entry(sequence).or_default(), newer);
+        let finished = self.partial.entry(sequence).or_default().merge(newer.iter().copied());
         let set_aside = newer.iter().any(|(_, state)| *state == State::SetAside);
         if finished < cell.waiting && !set_aside {
             self.put(sequence, cell.place(), cell.waiting - finished);

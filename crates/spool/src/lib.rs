@@ -28,6 +28,7 @@ mod recovery;
 mod scan;
 mod segment;
 mod spill;
+mod states;
 mod stats;
 mod writer;
 

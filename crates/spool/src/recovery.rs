@@ -13,12 +13,13 @@ use mail::SpoolId;
 
 use crate::disk::keep_aside;
 use crate::disk::{Disk, DiskFile, read_lossy};
-use crate::entry::{Live, MessageHead, OutcomeHead, State, live, merge_states, sequence_of};
+use crate::entry::{Live, MessageHead, OutcomeHead, live, sequence_of};
 use crate::lane::COUNTER_BITS;
 use crate::ledger::{Ledger, Place, Segment, Slot, Stage};
 use crate::record::{FLAG_SKIPPABLE, Kind, Use};
 use crate::scan::Contents;
 use crate::segment::{self, Header, Lease, Standing};
+use crate::states::States;
 use crate::{OpenError, spill};
 
 /// A lane's folder, its headers read.
@@ -150,7 +151,7 @@ struct Reading {
     ledger: Ledger,
     /// By number: the order of the log.
     contents: BTreeMap<u64, (Slot, Contents)>,
-    outcomes: HashMap<u64, Vec<(u32, State)>>,
+    outcomes: HashMap<u64, States>,
     /// Records that are whole and make no sense.
     strange: Vec<String>,
 }
@@ -219,7 +220,7 @@ impl Reading {
                 },
                 _ => continue,
             };
-            merge_states(self.outcomes.entry(sequence).or_default(), &states);
+            self.outcomes.entry(sequence).or_default().merge(states);
         }
     }
 
@@ -233,7 +234,7 @@ impl Reading {
                     continue;
                 };
                 if let Some(states) = self.outcomes.get(&head.sequence) {
-                    head.states.clone_from(states);
+                    head.states = states.listed();
                 }
                 let known = self.ledger.place(head.sequence).is_some();
                 let place = Place { slot: *slot, offset: listed.offset, span: listed.frame.span() };

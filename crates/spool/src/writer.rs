@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{put_u32, put_u64};
 use crate::disk::write_all_at;
-use crate::entry::{OutcomeHead, live, merge_states};
+use crate::entry::{OutcomeHead, live};
 use crate::lane::{Effect, Item, Lane, Submission};
 use crate::ledger::{Place, Slot, Stage};
 use crate::pace::Pace;
@@ -324,7 +324,7 @@ fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
         let yard = lane.yard();
         let mut is_current = yard.ledger.place(head.sequence).is_some();
         if is_current {
-            merge_states(&mut head.states, yard.ledger.states(head.sequence));
+            head.merge(yard.ledger.states(head.sequence));
             let body = std::mem::take(&mut item.draft.body);
             item.draft = head.draft().with_body(body);
             is_current = item.draft.span().is_some_and(|span| span <= room);
