@@ -232,6 +232,13 @@ fn queues_that_stand_in_each_others_way_are_told() {
 }
 
 #[test]
+fn a_thousand_queues_are_enough() {
+    let queues = |count| (0..count).map(|n| format!("[[queue]]\nname = \"q{n}\"\n")).collect::<String>();
+    assert_eq!(parse(&queues(997)).unwrap().queues.len(), 1000);
+    assert!(faults(&queues(998)).contains("there are too many queues"));
+}
+
+#[test]
 fn what_is_no_pattern_no_next_hop_and_no_rate_is_told_with_examples() {
     let shown = faults(include_str!("notations.toml"));
     insta::assert_snapshot!(shown);

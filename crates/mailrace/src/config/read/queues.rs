@@ -28,10 +28,6 @@ pub(super) fn queues(document: &mut Section<'_, '_>) -> Vec<Queue> {
     let mut claims = Claims::default();
     let mut queues = Vec::from(Queue::built_in());
     for section in document.sections("queue").unwrap_or_default() {
-        if queues.len() == QUEUES_MAX {
-            let label = format!("expected at most {QUEUES_MAX}, those that are built in included");
-            section.state_fault(Fault::new(section.place(), "there are too many queues", label));
-        }
         queue(section, &mut claims, &mut queues);
     }
     if claims.adopting.is_none() {
@@ -59,7 +55,11 @@ fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Que
     };
     match place {
         Some(place) => queues[place] = queue,
-        None => queues.push(queue),
+        None if queues.len() < QUEUES_MAX => queues.push(queue),
+        None => {
+            let label = format!("expected at most {QUEUES_MAX}, those that are built in included");
+            section.state_fault(Fault::new(section.place(), "there are too many queues", label));
+        }
     }
 }
 
