@@ -208,6 +208,11 @@ impl Client {
         matches!(self.state, State::Ready)
     }
 
+    /// In which form the content of the next transaction goes out.
+    pub fn form(&self) -> Form {
+        if self.config.chunking && self.extensions.chunking { Form::Plain } else { Form::Stuffed }
+    }
+
     /// What the server offered.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions

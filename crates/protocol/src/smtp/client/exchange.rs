@@ -110,7 +110,7 @@ impl Client {
         transaction.check(&self.extensions)?;
         let Transaction { content, recipients, .. } = transaction;
         let grouped = self.config.pipelining && self.extensions.pipelining;
-        let chunked = self.config.chunking && self.extensions.chunking;
+        let chunked = self.form() == Form::Plain;
         let mut lines = transaction.envelope_lines(&self.extensions);
         let envelope_octets = lines.len();
         if chunked {

@@ -1,5 +1,9 @@
 //! What a server offered in its reply to EHLO or LHLO (RFC 5321 section 4.1.1.1).
 
+use std::num::NonZeroU32;
+
+use mail::Address;
+
 /// The extensions that matter to a client; all absent before EHLO was answered, after HELO, and from STARTTLS until
 /// EHLO was said again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +24,12 @@ pub struct Extensions {
     pub dsn: bool,
     /// ENHANCEDSTATUSCODES (RFC 2034).
     pub enhanced_codes: bool,
+    /// LIMITS (RFC 9422 section 4): MAILMAX, the transactions of a session.
+    pub transactions_max: Option<NonZeroU32>,
+    /// RCPTMAX, the recipients of a transaction.
+    pub recipients_max: Option<NonZeroU32>,
+    /// RCPTDOMAINMAX, the domains that the recipients of a transaction are of.
+    pub recipient_domains_max: Option<NonZeroU32>,
     /// The names behind AUTH (RFC 4954), parted by spaces; empty without it.
     pub mechanisms: Box<str>,
 }
@@ -39,6 +49,21 @@ impl Extensions {
         self.mechanisms.split(' ').any(|offered| offered.eq_ignore_ascii_case(name))
     }
 
+    /// How many of these recipients, the first ones, go into one transaction; at least one of them.
+    pub fn recipients_that_fit<'a>(&self, recipients: impl IntoIterator<Item = &'a Address>) -> usize {
+        let most = |max: Option<NonZeroU32>| max.map_or(usize::MAX, |max| max.get() as usize);
+        let recipients = recipients.into_iter().take(most(self.recipients_max));
+        let Some(domains_max) = self.recipient_domains_max else { return recipients.count() };
+        let mut domains: Vec<&'a str> = Vec::new();
+        let fits = |recipient: &&'a Address| {
+            if !domains.contains(&recipient.domain()) {
+                domains.push(recipient.domain());
+            }
+            domains.len() <= domains_max.get() as usize
+        };
+        recipients.take_while(fits).count()
+    }
+
     fn take(&mut self, line: &str) {
         // Old servers write `AUTH=LOGIN`, beside the line of RFC 4954 or instead of it.
         let (keyword, rest) = line.split_once([' ', '=']).unwrap_or((line, ""));
@@ -51,10 +76,31 @@ impl Extensions {
             _ if keyword.eq_ignore_ascii_case("STARTTLS") => self.start_tls = true,
             _ if keyword.eq_ignore_ascii_case("DSN") => self.dsn = true,
             _ if keyword.eq_ignore_ascii_case("ENHANCEDSTATUSCODES") => self.enhanced_codes = true,
+            _ if keyword.eq_ignore_ascii_case("LIMITS") => self.take_limits(rest),
             _ if keyword.eq_ignore_ascii_case("AUTH") => self.mechanisms = join(&self.mechanisms, rest),
             _ => {}
         }
     }
+
+    /// RFC 9422 section 3: what is unknown, or has no sound value, is passed over.
+    fn take_limits(&mut self, limits: &str) {
+        for limit in limits.split(' ') {
+            let Some((name, value)) = limit.split_once('=') else { continue };
+            let place = match name {
+                _ if name.eq_ignore_ascii_case("MAILMAX") => &mut self.transactions_max,
+                _ if name.eq_ignore_ascii_case("RCPTMAX") => &mut self.recipients_max,
+                _ if name.eq_ignore_ascii_case("RCPTDOMAINMAX") => &mut self.recipient_domains_max,
+                _ => continue,
+            };
+            *place = limit_value(value).or(*place);
+        }
+    }
+}
+
+/// One to six digits, the first of which is not 0.
+fn limit_value(digits: &str) -> Option<NonZeroU32> {
+    let sound = digits.len() <= 6 && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+    if sound { digits.parse().ok() } else { None }
 }
 
 fn join(known: &str, more: &str) -> Box<str> {
@@ -83,5 +129,25 @@ mod tests {
             assert_eq!(Extensions::parse(text).size, Some(0), "{text}");
         }
         assert_eq!(Extensions::parse("x").size, None);
+    }
+
+    #[test]
+    fn limits_are_read_and_unknown_or_broken_ones_passed_over() {
+        let number = NonZeroU32::new;
+        let found = Extensions::parse("x\nLIMITS RCPTMAX=20 XMAX=1 mailmax=5 RCPTDOMAINMAX=1");
+        assert_eq!((found.recipients_max, found.transactions_max), (number(20), number(5)));
+        assert_eq!(found.recipient_domains_max, number(1));
+        let found = Extensions::parse("x\nLIMITS RCPTMAX=0 MAILMAX=1000000 RCPTDOMAINMAX=+1 RCPTMAX MAILMAX=");
+        assert_eq!(found, Extensions::default());
+    }
+
+    #[test]
+    fn the_first_recipients_fit_by_number_and_by_domains() {
+        let recipients: Vec<Address> =
+            ["a@x.example", "b@y.example", "c@x.example", "d@z.example"].map(|text| text.parse().unwrap()).into();
+        let fit = |limits| Extensions::parse(&format!("x\n{limits}")).recipients_that_fit(&recipients);
+        assert_eq!(["", "LIMITS RCPTMAX=3", "LIMITS RCPTMAX=9"].map(fit), [4, 3, 4]);
+        assert_eq!(["LIMITS RCPTDOMAINMAX=1", "LIMITS RCPTDOMAINMAX=2", "LIMITS RCPTDOMAINMAX=3"].map(fit), [1, 3, 4]);
+        assert_eq!(fit("LIMITS RCPTMAX=2 RCPTDOMAINMAX=2"), 2);
     }
 }
