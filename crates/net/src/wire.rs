@@ -2,21 +2,32 @@
 //!
 //! A [`Wire`] has no input buffer of its own: what comes in is shown to the caller in a buffer that all wires of a
 //! thread share, so that an idle one costs a socket and a timer. What goes out is written from the caller's pieces
-//! without being gathered first. A deadline that passes is [`io::ErrorKind::TimedOut`]; after it the wire is of no
-//! more use.
+//! without being gathered first, or by the kernel from a file. A deadline that passes is [`io::ErrorKind::TimedOut`];
+//! after it the wire is of no more use.
+//!
+//! Pages of a file that `sendfile` has queued are the file's until the peer has them: whoever changed them then would
+//! change what the peer gets. So from the first of them on, until [`Wire::release_files`], the end of the wire resets the
+//! connection, whatever it comes from.
 
+use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpSocket, TcpStream};
+use rustix::fs::sendfile;
+use rustix::io::retry_on_intr;
+use rustix::net::{SendFlags, send};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::Endpoint;
 use crate::input::with_input;
 use crate::tls::{Secured, Trust};
 
@@ -26,6 +37,8 @@ pub struct Wire {
     stream: Stream,
     /// Goes off at an early deadline and looks what the deadline is now: moving it at every reply would cost more.
     timer: Pin<Box<Sleep>>,
+    /// Pages of a file may be on their way.
+    lends: bool,
 }
 
 /// Which way bytes went.
@@ -37,34 +50,50 @@ pub enum Moved<T> {
     Received(T),
 }
 
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRange<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// Where they begin.
+    pub offset: u64,
+    /// How many there are, one at least.
+    pub octets: usize,
+}
+
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
+    Unix(UnixStream),
     Secure(Box<Secured>),
 }
 
 impl Wire {
     /// Connects to `to`, from the address `from` where one is named.
-    pub async fn connect(to: SocketAddr, from: Option<IpAddr>, deadline: Instant) -> io::Result<Wire> {
-        let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
-        socket.set_nodelay(true)?;
-        if let Some(from) = from {
-            // The kernel may pick the port when it knows the peer: else ports run out at one peer's count.
-            setsockopt(&socket, IpBindAddressNoPort, &true)?;
-            socket.bind(SocketAddr::new(from, 0))?;
-        }
-        let stream = tokio::time::timeout_at(deadline, socket.connect(to)).await.map_err(|_| timed_out())??;
-        Ok(Wire { stream: Stream::Plain(stream), timer: Box::pin(sleep_until(deadline)) })
+    pub async fn connect(to: impl Into<Endpoint>, from: Option<IpAddr>, deadline: Instant) -> io::Result<Wire> {
+        let connecting = async {
+            Ok(match to.into() {
+                Endpoint::Tcp(address) => Stream::Plain(tcp_socket(address, from)?.connect(address).await?),
+                Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            })
+        };
+        let stream: io::Result<Stream> =
+            tokio::time::timeout_at(deadline, connecting).await.map_err(|_| timed_out())?;
+        Ok(Wire { stream: stream?, timer: Box::pin(sleep_until(deadline)), lends: false })
     }
 
-    /// Makes the connection a secure one. Nothing may have been received that was not asked for.
+    /// Makes the connection a secure one; it is one over TCP. Nothing may have been received that was not asked for.
     pub async fn secure(self, trust: &Trust, name: &str, deadline: Instant) -> io::Result<Wire> {
-        let Stream::Plain(stream) = self.stream else {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the connection is secure already"));
+        let stream = match self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Unix(_) => return Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS over a unix socket")),
+            Stream::Secure(_) => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the connection is secure already"));
+            }
         };
         let handshake = tokio::time::timeout_at(deadline, trust.secure(stream, name));
         let secured = handshake.await.map_err(|_| timed_out())??;
-        Ok(Wire { stream: Stream::Secure(Box::new(secured)), timer: self.timer })
+        Ok(Wire { stream: Stream::Secure(Box::new(secured)), timer: self.timer, lends: false })
     }
 
     /// Sends some of the pieces, at least a byte unless they are all empty, and says how many bytes went out.
@@ -79,7 +108,7 @@ impl Wire {
     /// Waits for input and shows it to `take`; empty at the end of the connection.
     pub async fn receive<T>(&mut self, deadline: Instant, take: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut take = Some(take);
-        poll_fn(|context| match self.poll_show(&mut take, context) {
+        poll_fn(|context| match self.poll_receive(&mut take, context) {
             Poll::Pending => self.poll_deadline(deadline, context).map(Err),
             received => received,
         })
@@ -100,7 +129,7 @@ impl Wire {
             if !idle && let Poll::Ready(sent) = self.poll_send(pieces, context) {
                 return Poll::Ready(sent.map(Moved::Sent));
             }
-            if let Poll::Ready(received) = self.poll_show(&mut take, context) {
+            if let Poll::Ready(received) = self.poll_receive(&mut take, context) {
                 return Poll::Ready(received.map(Moved::Received));
             }
             self.poll_deadline(deadline, context).map(Err)
@@ -108,39 +137,89 @@ impl Wire {
         .await
     }
 
-    fn poll_show<T>(
+    /// Ready when something may be sent: whoever has to fetch first what it sends waits for this.
+    pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.stream {
+            Stream::Plain(stream) => stream.poll_write_ready(context),
+            Stream::Unix(stream) => stream.poll_write_ready(context),
+            Stream::Secure(stream) => stream.get_ref().0.poll_write_ready(context),
+        }
+    }
+
+    /// What [`Wire::send`] waits for.
+    pub fn poll_send(&mut self, pieces: &[IoSlice<'_>], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => match only_piece(pieces) {
+                // Nearly all that is sent is one command, for which the kernel has a shorter way.
+                Some(piece) => Pin::new(stream).poll_write(context, piece),
+                None => Pin::new(stream).poll_write_vectored(context, pieces),
+            },
+            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
+            Stream::Secure(stream) => {
+                let taken = ready!(Pin::new(&mut *stream).poll_write_vectored(context, pieces))?;
+                // What TLS has taken is only on its way once it is flushed; what is not goes with the next piece.
+                let _ = Pin::new(stream).poll_flush(context)?;
+                Poll::Ready(Ok(taken))
+            }
+        }
+    }
+
+    /// Whether [`Wire::poll_send_file`] works here: over TCP and in clear text. Bytes in a unix socket outlive a reset,
+    /// and TLS has to see what it sends.
+    pub fn sends_files(&self) -> bool {
+        matches!(self.stream, Stream::Plain(_))
+    }
+
+    /// Sends the head, held back until bytes of the file are there to go with it, and then some of the file; says how
+    /// many bytes of both went out. A file that ends early is [`io::ErrorKind::UnexpectedEof`].
+    pub fn poll_send_file(
+        &mut self,
+        head: &[u8],
+        range: FileRange<'_>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let Stream::Plain(stream) = &self.stream else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        if !self.lends {
+            SockRef::from(stream).set_linger(Some(Duration::ZERO))?;
+            self.lends = true;
+        }
+        loop {
+            ready!(stream.poll_write_ready(context))?;
+            match stream.try_io(Interest::WRITABLE, || send_file(stream, head, range)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
+    }
+
+    /// The peer has all that was sent from files: the connection may end in peace again.
+    pub fn release_files(&mut self) -> io::Result<()> {
+        if let Stream::Plain(stream) = &self.stream
+            && std::mem::take(&mut self.lends)
+        {
+            SockRef::from(stream).set_linger(None)?;
+        }
+        Ok(())
+    }
+
+    /// What [`Wire::receive`] waits for. `take` is used up when it is ready.
+    pub fn poll_receive<T>(
         &mut self,
         take: &mut Option<impl FnOnce(&[u8]) -> T>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         with_input(|input| {
             let mut buffer = ReadBuf::new(input);
-            ready!(self.poll_receive(context, &mut buffer))?;
+            ready!(self.poll_read(context, &mut buffer))?;
             let take = take.take().ok_or_else(|| io::Error::other("polled after it was ready"))?;
             Poll::Ready(Ok(take(buffer.filled())))
         })
     }
 
-    fn poll_send(&mut self, pieces: &[IoSlice<'_>], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let sent = match &mut self.stream {
-            Stream::Plain(stream) => match only_piece(pieces) {
-                // Nearly all that is sent is one command, for which the kernel has a shorter way.
-                Some(piece) => ready!(Pin::new(stream).poll_write(context, piece))?,
-                None => ready!(Pin::new(stream).poll_write_vectored(context, pieces))?,
-            },
-            Stream::Secure(stream) => {
-                let taken = ready!(Pin::new(&mut *stream).poll_write_vectored(context, pieces))?;
-                // What TLS has taken is only on its way once it is flushed; what is not goes with the next piece.
-                let _ = Pin::new(stream).poll_flush(context)?;
-                taken
-            }
-        };
-        Poll::Ready(Ok(sent))
-    }
-
-    fn poll_receive(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Secure(stream) => {
                 let _ = Pin::new(&mut *stream).poll_flush(context)?;
                 Pin::new(stream).poll_read(context, buffer)
@@ -148,7 +227,8 @@ impl Wire {
         }
     }
 
-    fn poll_deadline(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<io::Error> {
+    /// Ready when the deadline has passed; gives the error to end with.
+    pub fn poll_deadline(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             if self.timer.deadline() > deadline {
                 self.timer.as_mut().reset(deadline);
@@ -159,6 +239,34 @@ impl Wire {
             }
             self.timer.as_mut().reset(deadline);
         }
+    }
+}
+
+fn tcp_socket(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpSocket> {
+    let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
+    socket.set_nodelay(true)?;
+    if let Some(from) = from {
+        // The kernel may pick the port when it knows the peer: else ports run out at one peer's count.
+        setsockopt(&socket, IpBindAddressNoPort, &true)?;
+        socket.bind(SocketAddr::new(from, 0))?;
+    }
+    Ok(socket)
+}
+
+fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Result<usize> {
+    let mut sent = 0;
+    if !head.is_empty() {
+        sent = retry_on_intr(|| send(stream, head, SendFlags::MORE | SendFlags::NOSIGNAL))?;
+        if sent < head.len() {
+            return Ok(sent);
+        }
+    }
+    let mut offset = range.offset;
+    match retry_on_intr(|| sendfile(stream, range.file, Some(&mut offset), range.octets)) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(sent + count),
+        Err(rustix::io::Errno::AGAIN) if sent > 0 => Ok(sent),
+        Err(error) => Err(error.into()),
     }
 }
 

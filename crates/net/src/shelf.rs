@@ -1,0 +1,154 @@
+//! The bytes of bodies on their way out, for threads that must not wait for a disk: what is in memory is read at once,
+//! what is not by one of a few threads that may wait.
+//!
+//! Whether a page is in memory is found by `preadv2` with `RWF_NOWAIT`; where the file system cannot tell, it counts as
+//! not being there.
+
+use std::io::{self, IoSliceMut};
+
+use mail::Body;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use tokio::sync::Semaphore;
+
+/// Reads of the whole process that wait for disks at one time. The runtime's own bound should not be lower.
+pub const DISK_READS_MAX: usize = 16;
+/// Whole runs of pages of this size come into memory and leave it; a page of each tells for all.
+const RUN_OCTETS: u64 = 64 << 10;
+
+static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
+
+/// Fills the buffer from `position` of the body, which has so many bytes there, and says true, if they are in memory.
+pub fn read_at_once(body: &Body, buffer: &mut [u8], position: u64) -> io::Result<bool> {
+    let Some((file, offset)) = body.file_range() else {
+        return body.read_at(buffer, position).map(|_| true);
+    };
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let place = offset + position + filled as u64;
+        match preadv2(file, &mut [IoSliceMut::new(&mut buffer[filled..])], place, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the range, which is within the body and not empty, can be read without waiting. A page of it may still have
+/// left when it is read: then one read waits.
+pub fn is_at_hand(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
+    let probe = |place| read_at_once(body, &mut [0], place);
+    for place in (position..position + octets).step_by(RUN_OCTETS as usize) {
+        if !probe(place)? {
+            return Ok(false);
+        }
+    }
+    probe(position + octets - 1)
+}
+
+/// Reads a range, which is within the body, by a thread that may wait.
+pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Result<Vec<u8>> {
+    wait_for_disk(body, move |body| {
+        let mut bytes = vec![0; octets];
+        match body.read_at(&mut bytes, position)? {
+            count if count == octets => Ok(bytes),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    })
+    .await
+}
+
+/// Brings a range, which is within the body, into memory by a thread that may wait.
+pub async fn bring_from_disk(body: &Body, position: u64, octets: u64) -> io::Result<()> {
+    wait_for_disk(body, move |body| {
+        let mut bytes = vec![0; RUN_OCTETS as usize];
+        let mut place = position;
+        while place < position + octets {
+            match body.read_at(&mut bytes, place)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => place += count as u64,
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn wait_for_disk<T: Send + 'static>(
+    body: &Body,
+    read: impl FnOnce(&Body) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    // It is never closed, so this is a place.
+    let _place = DISK_READS.acquire().await;
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || read(&body)).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::sync::Arc;
+
+    use mail::{BodyFlags, ByteSource};
+    use rustix::fs::{Advice, fadvise};
+
+    use super::*;
+
+    struct Source(File);
+
+    impl ByteSource for Source {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            std::os::unix::fs::FileExt::read_at(&self.0, buffer, offset)
+        }
+
+        fn file(&self) -> Option<&File> {
+            Some(&self.0)
+        }
+    }
+
+    const OCTETS: usize = 300_000;
+
+    /// A body of nearly all of a file, which is on the disk and not in memory.
+    fn cold_body() -> (Body, Vec<u8>) {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..OCTETS + 20).map(|number| (number % 251) as u8).collect();
+        file.write_all(&bytes).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        let body = Body::new(Arc::new(Source(file)), 10, OCTETS as u64, 0, BodyFlags::default());
+        (body, bytes[10..OCTETS + 10].to_vec())
+    }
+
+    #[tokio::test]
+    async fn what_is_not_in_memory_is_fetched_and_then_there() {
+        let (body, bytes) = cold_body();
+        assert_eq!(read_from_disk(&body, 5, 1000).await.unwrap(), bytes[5..1005]);
+        let octets = OCTETS as u64;
+        bring_from_disk(&body, 0, octets).await.unwrap();
+        let mut found = vec![0; OCTETS];
+        // A file system that cannot tell says no to both.
+        assert_eq!(is_at_hand(&body, 0, octets).unwrap(), read_at_once(&body, &mut found, 0).unwrap());
+        if is_at_hand(&body, 0, octets).unwrap() {
+            assert_eq!(found, bytes);
+        }
+        assert_eq!(read_from_disk(&body, 1, OCTETS).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn nothing_waits_for_the_disk() {
+        let (body, _) = cold_body();
+        assert!(!is_at_hand(&body, 0, OCTETS as u64).unwrap());
+        assert!(!read_at_once(&body, &mut [0; 100], 200_000).unwrap());
+    }
+
+    #[test]
+    fn bytes_in_memory_are_always_at_hand() {
+        let body = Body::new(Arc::new(b"0123456789".to_vec()), 2, 5, 0, BodyFlags::default());
+        let mut found = [0; 3];
+        assert!(is_at_hand(&body, 0, 5).unwrap() && read_at_once(&body, &mut found, 1).unwrap());
+        assert_eq!(&found, b"345");
+    }
+}
