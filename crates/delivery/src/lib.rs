@@ -3,8 +3,8 @@
 
 pub mod bounce;
 pub mod local;
-pub mod verp;
 pub mod remote;
+pub mod verp;
 
 use mail::Outcome;
 

@@ -1,24 +1,32 @@
-//! Delivery to other hosts by SMTP and LMTP. `Remote` carries tasks, each a message for some recipients of one next
+//! Delivery to other hosts by SMTP and LMTP. [`Remote`] carries tasks, each a message for some recipients of one next
 //! hop, over connections that it opens, uses again and closes. It promises one report of the end for every task, with an
 //! outcome for every recipient, whatever the server does: what may have been accepted is deferred, never taken for lost
 //! or done. Nothing here is fatal.
 //!
 //! A task takes a connection that waits, the last used first; only where none waits it opens one. So there are never
 //! more connections to a next hop than it had tasks at one time. Each connection is a task of the runtime
-//! that lives through these states:
+//! ([`runner`]) that lives through these states:
 //!
 //! | state   | has a task | ends with                                                                               |
 //! |---------|------------|-----------------------------------------------------------------------------------------|
 //! | Opening | yes        | Sending; every host refused or silent: reported, the end                                |
 //! | Sending | yes        | Idle, reported; lost before the message was seen, on a used connection: Opening, once   |
-//! | Idle    | no         | a task: Sending; the time is over, or closing: Leaving; the server is gone: the end |
+//! | Idle    | no         | a task: Sending; the time is over, or [`Remote::close`]: Leaving; the server is gone: the end |
 //! | Leaving | no         | QUIT was answered, or a moment passed: the end                                          |
 //!
 //! At worst a message comes twice: where the connection was lost, or our patience ended, after the last byte went out
 //! and before the answer came. The next attempt then sends it again.
 
+mod content;
+mod dialogue;
+mod opening;
+mod pool;
+mod runner;
+mod verdict;
+
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +35,7 @@ use net::{Endpoint, Trust};
 use protocol::smtp::client;
 
 use crate::Ending;
+use pool::Pool;
 
 /// How one transport delivers.
 #[derive(Clone, Debug)]
@@ -43,7 +52,7 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// How long a connection stays without a task.
     pub idle_time_max: Duration,
-    /// Connections without a task, of one `Remote`; one more is closed at once.
+    /// Connections without a task, of one [`Remote`]; one more is closed at once.
     pub idle_connections_max: usize,
     /// Bodies over so many octets go out by sendfile; None: none does.
     pub sendfile_above: Option<u64>,
@@ -79,7 +88,7 @@ impl Config {
 pub struct NextHop {
     /// For people.
     pub name: Box<str>,
-    /// The caller's; two next hops of one `Remote` never have the same.
+    /// The caller's; two next hops of one [`Remote`] never have the same.
     pub number: u32,
     /// Hosts by preference. Those of one tier are tried in any order.
     pub tiers: Vec<Vec<Target>>,
@@ -115,7 +124,7 @@ pub struct Task<T> {
     pub verp: bool,
 }
 
-/// What `Remote` tells, in the order in which it happened.
+/// What [`Remote`] tells, in the order in which it happened.
 #[derive(Clone, Debug)]
 pub enum Report<T> {
     /// A task is over.
@@ -181,5 +190,28 @@ impl fmt::Display for Peer {
             Endpoint::Tcp(address) => write!(f, "{}[{}]:{}", self.0.host, address.ip(), address.port()),
             Endpoint::Unix(path) => write!(f, "{}[{}]", self.0.host, path.display()),
         }
+    }
+}
+
+/// Delivers to other hosts, on the thread that it was made on. Dropping it lets what is under way come to its end.
+pub struct Remote<T> {
+    pool: Rc<Pool<T>>,
+}
+
+impl<T: 'static> Remote<T> {
+    /// Without connections yet. `reports` hears of every task; it may call [`start`](Remote::start).
+    pub fn new(reports: impl Fn(Report<T>) + 'static) -> Self {
+        Remote { pool: Rc::new(Pool::new(Box::new(reports))) }
+    }
+
+    /// Takes a task up. Must be called where tasks of the thread can be spawned ([`tokio::task::spawn_local`]).
+    pub fn start(&self, task: Task<T>) {
+        runner::start(&self.pool, task);
+    }
+
+    /// Takes leave of every server: at once where no task is under way, elsewhere when it is over. Returns when no
+    /// connection is left.
+    pub async fn close(&self) {
+        self.pool.close().await;
     }
 }

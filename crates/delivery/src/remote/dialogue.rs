@@ -1,0 +1,256 @@
+//! One connection and the session over it: the client machine, the wire that carries its bytes, and how long the server
+//! takes to answer. It says what happens and decides nothing.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use mail::Damaged;
+use net::{Trust, Wire, instant_of, steady_now};
+use protocol::smtp::client::{Client, Closed, Config, Event, Form, Transaction, Unsendable};
+use tokio::time::{Instant, sleep};
+
+use super::Peer;
+use super::content::{Content, Step};
+
+/// How long a server that is left may take to answer QUIT.
+const LEAVING_TIME_MAX: Duration = Duration::from_secs(5);
+/// When to look again where the session has no deadline.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// A session with one server.
+#[derive(Debug)]
+pub(super) struct Dialogue {
+    wire: Wire,
+    client: Client,
+    peer: Peer,
+    /// When the wait for what comes next began.
+    asked_at: Instant,
+    slowest: Duration,
+    transactions: u32,
+}
+
+/// What came of listening.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Something of the session.
+    Event(Event),
+    /// The message cannot be sent; the session is in the middle of it.
+    Damaged(Damaged),
+}
+
+/// Tells once of a task that the server is slow.
+pub(super) struct Vigil<'a> {
+    slower_than: Duration,
+    is_told: bool,
+    tell: &'a dyn Fn(),
+}
+
+impl<'a> Vigil<'a> {
+    pub(super) fn new(slower_than: Duration, tell: &'a dyn Fn()) -> Self {
+        Vigil { slower_than, is_told: false, tell }
+    }
+
+    /// Waits for the future, and tells if that takes too long.
+    pub(super) async fn watch<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        if !self.is_told {
+            tokio::select! {
+                biased;
+                output = &mut future => return output,
+                () = sleep(self.slower_than) => self.tell(),
+            }
+        }
+        future.await
+    }
+
+    fn tell(&mut self) {
+        self.is_told = true;
+        (self.tell)();
+    }
+
+    /// When to tell of a wait that began then.
+    fn due(&self, asked_at: Instant) -> Option<Instant> {
+        (!self.is_told).then(|| asked_at + self.slower_than)
+    }
+}
+
+impl Dialogue {
+    /// Over a connection that was just made.
+    pub(super) fn new(wire: Wire, config: Arc<Config>, peer: Peer) -> Self {
+        let client = Client::new(config, steady_now());
+        Dialogue { wire, client, peer, asked_at: Instant::now(), slowest: Duration::ZERO, transactions: 0 }
+    }
+
+    /// After [`Event::StartTls`]. An error leaves nothing to go on with.
+    pub(super) async fn secure(self, trust: &Trust, patience: Duration, vigil: &mut Vigil<'_>) -> io::Result<Dialogue> {
+        let handshake = self.wire.secure(trust, self.peer.host(), Instant::now() + patience);
+        let wire = vigil.watch(handshake).await?;
+        let mut secured = Dialogue { wire, ..self };
+        secured.client.handle_secured(steady_now());
+        secured.asked_at = Instant::now();
+        Ok(secured)
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Transactions so far, the open one included.
+    pub(super) fn transactions(&self) -> u32 {
+        self.transactions
+    }
+
+    /// A new task begins; gives the longest wait for a reply in the one before.
+    pub(super) fn take_slowest(&mut self) -> Duration {
+        std::mem::take(&mut self.slowest)
+    }
+
+    /// Begins to send a message.
+    pub(super) fn begin(
+        &mut self,
+        transaction: &Transaction,
+        content: &mut Content,
+        sendfile_above: Option<u64>,
+    ) -> Result<(), Unsendable> {
+        self.client.begin(steady_now(), transaction)?;
+        content.rewind(self.client.form(), &self.wire, sendfile_above);
+        self.asked_at = Instant::now();
+        self.transactions += 1;
+        Ok(())
+    }
+
+    /// In which form the next message goes.
+    pub(super) fn form(&self) -> Form {
+        self.client.form()
+    }
+
+    /// Carries the session on until something happens that is not a mere reply.
+    pub(super) async fn hear(&mut self, mut content: Option<&mut Content>, vigil: &mut Vigil<'_>) -> Heard {
+        loop {
+            while let Some(event) = self.client.poll_event() {
+                match event {
+                    Event::Replied { .. } => self.note_reply(),
+                    Event::Ready => {
+                        // What fails here fails when the next message is sent.
+                        let _ = self.wire.release_files();
+                        return Heard::Event(event);
+                    }
+                    event => return Heard::Event(event),
+                }
+            }
+            match (self.move_bytes(content.as_deref_mut(), vigil).await, content.as_deref_mut()) {
+                (Step::Miss, Some(content)) => {
+                    if let Err(damaged) = content.fetch().await {
+                        return Heard::Damaged(damaged);
+                    }
+                }
+                (Step::Damaged(damaged), _) => return Heard::Damaged(damaged),
+                (Step::Sent(_) | Step::Miss, _) => {}
+            }
+        }
+    }
+
+    fn note_reply(&mut self) {
+        let now = Instant::now();
+        self.slowest = self.slowest.max(now - self.asked_at);
+        self.asked_at = now;
+    }
+
+    /// Sends some of what there is to send, or takes what comes, or hears that the time is over.
+    async fn move_bytes(&mut self, mut content: Option<&mut Content>, vigil: &mut Vigil<'_>) -> Step {
+        let deadline = self.client.poll_deadline().map_or_else(|| Instant::now() + LOOK_AGAIN, instant_of);
+        let slow_at = vigil.due(self.asked_at);
+        let wake_at = slow_at.map_or(deadline, |moment| moment.min(deadline));
+        let moved = poll_fn(|context| {
+            if !self.client.output().is_empty()
+                && let Poll::Ready(sent) = self.poll_send(content.as_deref_mut(), context)
+            {
+                return Poll::Ready(sent);
+            }
+            if let Poll::Ready(received) = self.poll_receive(context) {
+                return Poll::Ready(received.map(|()| Step::Sent(0)));
+            }
+            self.wire.poll_deadline(wake_at, context).map(Err)
+        });
+        match moved.await {
+            Ok(step) => return step,
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => self.client.handle_end(),
+            Err(_) if slow_at.is_some_and(|moment| moment <= Instant::now()) => vigil.tell(),
+            Err(_) => self.client.handle_timeout(steady_now()),
+        }
+        Step::Sent(0)
+    }
+
+    fn poll_send(&mut self, content: Option<&mut Content>, context: &mut Context<'_>) -> Poll<io::Result<Step>> {
+        let output = self.client.output();
+        let step = match content {
+            Some(content) if !output.content.is_empty() => ready!(content.poll_send(&mut self.wire, &output, context))?,
+            _ => {
+                let pieces = [IoSlice::new(output.head), IoSlice::new(output.tail)];
+                Step::Sent(ready!(self.wire.poll_send(&pieces, context))? as u64)
+            }
+        };
+        if let Step::Sent(octets) = step {
+            self.client.handle_sent(steady_now(), octets);
+            self.asked_at = Instant::now();
+        }
+        Poll::Ready(Ok(step))
+    }
+
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let client = &mut self.client;
+        let take = |input: &[u8]| match input {
+            [] => client.handle_end(),
+            input => client.handle_input(steady_now(), input),
+        };
+        self.wire.poll_receive(&mut Some(take), context)
+    }
+
+    /// Ready when the session came to its end without a word of ours, or that moment: true if the server may still be
+    /// told.
+    pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<bool> {
+        match self.poll_receive(context) {
+            // Whatever it says now, nobody asked.
+            Poll::Ready(_) => Poll::Ready(false),
+            Poll::Pending => self.wire.poll_deadline(until, context).map(|_| true),
+        }
+    }
+
+    /// Says QUIT, if it is the time for it, and waits a moment for the answer.
+    pub(super) async fn quit(mut self) {
+        self.client.quit(steady_now());
+        let mut vigil = Vigil { slower_than: LEAVING_TIME_MAX, is_told: true, tell: &|| {} };
+        let leaving = async {
+            while !matches!(self.hear(None, &mut vigil).await, Heard::Event(Event::Closed(_)) | Heard::Damaged(_)) {}
+        };
+        // Whoever does not answer is left all the same.
+        let _ = tokio::time::timeout(LEAVING_TIME_MAX, leaving).await;
+    }
+
+    /// After [`Event::Closed`]: says the last word that the machine has for the server, if it can be said at once.
+    pub(super) async fn hang_up(mut self) {
+        if !self.client.output().is_empty() {
+            poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
+        }
+    }
+}
+
+/// Why a session ended, in words.
+pub(super) fn reason(closed: &Closed) -> String {
+    match closed {
+        Closed::Quit => "the session ended".to_owned(),
+        Closed::Shutdown(reply) | Closed::Refused { reply, .. } => reply.to_string(),
+        Closed::Lacks(lack) => lack.to_string(),
+        Closed::Ended(stage) => format!("the server ended the connection ({stage:?})"),
+        Closed::TimedOut(stage) => format!("no answer in time ({stage:?})"),
+        Closed::Misbehaved(misbehaviour) => format!("not SMTP: {misbehaviour}"),
+    }
+}

@@ -1,0 +1,145 @@
+//! The connections without a task, by next hop, and how a task finds one: the last used first, since that is the one
+//! least likely to have been given up by its server.
+//!
+//! A connection that waits has a [`Slot`] here. Whoever takes the slot out gives it a task or sends it away, so a slot
+//! outside the pool has its word.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::Notify;
+
+use super::{Report, Task};
+
+pub(super) struct Pool<T> {
+    reports: Box<dyn Fn(Report<T>)>,
+    waiting: RefCell<HashMap<u32, Vec<Rc<Slot<T>>>>>,
+    waiting_count: Cell<usize>,
+    /// Connections, and those that are being opened or left.
+    alive: Cell<usize>,
+    closing: Cell<bool>,
+    gone: Notify,
+}
+
+/// Where a connection that waits hears what is next.
+pub(super) struct Slot<T> {
+    word: Cell<Option<Word<T>>>,
+    waker: Cell<Option<Waker>>,
+}
+
+/// What is next for a connection that waited.
+pub(super) enum Word<T> {
+    Carry(Box<Task<T>>),
+    Leave,
+}
+
+/// Counts a connection as alive.
+pub(super) struct Life<T>(Rc<Pool<T>>);
+
+impl<T> Pool<T> {
+    pub(super) fn new(reports: Box<dyn Fn(Report<T>)>) -> Self {
+        Pool {
+            reports,
+            waiting: RefCell::default(),
+            waiting_count: Cell::new(0),
+            alive: Cell::new(0),
+            closing: Cell::new(false),
+            gone: Notify::new(),
+        }
+    }
+
+    pub(super) fn report(&self, report: Report<T>) {
+        (self.reports)(report);
+    }
+
+    pub(super) fn life(self: &Rc<Self>) -> Life<T> {
+        self.alive.set(self.alive.get() + 1);
+        Life(self.clone())
+    }
+
+    /// Gives the task to a connection that waits, or gives it back where none does.
+    pub(super) fn hand_over(&self, task: Box<Task<T>>) -> Option<Box<Task<T>>> {
+        let Some(slot) = self.waiting.borrow_mut().get_mut(&task.next_hop.number).and_then(Vec::pop) else {
+            return Some(task);
+        };
+        self.waiting_count.set(self.waiting_count.get() - 1);
+        slot.say(Word::Carry(task));
+        None
+    }
+
+    /// Lets a connection wait, if there are less than `waiting_max`. Where there is no room, those that wait stay: with
+    /// more next hops than room and mail for each in turn, the one that has waited longest is the one needed next.
+    pub(super) fn park(&self, next_hop: u32, slot: &Rc<Slot<T>>, waiting_max: usize) -> bool {
+        if self.closing.get() || self.waiting_count.get() >= waiting_max {
+            return false;
+        }
+        self.waiting_count.set(self.waiting_count.get() + 1);
+        self.waiting.borrow_mut().entry(next_hop).or_default().push(slot.clone());
+        true
+    }
+
+    /// Takes a slot out that waits no longer.
+    pub(super) fn withdraw(&self, next_hop: u32, slot: &Rc<Slot<T>>) {
+        let mut waiting = self.waiting.borrow_mut();
+        let Some(slots) = waiting.get_mut(&next_hop) else { return };
+        if let Some(place) = slots.iter().position(|other| Rc::ptr_eq(other, slot)) {
+            slots.remove(place);
+            self.waiting_count.set(self.waiting_count.get() - 1);
+        }
+        if slots.is_empty() {
+            waiting.remove(&next_hop);
+        }
+    }
+
+    /// Sends all away that wait, lets nobody wait any more, and returns when no connection is left.
+    pub(super) async fn close(&self) {
+        self.closing.set(true);
+        self.waiting_count.set(0);
+        self.waiting.take().into_values().flatten().for_each(|slot| slot.say(Word::Leave));
+        while self.alive.get() > 0 {
+            // Nothing ends between the look and the waiting: all is on one thread.
+            self.gone.notified().await;
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    pub(super) fn new() -> Rc<Self> {
+        Rc::new(Slot { word: Cell::new(None), waker: Cell::new(None) })
+    }
+
+    fn say(&self, word: Word<T>) {
+        self.word.set(Some(word));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits for the word, or for the connection: what its `poll_end` is ready with.
+    pub(super) async fn wait<E>(&self, mut poll_end: impl FnMut(&mut Context<'_>) -> Poll<E>) -> Result<Word<T>, E> {
+        poll_fn(|context| {
+            if let Some(word) = self.word.take() {
+                return Poll::Ready(Ok(word));
+            }
+            let end = poll_end(context);
+            if end.is_pending() {
+                self.waker.set(Some(context.waker().clone()));
+            }
+            end.map(Err)
+        })
+        .await
+    }
+}
+
+impl<T> Drop for Life<T> {
+    fn drop(&mut self) {
+        let left = self.0.alive.get() - 1;
+        self.0.alive.set(left);
+        if left == 0 {
+            self.0.gone.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The life of one connection: a task, and the next one, and the wait between them ([`super`] has its states).
+//!
+//! A connection waits in the pool before its task's end is reported, so that whoever starts a task on hearing of it finds
+//! the connection there.
+
+use std::rc::Rc;
+
+use mail::{Damaged, Outcome};
+use protocol::smtp::client::{Closed, Event, Recipient, Stage, Transaction, Unsendable, Verdict, Word as ClientWord};
+use tokio::time::Instant;
+
+use super::content::Content;
+use super::dialogue::{Dialogue, Heard, Vigil};
+use super::opening::open;
+use super::pool::{Pool, Slot, Word};
+use super::verdict::{self, lost, unreadable};
+use super::{Contact, Ended, Peer, Report, Task};
+use crate::{Ending, verp};
+
+/// Takes a task up, on a connection that waits or on a new one.
+pub(super) fn start<T: 'static>(pool: &Rc<Pool<T>>, task: Task<T>) {
+    if let Some(task) = pool.hand_over(Box::new(task)) {
+        tokio::task::spawn_local(run(pool.clone(), task));
+    }
+}
+
+async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
+    let _life = pool.life();
+    let slot = Slot::new();
+    let mut dialogue = None;
+    loop {
+        let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.number });
+        let errand = Errand::new(&task, &tell_slow);
+        let (end, kept) = errand.run(dialogue.take()).await;
+        let hop = task.next_hop.clone();
+        let kept = kept.filter(|kept| kept.client().is_ready());
+        let may_wait =
+            |kept: &Dialogue| kept.transactions() < transactions_max(kept, hop.config.messages_per_connection_max);
+        let waits =
+            kept.as_ref().is_some_and(may_wait) && pool.park(hop.number, &slot, hop.config.idle_connections_max);
+        let Task { ticket, envelope, .. } = *task;
+        let End { ending, contact, peer } = end;
+        pool.report(Report::Ended(Ended { ticket, envelope, ending, contact, peer }));
+        let Some(mut kept) = kept else { return };
+        if !waits {
+            return kept.quit().await;
+        }
+        let until = Instant::now() + hop.config.idle_time_max;
+        match slot.wait(|context| kept.poll_idle_end(until, context)).await {
+            Ok(Word::Carry(next)) => (task, dialogue) = (next, Some(kept)),
+            Ok(Word::Leave) => return kept.quit().await,
+            Err(may_be_told) => {
+                pool.withdraw(hop.number, &slot);
+                if may_be_told {
+                    kept.quit().await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// How many transactions a connection carries: what we allow, and what the server does (MAILMAX, RFC 9422 section 4.1).
+fn transactions_max(dialogue: &Dialogue, ours: u32) -> u32 {
+    dialogue.client().extensions().transactions_max.map_or(ours, |theirs| theirs.get().min(ours))
+}
+
+/// What came of a task.
+struct End {
+    ending: Ending,
+    contact: Contact,
+    peer: Option<Peer>,
+}
+
+/// A task on its way.
+struct Errand<'a, T> {
+    task: &'a Task<T>,
+    content: Content,
+    vigil: Vigil<'a>,
+    /// Of the first recipients of the task.
+    outcomes: Vec<Outcome>,
+}
+
+/// What came of one transaction.
+enum Turn {
+    /// The session is ready for another one.
+    Ready,
+    /// The server had given the connection up before it saw the message.
+    Stale,
+    /// The session is over, and the task with it.
+    Over(Contact),
+    /// The message cannot be had, or not be sent; the session is as it was, or in the middle of it.
+    Unsent(Ending, Contact),
+}
+
+impl<'a, T> Errand<'a, T> {
+    fn new(task: &'a Task<T>, tell_slow: &'a dyn Fn()) -> Self {
+        Errand {
+            task,
+            content: Content::new(task.body.clone()),
+            vigil: Vigil::new(task.next_hop.config.slower_than, tell_slow),
+            outcomes: Vec::with_capacity(task.recipients.len()),
+        }
+    }
+
+    /// Gives the connection back if it is of further use.
+    async fn run(mut self, mut used: Option<Dialogue>) -> (End, Option<Dialogue>) {
+        loop {
+            let is_used = used.is_some();
+            let mut dialogue = match used.take() {
+                Some(dialogue) => dialogue,
+                None => match Box::pin(open(&self.task.next_hop, &mut self.vigil)).await {
+                    Ok(dialogue) => dialogue,
+                    Err(unopened) => {
+                        let ending = self.end_with(unopened.outcome);
+                        return (End { ending, contact: unopened.contact, peer: unopened.peer }, None);
+                    }
+                },
+            };
+            let peer = Some(dialogue.peer().clone());
+            match self.carry(&mut dialogue, is_used).await {
+                Turn::Ready if self.is_done() => {
+                    let contact = Contact::Answered { slowest: dialogue.take_slowest() };
+                    return (End { ending: Ending::Outcomes(self.outcomes), contact, peer }, Some(dialogue));
+                }
+                Turn::Ready => dialogue.quit().await,
+                Turn::Stale => {}
+                Turn::Over(contact) => {
+                    dialogue.hang_up().await;
+                    return (End { ending: Ending::Outcomes(self.outcomes), contact, peer }, None);
+                }
+                Turn::Unsent(ending, contact) => return (End { ending, contact, peer }, Some(dialogue)),
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.outcomes.len() >= self.task.recipients.len()
+    }
+
+    /// The same for all about whom nothing is known yet.
+    fn end_with(&mut self, outcome: Outcome) -> Ending {
+        self.outcomes.resize(self.task.recipients.len(), outcome);
+        Ending::Outcomes(std::mem::take(&mut self.outcomes))
+    }
+
+    /// As many transactions as are needed and may be.
+    async fn carry(&mut self, dialogue: &mut Dialogue, is_used: bool) -> Turn {
+        let config = &self.task.next_hop.config;
+        let transactions_max = transactions_max(dialogue, config.messages_per_connection_max);
+        let mut is_fresh = !is_used;
+        dialogue.take_slowest();
+        loop {
+            match self.transact(dialogue, is_fresh).await {
+                Turn::Ready if !self.is_done() && dialogue.transactions() < transactions_max => is_fresh = true,
+                turn => return turn,
+            }
+        }
+    }
+
+    async fn transact(&mut self, dialogue: &mut Dialogue, is_fresh: bool) -> Turn {
+        let transaction = match self.transaction(dialogue).await {
+            Ok(transaction) => transaction,
+            Err(error) => {
+                return Turn::Unsent(self.end_with(Outcome::Deferred(unreadable(error.to_string()))), Contact::None);
+            }
+        };
+        match dialogue.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above) {
+            Ok(()) => {}
+            Err(Unsendable::NotReady) if !is_fresh => return Turn::Stale,
+            Err(Unsendable::NotReady) => return self.lose(dialogue),
+            Err(unsendable) => {
+                return Turn::Unsent(self.end_with(verdict::unsendable(unsendable)), Contact::None);
+            }
+        }
+        let dsn = dialogue.client().extensions().dsn;
+        let mut verdicts = Vec::new();
+        loop {
+            match dialogue.hear(Some(&mut self.content), &mut self.vigil).await {
+                Heard::Event(Event::Finished(found)) => verdicts = found,
+                Heard::Event(Event::Ready) => {
+                    let peer = dialogue.peer();
+                    let outcomes = verdicts.into_iter().map(|verdict| verdict::outcome(verdict, dsn, None, peer));
+                    self.outcomes.extend(outcomes);
+                    return Turn::Ready;
+                }
+                Heard::Event(Event::Closed(closed)) if !is_fresh && is_stale(&closed, &verdicts) => return Turn::Stale,
+                Heard::Event(Event::Closed(closed)) => return self.settle(dialogue, verdicts, dsn, &closed),
+                Heard::Event(Event::Replied { .. } | Event::StartTls) => {}
+                Heard::Damaged(damaged) => return self.give_up(damaged),
+            }
+        }
+    }
+
+    /// The session ended, and what became of the message may be known all the same.
+    fn settle(&mut self, dialogue: &mut Dialogue, verdicts: Vec<Verdict>, dsn: bool, closed: &Closed) -> Turn {
+        let slowest = dialogue.take_slowest();
+        let peer = dialogue.peer();
+        let contact = verdict::contact(closed, &verdicts, slowest, peer);
+        let outcomes = verdicts.into_iter().map(|verdict| verdict::outcome(verdict, dsn, Some(closed), peer));
+        self.outcomes.extend(outcomes);
+        // Recipients that were to follow in a further transaction.
+        let rest = verdict::outcome(Verdict::NotSent, dsn, Some(closed), peer);
+        self.outcomes.resize(self.task.recipients.len(), rest);
+        Turn::Over(contact)
+    }
+
+    /// The session ended between two transactions of this task.
+    fn lose(&mut self, dialogue: &Dialogue) -> Turn {
+        let reply = lost(format!("connection to {}: the server ended the session", dialogue.peer()));
+        self.outcomes.resize(self.task.recipients.len(), Outcome::Deferred(reply.clone()));
+        Turn::Over(Contact::Failed(reply))
+    }
+
+    /// The server waits for bytes that will not come: the connection is of no more use, and the server not to blame.
+    fn give_up(&mut self, damaged: Damaged) -> Turn {
+        let ending = match damaged {
+            // The device may give the bytes at another time.
+            Damaged::Unreadable(error) => self.end_with(Outcome::Deferred(unreadable(error.to_string()))),
+            damaged => Ending::Damaged(damaged.to_string()),
+        };
+        Turn::Unsent(ending, Contact::None)
+    }
+
+    /// The next transaction: as many of the recipients that are left as this server takes at once.
+    async fn transaction(&self, dialogue: &Dialogue) -> std::io::Result<Transaction> {
+        let (task, extensions) = (self.task, dialogue.client().extensions());
+        let envelope = &*task.envelope;
+        let left = task.recipients[self.outcomes.len()..].iter().map(|ordinal| &envelope.recipients[*ordinal as usize]);
+        let count = extensions.recipients_that_fit(left.clone().map(|recipient| &recipient.address));
+        let recipients: Vec<Recipient> = left.take(count).map(recipient).collect();
+        let first = recipients.first().filter(|_| task.verp);
+        let named =
+            envelope.sender.as_ref().zip(first).and_then(|(sender, first)| verp::address(sender, &first.address));
+        let sender = named.or_else(|| envelope.sender.clone());
+        let eight_bit = task.body.flags().eight_bit;
+        let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
+        let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
+        Ok(Transaction {
+            content: self.content.describe(dialogue.form()).await?,
+            // A message without 8-bit bytes needs neither extension, whatever its sender asked for.
+            body_type: if eight_bit { mail::BodyType::EightBitMime } else { mail::BodyType::SevenBit },
+            smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
+            ret: envelope.ret,
+            envid: envelope.envid.as_deref().and_then(|envid| ClientWord::new(envid).ok()),
+            sender,
+            recipients,
+        })
+    }
+}
+
+/// The server gave a connection up that had waited, and the message came too late: it answered nothing of it, or only
+/// that it goes.
+fn is_stale(closed: &Closed, verdicts: &[Verdict]) -> bool {
+    match closed {
+        Closed::Ended(Stage::Mail | Stage::Idle) => true,
+        Closed::Shutdown(_) => {
+            verdicts.iter().all(|verdict| matches!(verdict, Verdict::Refused { stage: Stage::Mail, .. }))
+        }
+        _ => false,
+    }
+}
+
+fn recipient(recipient: &mail::Recipient) -> Recipient {
+    Recipient {
+        address: recipient.address.clone(),
+        notify: recipient.notify,
+        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| ClientWord::new(orcpt).ok()),
+    }
+}
