@@ -63,3 +63,30 @@ fn label_to_ascii(label: &str) -> Option<String> {
 const NAME_OCTETS_MAX: usize = 253;
 /// RFC 1035 section 2.3.4.
 const LABEL_OCTETS_MAX: usize = 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_as_the_dns_has_it_or_none() {
+        let long = format!("{}.example", "x".repeat(64));
+        let beyond = format!("{}.example", "ü".repeat(60));
+        for (domain, ascii) in [
+            ("Example.ORG.", Some("example.org")),
+            ("_dmarc.some_host.example", Some("_dmarc.some_host.example")),
+            ("MÜLLER.some_host.example", Some("xn--mller-kva.some_host.example")),
+            ("straße.example", Some("xn--strae-oqa.example")),
+            ("", None),
+            (".", None),
+            ("a..b", None),
+            ("a b", None),
+            ("\u{ad}.example", None),
+            (&long, None),
+        ] {
+            assert_eq!(to_ascii(domain).as_deref(), ascii, "{domain}");
+        }
+        assert!(to_ascii(&beyond).is_none_or(|ascii| ascii.split('.').all(|label| label.len() <= LABEL_OCTETS_MAX)));
+        assert!(to_ascii(&["abc"; 64].join(".")).is_none(), "255 octets with a dot more than fits");
+    }
+}

@@ -23,7 +23,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use crate::NoServers;
 use crate::config::{Dns, Families};
-use crate::records::{ALIASES_MAX, Kind, Reading, Said, read, read_denial};
+use crate::records::{ALIASES_MAX, CIRCLE, Kind, Reading, Said, read, read_denial};
 
 /// The name servers, and what they said.
 pub(crate) struct Resolver {
@@ -124,7 +124,7 @@ impl Resolver {
                 return (said, least);
             }
         }
-        (unanswered("its aliases lead in a circle"), None)
+        (unanswered(CIRCLE), None)
     }
 
     async fn send(&self, name: &Name, kind: Kind) -> Reading {

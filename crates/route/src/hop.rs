@@ -91,3 +91,48 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), FixedHopError> {
         _ => Err(FixedHopError::Port),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_next_hop_is_read_and_written() {
+        for (text, written) in [
+            ("Relay.Example.com", "relay.example.com"),
+            ("relay.example.com.:25", "relay.example.com:25"),
+            ("müller.example:2525", "xn--mller-kva.example:2525"),
+            ("[192.0.2.1]:25", "[192.0.2.1]:25"),
+            ("[IPv6:2001:db8::1]", "[2001:db8::1]"),
+            ("[2001:db8::1]:24", "[2001:db8::1]:24"),
+            ("127.0.0.1:2525", "[127.0.0.1]:2525"),
+            ("mx:Example.net", "mx:example.net"),
+            ("unix:/run/lmtp", "unix:/run/lmtp"),
+        ] {
+            let hop: FixedHop = text.parse().unwrap();
+            assert_eq!(hop.to_string(), written);
+            assert_eq!(written.parse(), Ok(hop));
+        }
+    }
+
+    #[test]
+    fn what_is_no_next_hop_is_refused_with_the_part_that_is_wrong() {
+        for (text, error) in [
+            ("", FixedHopError::Host),
+            ("a b", FixedHopError::Host),
+            ("a..b", FixedHopError::Host),
+            ("[relay]", FixedHopError::Host),
+            ("[192.0.2.1", FixedHopError::Host),
+            ("mx:", FixedHopError::Host),
+            ("relay:", FixedHopError::Port),
+            ("relay:0", FixedHopError::Port),
+            ("relay:+25", FixedHopError::Port),
+            ("relay:65536", FixedHopError::Port),
+            ("2001:db8::1", FixedHopError::Port),
+            ("[::1]x:25", FixedHopError::Host),
+            ("unix:run/lmtp", FixedHopError::Path),
+        ] {
+            assert_eq!(text.parse::<FixedHop>(), Err(error), "{text}");
+        }
+    }
+}

@@ -14,7 +14,7 @@
 //! | empty                              | NOERROR  | NS and no SOA           | a referral (RFC 2308 section 2.2)      |
 //! | empty                              | NOERROR  |                         | nothing of this kind                   |
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use hickory_resolver::net::NoRecords;
@@ -96,7 +96,7 @@ pub(crate) fn read(answer: &Message, name: &Name, kind: Kind) -> Reading {
         ttl = Some(seconds).into_iter().chain(ttl).min();
         at = target;
     }
-    Reading::Final(Said::Unanswered("its aliases lead in a circle".into()), None)
+    Reading::Final(Said::Unanswered(CIRCLE.into()), None)
 }
 
 /// Reads an answer that has no records of ours: the aliases end at `at`.
@@ -106,13 +106,15 @@ fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Readin
         _ => None,
     });
     let least = soa.into_iter().chain(ttl).min();
+    let refers = soa.is_none() && answer.authorities.iter().any(|record| record.record_type() == RecordType::NS);
+    let nonsense = |why: &str| Reading::Final(Said::Unanswered(why.into()), None);
     match answer.response_code {
         ResponseCode::NXDomain => Reading::Final(Said::NoSuchName, least),
-        _ if at == *name && !answer.answers.is_empty() => {
-            Reading::Final(Said::Unanswered("a name server answers another question".into()), None)
-        }
-        _ if at == *name || soa.is_some() => Reading::Final(Said::Nothing, least),
-        _ => Reading::Alias(at, ttl),
+        ResponseCode::NoError if at != *name && soa.is_none() => Reading::Alias(at, ttl),
+        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => nonsense(ANOTHER_QUESTION),
+        ResponseCode::NoError if refers => nonsense(REFERRAL),
+        ResponseCode::NoError => Reading::Final(Said::Nothing, least),
+        _ => nonsense("a name server answers with a code that means nothing"),
     }
 }
 
@@ -120,7 +122,7 @@ fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Readin
 pub(crate) fn read_denial(denial: &NoRecords) -> Reading {
     let said = match denial.response_code {
         ResponseCode::NXDomain => Said::NoSuchName,
-        _ if denial.soa.is_none() && denial.ns.is_some() => Said::Unanswered("a name server refers to others".into()),
+        _ if denial.soa.is_none() && denial.ns.is_some() => Said::Unanswered(REFERRAL.into()),
         _ => Said::Nothing,
     };
     Reading::Final(said, denial.negative_ttl)
@@ -130,13 +132,9 @@ fn said(records: &[&Record], kind: Kind) -> Said {
     match kind {
         Kind::Mx => exchangers(records),
         Kind::A | Kind::Aaaa => {
-            Said::Addresses(records.iter().filter_map(|record| address(record)).take(RECORDS_MAX).collect())
+            Said::Addresses(records.iter().filter_map(|record| record.data.ip_addr()).take(RECORDS_MAX).collect())
         }
     }
-}
-
-fn address(record: &Record) -> Option<IpAddr> {
-    record.data.ip_addr()
 }
 
 /// A null MX beside others is none (RFC 7505 section 3 forbids it): those others take mail.
@@ -163,8 +161,13 @@ fn exchangers(records: &[&Record]) -> Said {
 /// a name belongs (RFC 1035 section 3.3.9).
 fn host_name(name: &Name) -> Option<Box<str>> {
     let text = to_ascii(&name.to_ascii())?;
-    text.parse::<std::net::Ipv4Addr>().is_err().then_some(text)
+    text.parse::<Ipv4Addr>().is_err().then_some(text)
 }
+
+/// Aliases have no end.
+pub(crate) const CIRCLE: &str = "its aliases lead in a circle";
+const ANOTHER_QUESTION: &str = "a name server answers another question";
+const REFERRAL: &str = "a name server refers to others";
 
 /// Aliases in a row: more are a circle.
 pub(crate) const ALIASES_MAX: usize = 8;

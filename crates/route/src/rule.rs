@@ -72,3 +72,30 @@ impl fmt::Display for Pattern {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_fits_its_domains() {
+        for (pattern, fits, fits_not) in [
+            ("Example.com", &["example.com"][..], &["a.example.com", "xample.com"][..]),
+            ("*.example.com", &["a.example.com", "b.a.example.com"], &["example.com", "anexample.com", ".example.com"]),
+            ("*.müller.example", &["a.xn--mller-kva.example"], &["xn--mller-kva.example"]),
+            ("[IPv6:::1]", &["[ipv6:::1]"], &["[ipv6:::2]"]),
+            ("*", &["example.com", "[192.0.2.1]"], &[]),
+        ] {
+            let pattern: Pattern = pattern.parse().unwrap();
+            fits.iter().for_each(|domain| assert!(pattern.fits(domain), "{pattern} {domain}"));
+            fits_not.iter().for_each(|domain| assert!(!pattern.fits(domain), "{pattern} {domain}"));
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_whole_labels_in_front() {
+        for text in ["", "*.", "*x.example", "a.*.example", "**", "a b"] {
+            assert_eq!(text.parse::<Pattern>(), Err(PatternError), "{text}");
+        }
+    }
+}

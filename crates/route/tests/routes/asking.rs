@@ -1,0 +1,166 @@
+//! How the DNS is asked: once for all, a few at a time, and again only when an answer has had its time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::zone::{NEGATIVE_TTL, Zone};
+use route::{Answer, Config, Dns, Route, Router};
+use tokio::task::JoinSet;
+
+/// A router over a zone, with limits of its own, and the zone.
+async fn router(lines: &str, change: impl FnOnce(&mut Dns)) -> (Arc<Router>, Zone) {
+    let zone = Zone::serve(lines).await;
+    let timeout = Duration::from_secs(20);
+    let mut dns = Dns { servers: vec![zone.address], timeout, attempts: 1, ..Dns::default() };
+    change(&mut dns);
+    let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
+    (Arc::new(router), zone)
+}
+
+/// Asks for all of these at once, each in a task of its own.
+fn all_at_once(router: &Arc<Router>, destinations: impl IntoIterator<Item = String>) -> JoinSet<Route> {
+    let mut asking = JoinSet::new();
+    for destination in destinations {
+        let router = router.clone();
+        asking.spawn(async move { router.route(&destination).await });
+    }
+    asking
+}
+
+fn has_hosts(route: &Route) -> bool {
+    matches!(route.answer, Answer::Hosts(_))
+}
+
+fn assert_about(actual: Duration, seconds: u64) {
+    let expected = Duration::from_secs(seconds);
+    assert!(actual <= expected && actual + Duration::from_secs(10) > expected, "{actual:?} is not {expected:?}");
+}
+
+#[tokio::test]
+async fn all_who_ask_for_one_name_share_a_question() {
+    let lines = "slow.example ! GATE
+        slow.example 300 MX 10 mx.example
+        mx.example 300 A 192.0.2.1";
+    let (router, zone) = router(lines, |_| ()).await;
+    let asking = all_at_once(&router, (0..100).map(|_| "slow.example".into()));
+    zone.until_at_gate(1).await;
+    zone.open_gate();
+    assert!(asking.join_all().await.iter().all(has_hosts));
+    assert_eq!((zone.asked("slow.example MX"), zone.asked("mx.example A")), (1, 1));
+}
+
+#[tokio::test]
+async fn who_goes_away_does_not_take_the_answer_with_him() {
+    let lines = "slow.example ! GATE
+        slow.example 300 MX 10 mx.example
+        mx.example 300 A 192.0.2.1";
+    let (router, zone) = router(lines, |_| ()).await;
+    let mut first = all_at_once(&router, ["slow.example".into()]);
+    zone.until_at_gate(1).await;
+    let second = all_at_once(&router, ["slow.example".into()]);
+    first.shutdown().await;
+    zone.open_gate();
+    assert!(second.join_all().await.iter().all(has_hosts));
+}
+
+#[tokio::test]
+async fn questions_at_once_are_bounded_and_one_slow_name_takes_one_turn() {
+    let mut lines = "popular.example ! GATE\n popular.example 300 A 192.0.2.1\n".to_owned();
+    for number in 0..30 {
+        lines += &format!("shares{number}.example 300 MX 10 popular.example\n");
+        lines += &format!("slow{number}.example ! GATE\n slow{number}.example 300 A 192.0.2.2\n");
+    }
+    let (router, zone) = router(&lines, |dns| dns.questions_max = 4).await;
+    let sharing = all_at_once(&router, (0..30).map(|number| format!("shares{number}.example")));
+    zone.until_at_gate(2).await;
+    // The two questions for the popular host are under way for all thirty; two turns are left.
+    let quick = router.route("quick.example").await;
+    assert!(matches!(quick.answer, Answer::Fail(_)));
+    let slow = all_at_once(&router, (0..30).map(|number| format!("slow{number}.example")));
+    zone.until_at_gate(4).await;
+    zone.open_gate();
+    assert!(sharing.join_all().await.iter().all(has_hosts));
+    assert!(slow.join_all().await.iter().all(has_hosts));
+    assert_eq!(zone.at_gate_most(), 4);
+}
+
+#[tokio::test]
+async fn a_route_holds_as_long_as_the_records_it_was_made_of() {
+    let lines = "
+        mx.example 900 MX 10 host.example
+        host.example 600 A 192.0.2.1
+        host.example 700 A 192.0.2.2
+        host.example 800 AAAA 2001:db8::1
+        zero.example 0 MX 10 long.example
+        huge.example 4294967295 MX 10 long.example
+        long.example 2147483647 A 192.0.2.1
+        long.example 2147483647 AAAA 2001:db8::1
+        alias.example 120 CNAME mx.example
+        null.example 500 MX 0 .
+        broken.example ! SERVFAIL";
+    let (router, _zone) = router(lines, |_| ()).await;
+    for (destination, seconds) in [
+        ("mx.example", 600),
+        ("zero.example", 5),
+        ("huge.example", 3600),
+        ("alias.example", 120),
+        ("null.example", 500),
+        ("none.example", u64::from(NEGATIVE_TTL)),
+        ("broken.example", 30),
+        ("[192.0.2.1]", 3600),
+    ] {
+        assert_about(router.route(destination).await.valid_for, seconds);
+    }
+}
+
+#[tokio::test]
+async fn what_holds_is_not_asked_again() {
+    let lines = "
+        mx.example 0 MX 10 host.example
+        host.example 300 A 192.0.2.1
+        broken.example ! SERVFAIL";
+    let (router, zone) = router(lines, |_| ()).await;
+    for destination in ["mx.example", "none.example", "broken.example"] {
+        let first = router.route(destination).await;
+        let asked = zone.asked_in_all();
+        let second = router.route(destination).await;
+        assert_eq!((&second.answer, zone.asked_in_all()), (&first.answer, asked), "{destination}");
+        assert!(second.valid_for < first.valid_for, "the time that it holds runs on");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_hold_any_more_is_asked_again() {
+    let lines = "
+        mx.example 0 MX 10 host.example
+        host.example 300 A 192.0.2.1
+        host.example 300 AAAA 2001:db8::1";
+    let (router, zone) = router(lines, |dns| dns.ttl_min = Duration::ZERO).await;
+    for times in 1..4 {
+        assert!(has_hosts(&router.route("mx.example").await));
+        assert_eq!((zone.asked("mx.example MX"), zone.asked("host.example A")), (times, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_puts_mail_off_within_the_time_that_is_allowed() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let dead = socket.local_addr().unwrap();
+    drop(socket);
+    let dns = Dns { servers: vec![dead], timeout: Duration::from_millis(200), ..Dns::default() };
+    let (patience, start) = (dns.patience(), Instant::now());
+    let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
+    let Answer::Defer(reply) = router.route("example.org").await.answer else { panic!("nobody can say") };
+    let text = reply.to_string();
+    assert!(text.starts_with("451 4.4.3 The DNS cannot say where example.org is: no name server "), "{text}");
+    assert!(start.elapsed() < patience + Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn the_next_server_answers_where_one_is_silent() {
+    let (silent, zone) = (Zone::serve("mx.example ! HANG").await, Zone::serve("mx.example 300 A 192.0.2.1").await);
+    let servers = vec![silent.address, zone.address];
+    let dns = Dns { servers, timeout: Duration::from_secs(20), ..Dns::default() };
+    let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
+    assert!(has_hosts(&router.route("mx.example").await));
+}

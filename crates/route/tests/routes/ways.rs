@@ -1,0 +1,383 @@
+//! From a destination to its hosts, with name servers good and bad.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::zone::Zone;
+use route::{Answer, Config, Dns, Endpoint, Families, Hosts, Reach, Route, Router, Rule};
+
+/// A configuration that asks this server, and is quick to give up.
+fn config(zone: &Zone) -> Config {
+    let dns = Dns { servers: vec![zone.address], timeout: Duration::from_secs(2), attempts: 1, ..Dns::default() };
+    Config { dns, ..Config::new("mx.we.example") }
+}
+
+/// A router over a zone, and the zone.
+async fn router(lines: &str) -> (Router, Zone) {
+    let zone = Zone::serve(lines).await;
+    (Router::new(config(&zone)).unwrap(), zone)
+}
+
+/// What a router over a zone says of a destination.
+async fn route(lines: &str, destination: &str) -> Route {
+    let (router, _zone) = router(lines).await;
+    router.route(destination).await
+}
+
+async fn answer(lines: &str, destination: &str) -> Answer {
+    route(lines, destination).await.answer
+}
+
+/// An answer in a line: `next hop > host=address,address host=address | host=address`, or the reply.
+fn line(answer: &Answer) -> String {
+    match answer {
+        Answer::Local { transport } => format!("local {transport}"),
+        Answer::Hosts(hosts) => format!("{} > {}", hosts.next_hop, tiers(hosts)),
+        Answer::Defer(reply) => format!("defer {reply}"),
+        Answer::Fail(reply) => format!("fail {reply}"),
+    }
+}
+
+fn tiers(hosts: &Hosts) -> String {
+    let endpoint = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => path.display().to_string(),
+    };
+    let tier = |tier: &Vec<route::Host>| {
+        let host = |host: &route::Host| {
+            format!("{}={}", host.name, host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(","))
+        };
+        tier.iter().map(host).collect::<Vec<_>>().join(" ")
+    };
+    hosts.tiers.iter().map(tier).collect::<Vec<_>>().join(" | ")
+}
+
+async fn line_of(lines: &str, destination: &str) -> String {
+    line(&answer(lines, destination).await)
+}
+
+#[tokio::test]
+async fn mail_hosts_come_in_tiers_with_the_addresses_of_both_families_in_turn() {
+    let lines = "
+        example.org 300 MX 20 backup.example.org
+        example.org 300 MX 10 MX2.example.org
+        example.org 300 MX 10 mx1.example.org
+        mx1.example.org 300 A 192.0.2.1
+        mx1.example.org 300 A 192.0.2.2
+        mx1.example.org 300 AAAA 2001:db8::1
+        mx2.example.org 300 A 192.0.2.3
+        backup.example.org 300 AAAA 2001:db8::4";
+    assert_eq!(
+        line_of(lines, "Example.org").await,
+        "smtp:backup.example.org:25,mx1.example.org:25,mx2.example.org:25 > mx2.example.org=192.0.2.3:25 \
+         mx1.example.org=[2001:db8::1]:25,192.0.2.1:25,192.0.2.2:25 | backup.example.org=[2001:db8::4]:25"
+    );
+}
+
+#[tokio::test]
+async fn domains_with_the_same_hosts_are_one_next_hop() {
+    let lines = "
+        one.example 300 MX 10 a.example
+        one.example 300 MX 20 b.example
+        two.example 300 MX 5 b.example
+        two.example 300 MX 1 a.example
+        two.example 300 MX 9 a.example
+        a.example 300 A 192.0.2.1
+        b.example ! SERVFAIL";
+    let (router, _zone) = router(lines).await;
+    let (one, two) = (router.route("one.example").await.answer, router.route("two.example").await.answer);
+    assert_eq!(line(&one), "smtp:a.example:25,b.example:25 > a.example=192.0.2.1:25");
+    assert_eq!(one, two);
+}
+
+#[tokio::test]
+async fn without_mx_the_addresses_of_the_domain_count() {
+    let lines = "example.org 300 A 192.0.2.1\n example.org 300 AAAA 2001:db8::1";
+    let itself = "smtp:example.org:25 > example.org=[2001:db8::1]:25,192.0.2.1:25";
+    assert_eq!(line_of(lines, "example.org").await, itself);
+}
+
+#[tokio::test]
+async fn aliases_are_followed_within_an_answer_and_across_answers() {
+    for apart in ["", "real.example ! APART\n mx.real.example ! APART"] {
+        let lines = format!(
+            "{apart}
+            alias.example 300 CNAME real.example
+            real.example 300 MX 10 www.real.example
+            www.real.example 300 CNAME mx.real.example
+            mx.real.example 300 A 192.0.2.1"
+        );
+        let way = "smtp:www.real.example:25 > www.real.example=192.0.2.1:25";
+        assert_eq!(line_of(&lines, "alias.example").await, way, "{apart}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_denied_for_certain_fails() {
+    let lines = "
+        null.example 300 MX 0 .
+        empty.example 300 CNAME text.example
+        child.text.example 300 A 192.0.2.1
+        dangling.example 300 CNAME nowhere.example";
+    let (router, _zone) = router(lines).await;
+    for (destination, reply) in [
+        ("null.example", "fail 556 5.1.10 null.example does not accept mail (null MX)"),
+        ("none.example", "fail 550 5.1.2 none.example does not exist in the DNS"),
+        ("dangling.example", "fail 550 5.1.2 dangling.example does not exist in the DNS"),
+        ("empty.example", "fail 550 5.4.4 empty.example has neither a mail host nor an address in the DNS"),
+        ("text.example", "fail 550 5.4.4 text.example has neither a mail host nor an address in the DNS"),
+        ("a..b", "fail 550 5.1.2 a..b is not a domain"),
+        ("[192.0.2.300]", "fail 550 5.1.2 [192.0.2.300] is not a domain"),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), reply);
+    }
+}
+
+#[tokio::test]
+async fn what_the_dns_cannot_say_puts_mail_off() {
+    let lines = "
+        servfail.example ! SERVFAIL
+        refused.example ! REFUSED
+        hang.example ! HANG
+        refer.example ! REFER
+        lie.example ! LIE
+        circle.example 300 CNAME ring.example
+        ring.example 300 CNAME circle.example
+        self.example 300 CNAME self.example
+        apart.example 300 CNAME trap.example
+        trap.example 300 CNAME apart.example
+        trap.example ! APART
+        apart.example ! APART
+        half.example 300 MX 10 down.example
+        down.example ! SERVFAIL
+        gone.example 300 MX 10 gone-mx.example
+        glue.example ! GLUE
+        glue.example 300 MX 10 mx.glue.example";
+    let (router, _zone) = router(lines).await;
+    for (destination, reply) in [
+        ("servfail.example", "4.4.3 The DNS cannot say where servfail.example is: a name server answers"),
+        ("refused.example", "4.4.3 The DNS cannot say where refused.example is: a name server answers"),
+        ("hang.example", "4.4.3 The DNS cannot say where hang.example is: no name server answers in time"),
+        ("refer.example", "4.4.3 The DNS cannot say where refer.example is: a name server refers to others"),
+        ("glue.example", "4.4.3 The DNS cannot say where glue.example is: a name server refers to others"),
+        ("lie.example", "4.4.3 The DNS cannot say where lie.example is: a name server answers another question"),
+        ("circle.example", "4.4.3 The DNS cannot say where circle.example is: its aliases lead in a circle"),
+        ("self.example", "4.4.3 The DNS cannot say where self.example is: its aliases lead in a circle"),
+        ("apart.example", "4.4.3 The DNS cannot say where apart.example is: its aliases lead in a circle"),
+        ("half.example", "4.4.3 The DNS cannot say where half.example is: a name server answers"),
+        ("gone.example", "4.4.4 None of the mail hosts of gone.example has an address in the DNS"),
+    ] {
+        let said = line(&router.route(destination).await.answer);
+        assert!(said.starts_with(&format!("defer 451 {reply}")), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn hosts_without_addresses_are_left_out_while_others_remain() {
+    let lines = "
+        example.org 300 MX 10 down.example.org
+        example.org 300 MX 10 gone.example.org
+        example.org 300 MX 10 half.example.org
+        example.org 300 MX 20 hang.example.org
+        down.example.org ! SERVFAIL
+        hang.example.org ! HANG
+        half.example.org ! NO_AAAA
+        half.example.org 300 A 192.0.2.1";
+    let Answer::Hosts(hosts) = answer(lines, "example.org").await else { panic!("one remains") };
+    assert_eq!(tiers(&hosts), "half.example.org=192.0.2.1:25");
+    assert!(hosts.next_hop.contains("down.example.org:25,gone.example.org:25,half"), "{}", hosts.next_hop);
+}
+
+#[tokio::test]
+async fn names_that_are_no_hosts_are_left_out() {
+    let lines = "
+        example.org 300 MX 10 192.0.2.66
+        example.org 300 MX 10 *.example.org
+        example.org 300 MX 10 .
+        example.org 300 MX 20 mx_1.example.org
+        mx_1.example.org 300 A 192.0.2.1
+        address.example 300 MX 10 192.0.2.66";
+    let (router, zone) = router(lines).await;
+    let way = line(&router.route("example.org").await.answer);
+    assert_eq!(way, "smtp:mx_1.example.org:25 > mx_1.example.org=192.0.2.1:25");
+    let way = line(&router.route("address.example").await.answer);
+    assert_eq!(way, "defer 451 4.4.4 None of the mail hosts of address.example has an address in the DNS");
+    assert_eq!(zone.asked("192.0.2.66 A"), 0);
+}
+
+#[tokio::test]
+async fn mail_does_not_go_to_ourselves_nor_past_us() {
+    let lines = "
+        backup.example 300 MX 10 mx.they.example
+        backup.example 300 MX 20 MX.We.example
+        backup.example 300 MX 20 equal.they.example
+        backup.example 300 MX 30 worse.they.example
+        best.example 300 MX 10 mx.we.example
+        best.example 300 MX 20 mx.they.example
+        other-name.example 300 MX 10 alias.we.example
+        hidden.example 300 MX 10 hang.they.example
+        hidden.example 300 MX 20 alias.we.example
+        alias.we.example 300 A 192.0.2.25
+        bare.example 300 A 192.0.2.25
+        mx.they.example 300 A 192.0.2.1
+        equal.they.example 300 A 192.0.2.2
+        worse.they.example 300 A 192.0.2.3
+        hang.they.example ! HANG
+        mx.we.example 300 A 192.0.2.25";
+    let zone = Zone::serve(lines).await;
+    let own_addresses = vec!["192.0.2.25".parse().unwrap()];
+    let router = Router::new(Config { own_addresses, ..config(&zone) }).unwrap();
+    let backup = line(&router.route("backup.example").await.answer);
+    assert_eq!(backup, "smtp:mx.they.example:25 > mx.they.example=192.0.2.1:25");
+    for destination in ["best.example", "other-name.example", "bare.example", "[192.0.2.25]"] {
+        let loops = format!("fail 554 5.4.6 Mail for {destination} loops back to this host");
+        assert_eq!(line(&router.route(destination).await.answer), loops);
+    }
+    let hidden = line(&router.route("hidden.example").await.answer);
+    assert!(hidden.starts_with("defer 451 4.4.3 "), "{hidden}");
+}
+
+#[tokio::test]
+async fn a_hundred_mail_hosts_are_one_short_name_and_few_questions() {
+    let mut lines = String::new();
+    for number in 0..100 {
+        lines += &format!("example.org 300 MX 10 a-host-of-many-{number}.example.org\n");
+        lines += &format!("a-host-of-many-{number}.example.org 300 A 192.0.2.{number}\n");
+    }
+    let (router, zone) = router(&lines).await;
+    let Answer::Hosts(hosts) = router.route("example.org").await.answer else { panic!("it has hosts") };
+    assert_eq!(hosts.tiers.iter().flatten().flat_map(|host| &host.endpoints).count(), 8);
+    assert!(hosts.next_hop.len() < 200, "{}", hosts.next_hop);
+    assert!(zone.over_tcp() > 0, "so many do not fit in a datagram");
+    assert!(zone.asked_in_all() < 70, "{}", zone.asked_in_all());
+}
+
+#[tokio::test]
+async fn a_domain_beyond_ascii_is_asked_for_in_a_labels() {
+    let lines = "xn--mller-kva.example 300 MX 10 mx.xn--mller-kva.example
+        mx.xn--mller-kva.example 300 A 192.0.2.1";
+    let way = "smtp:mx.xn--mller-kva.example:25 > mx.xn--mller-kva.example=192.0.2.1:25";
+    assert_eq!(line_of(lines, "müller.example").await, way);
+    assert_eq!(line_of(lines, "MÜLLER.example").await, way);
+}
+
+#[tokio::test]
+async fn a_transport_reaches_the_families_and_as_many_addresses_as_it_says() {
+    let lines = "
+        example.org 300 MX 10 mx.example.org
+        mx.example.org 300 A 192.0.2.1
+        mx.example.org 300 A 192.0.2.2
+        mx.example.org 300 AAAA 2001:db8::1
+        six.example 300 AAAA 2001:db8::2";
+    let zone = Zone::serve(lines).await;
+    let reaching = |reach| {
+        let reaches = HashMap::from([("smtp".into(), reach)]);
+        Router::new(Config { reaches, ..config(&zone) }).unwrap()
+    };
+    let four = reaching(Reach { families: Families::V4, port: 2525, ..Reach::default() });
+    let way = "smtp:mx.example.org:2525 > mx.example.org=192.0.2.1:2525,192.0.2.2:2525";
+    assert_eq!(line(&four.route("example.org").await.answer), way);
+    assert!(line(&four.route("six.example").await.answer).starts_with("fail 550 5.4.4 "));
+    assert!(line(&four.route("[IPv6:2001:db8::2]").await.answer).starts_with("fail 550 5.4.4 "));
+    assert_eq!(zone.asked("mx.example.org AAAA"), 0);
+    let six = reaching(Reach { families: Families::V6, ..Reach::default() });
+    let way = "smtp:mx.example.org:25 > mx.example.org=[2001:db8::1]:25";
+    assert_eq!(line(&six.route("example.org").await.answer), way);
+    let two = reaching(Reach { addresses_max: 2, ..Reach::default() });
+    let way = "smtp:mx.example.org:25 > mx.example.org=[2001:db8::1]:25,192.0.2.1:25";
+    assert_eq!(line(&two.route("example.org").await.answer), way);
+}
+
+/// `pattern transport next-hop`; the last one may be left out.
+fn rule(text: &str) -> Rule {
+    let fields: Vec<&str> = text.split(' ').collect();
+    let next_hop = fields.get(2).map(|hop| hop.parse().unwrap());
+    Rule { pattern: fields[0].parse().unwrap(), transport: fields[1].into(), next_hop }
+}
+
+#[tokio::test]
+async fn the_first_rule_that_fits_names_the_way() {
+    let lines = "
+        relay.example 300 A 192.0.2.1
+        relay.example 300 MX 10 not-asked-for.example
+        pool.example 300 MX 10 relay.example
+        null.example 300 MX 0 .
+        slow.example 300 MX 10 relay.example";
+    let zone = Zone::serve(lines).await;
+    let rules = [
+        "exact.example relay relay.example:2525",
+        "*.sub.example relay relay.example",
+        "pool-of.example relay mx:pool.example",
+        "lists.example lmtp unix:/run/lists",
+        "fixed.example relay [192.0.2.7]:26",
+        "fixed6.example relay [IPv6:2001:db8::7]",
+        "lost.example relay lost-relay.example",
+        "nowhere.example relay mx:nowhere-else.example",
+        "nobody.example relay mx:null.example",
+        "slow.example slow",
+        "ours.example relay relay.example",
+        "xn--mller-kva.example relay [192.0.2.8]",
+        "* relay [192.0.2.10]",
+    ];
+    let rules = rules.into_iter().map(rule).collect();
+    let domains = HashMap::from([("Ours.example".into(), "maildir".into())]);
+    let router = Router::new(Config { rules, domains, ..config(&zone) }).unwrap();
+    for (destination, way) in [
+        ("exact.example", "relay:relay.example:2525 > relay.example=192.0.2.1:2525"),
+        ("a.b.sub.example", "relay:relay.example:25 > relay.example=192.0.2.1:25"),
+        ("sub.example", "relay:192.0.2.10:25 > 192.0.2.10=192.0.2.10:25"),
+        ("pool-of.example", "relay:relay.example:25 > relay.example=192.0.2.1:25"),
+        ("lists.example", "lmtp:unix:/run/lists > /run/lists=/run/lists"),
+        ("fixed.example", "relay:192.0.2.7:26 > 192.0.2.7=192.0.2.7:26"),
+        ("fixed6.example", "relay:[2001:db8::7]:25 > 2001:db8::7=[2001:db8::7]:25"),
+        ("lost.example", "defer 451 4.4.4 lost-relay.example has neither a mail host nor an address in the DNS"),
+        ("nowhere.example", "defer 451 4.1.2 mx:nowhere-else.example does not exist in the DNS"),
+        ("nobody.example", "defer 451 4.1.10 mx:null.example does not accept mail (null MX)"),
+        ("slow.example", "slow:relay.example:25 > relay.example=192.0.2.1:25"),
+        ("ours.example", "local maildir"),
+        ("müller.example", "relay:192.0.2.8:25 > 192.0.2.8=192.0.2.8:25"),
+        ("[192.0.2.77]", "relay:192.0.2.10:25 > 192.0.2.10=192.0.2.10:25"),
+        ("any.other.example", "relay:192.0.2.10:25 > 192.0.2.10=192.0.2.10:25"),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), way, "{destination}");
+    }
+}
+
+#[tokio::test]
+async fn a_literal_is_the_address_in_it() {
+    let (router, zone) = router("").await;
+    for (destination, way) in [
+        ("[192.0.2.1]", "smtp:192.0.2.1:25 > 192.0.2.1=192.0.2.1:25"),
+        ("[ipv6:2001:db8::1]", "smtp:[2001:db8::1]:25 > 2001:db8::1=[2001:db8::1]:25"),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), way);
+    }
+    assert_eq!(zone.asked_in_all(), 0);
+}
+
+#[tokio::test]
+async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
+    let lines = "
+        store.we.example 300 A 192.0.2.1
+        store.we.example 300 MX 10 mx.we.example";
+    let zone = Zone::serve(lines).await;
+    let domains = HashMap::from([("we.example".into(), "maildir".into())]);
+    let rules = vec![rule("* relay [192.0.2.10]")];
+    let config = Config { domains, rules, mail_host_transport: "inner".into(), ..config(&zone) };
+    let router = Router::new(config).unwrap();
+    for (destination, way) in [
+        ("store.we.example!we.example", "inner:store.we.example:25 > store.we.example=192.0.2.1:25"),
+        ("store.we.example:24!we.example", "inner:store.we.example:24 > store.we.example=192.0.2.1:24"),
+        ("[192.0.2.7]:26!we.example", "inner:192.0.2.7:26 > 192.0.2.7=192.0.2.7:26"),
+        (
+            "lost.we.example!we.example",
+            "defer 451 4.4.4 lost.we.example has neither a mail host nor an address in the DNS",
+        ),
+        (
+            "mx:we.example!we.example",
+            "defer 451 4.3.5 The directory names 'mx:we.example' for a mailbox, which is no host",
+        ),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), way, "{destination}");
+    }
+}

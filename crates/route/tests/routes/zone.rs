@@ -1,0 +1,261 @@
+//! A name server with a zone in text, one that can be slow, broken and lying.
+//!
+//! A line is `name ttl type data`, for MX, A, AAAA and CNAME, or `name ! fault`. A name without lines does not exist,
+//! unless another ends in it. Aliases are followed as a resolver does, so far as the zone goes. Denials bear a SOA that
+//! lets them be kept for [`NEGATIVE_TTL`] seconds.
+//!
+//! | fault      | what questions for the name get                                             |
+//! |------------|-----------------------------------------------------------------------------|
+//! | `SERVFAIL` | this code, and so `REFUSED`                                                  |
+//! | `HANG`     | no answer                                                                   |
+//! | `GATE`     | the answer once the gate is opened                                          |
+//! | `REFER`    | the names of other servers and no answer                                    |
+//! | `LIE`      | records of another name                                                     |
+//! | `GLUE`     | the same, with its own records as glue                                      |
+//! | `APART`    | as always, but aliases of it are answered without it                        |
+//! | `NO_AAAA`  | for AAAA SERVFAIL, as some balancers do                                     |
+
+use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_server::Server;
+use hickory_server::net::runtime::Time;
+use hickory_server::net::xfer::Protocol;
+use hickory_server::proto::op::{Metadata, ResponseCode};
+use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA};
+use hickory_server::proto::rr::{Name, RData, Record, RecordType};
+use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
+use hickory_server::zone_handler::MessageResponseBuilder;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+
+/// How long denials may be kept, in seconds.
+pub(crate) const NEGATIVE_TTL: u32 = 60;
+
+/// A server that runs until it is dropped.
+pub(crate) struct Zone {
+    /// Where it listens, by UDP and TCP.
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+    _server: Server<Answerer>,
+}
+
+struct State {
+    records: HashMap<Name, Vec<Record>>,
+    faults: HashMap<Name, Vec<String>>,
+    gate: watch::Sender<bool>,
+    questions: watch::Sender<Questions>,
+}
+
+/// What was asked. A question that was sent again is one question.
+#[derive(Default)]
+struct Questions {
+    asked: HashSet<(String, u16)>,
+    over_tcp: usize,
+    at_gate: HashSet<(String, u16)>,
+    at_gate_most: usize,
+}
+
+struct Answerer(Arc<State>);
+
+#[derive(Default)]
+struct Sections {
+    code: Option<ResponseCode>,
+    answers: Vec<Record>,
+    authorities: Vec<Record>,
+    additionals: Vec<Record>,
+}
+
+impl Zone {
+    /// Serves these lines.
+    pub(crate) async fn serve(lines: &str) -> Zone {
+        let state = Arc::new(State::parse(lines));
+        let mut server = Server::new(Answerer(state.clone()));
+        let (udp, tcp) = sockets().await;
+        let address = udp.local_addr().unwrap();
+        server.register_socket(udp);
+        server.register_listener(tcp, Duration::from_secs(60), 64);
+        Zone { address, state, _server: server }
+    }
+
+    /// How many questions were asked of a name, as in `mx1.example.org A`.
+    pub(crate) fn asked(&self, question: &str) -> usize {
+        self.state.questions.borrow().asked.iter().filter(|(asked, _)| asked == question).count()
+    }
+
+    /// How many questions were asked.
+    pub(crate) fn asked_in_all(&self) -> usize {
+        self.state.questions.borrow().asked.len()
+    }
+
+    /// How many questions came over TCP.
+    pub(crate) fn over_tcp(&self) -> usize {
+        self.state.questions.borrow().over_tcp
+    }
+
+    /// Waits until this many questions are at the gate together.
+    pub(crate) async fn until_at_gate(&self, count: usize) {
+        let mut questions = self.state.questions.subscribe();
+        questions.wait_for(|questions| questions.at_gate.len() >= count).await.unwrap();
+    }
+
+    /// How many questions were at the gate together at most.
+    pub(crate) fn at_gate_most(&self) -> usize {
+        self.state.questions.borrow().at_gate_most
+    }
+
+    /// Lets all through who are at the gate, or come to it.
+    pub(crate) fn open_gate(&self) {
+        self.state.gate.send_replace(true);
+    }
+}
+
+/// A UDP socket and a listener at one port.
+async fn sockets() -> (UdpSocket, TcpListener) {
+    loop {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
+            return (udp, tcp);
+        }
+    }
+}
+
+impl State {
+    fn parse(lines: &str) -> Self {
+        let (mut records, mut faults) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            match fields[..] {
+                [owner, "!", fault] => faults.entry(name(owner)).or_default().push(fault.to_owned()),
+                [owner, ttl, ref data @ ..] => {
+                    let record = Record::from_rdata(name(owner), ttl.parse().unwrap(), rdata(data));
+                    records.entry(name(owner)).or_default().push(record);
+                }
+                _ => panic!("no line of a zone: {line}"),
+            }
+        }
+        State { records, faults, gate: watch::Sender::new(false), questions: watch::Sender::default() }
+    }
+
+    fn has_fault(&self, name: &Name, fault: &str) -> bool {
+        self.faults.get(name).is_some_and(|faults| faults.iter().any(|has| has == fault))
+    }
+
+    fn exists(&self, name: &Name) -> bool {
+        self.records.keys().any(|owner| name.zone_of(owner))
+    }
+
+    fn of(&self, name: &Name, kind: RecordType) -> Vec<Record> {
+        let records = self.records.get(name).into_iter().flatten();
+        records.filter(|record| record.record_type() == kind).cloned().collect()
+    }
+
+    /// Waits, where the name has it so.
+    async fn hold(&self, asked: &Name, question: &(String, u16)) {
+        if self.has_fault(asked, "HANG") {
+            std::future::pending::<()>().await;
+        }
+        if self.has_fault(asked, "GATE") {
+            self.questions.send_modify(|questions| {
+                questions.at_gate.insert(question.clone());
+                questions.at_gate_most = questions.at_gate_most.max(questions.at_gate.len());
+            });
+            self.gate.subscribe().wait_for(|open| *open).await.unwrap();
+            self.questions.send_modify(|questions| {
+                questions.at_gate.remove(question);
+            });
+        }
+    }
+
+    fn answer(&self, asked: &Name, kind: RecordType) -> Sections {
+        let code = |code| Sections { code: Some(code), ..Sections::default() };
+        let broken = self.has_fault(asked, "NO_AAAA") && kind == RecordType::AAAA;
+        if self.has_fault(asked, "SERVFAIL") || broken {
+            return code(ResponseCode::ServFail);
+        }
+        if self.has_fault(asked, "REFUSED") {
+            return code(ResponseCode::Refused);
+        }
+        if self.has_fault(asked, "REFER") || self.has_fault(asked, "GLUE") {
+            let other = Record::from_rdata(asked.clone(), 300, RData::NS(NS(name("ns.elsewhere.example"))));
+            let glue = self.of(asked, kind);
+            return Sections { authorities: vec![other], additionals: glue, ..Sections::default() };
+        }
+        if self.has_fault(asked, "LIE") {
+            let lie = Record::from_rdata(name("liar.example"), 300, RData::A(A::new(192, 0, 2, 66)));
+            return Sections { answers: vec![lie], ..Sections::default() };
+        }
+        self.resolve(asked, kind)
+    }
+
+    fn resolve(&self, asked: &Name, kind: RecordType) -> Sections {
+        let mut sections = Sections::default();
+        let mut at = asked.clone();
+        for _ in 0..4 {
+            let found = self.of(&at, kind);
+            if !found.is_empty() {
+                sections.answers.extend(found);
+                return sections;
+            }
+            let Some(alias) = self.of(&at, RecordType::CNAME).pop() else { break };
+            if let RData::CNAME(target) = &alias.data {
+                at = target.0.clone();
+            }
+            sections.answers.push(alias);
+            if self.has_fault(&at, "APART") {
+                return sections;
+            }
+        }
+        if self.of(&at, RecordType::CNAME).is_empty() {
+            let soa = SOA::new(name("ns.example"), name("dns.example"), 1, 3600, 600, 86400, NEGATIVE_TTL);
+            sections.authorities = vec![Record::from_rdata(name("example"), 3600, RData::SOA(soa))];
+            sections.code = (!self.exists(&at)).then_some(ResponseCode::NXDomain);
+        }
+        sections
+    }
+}
+
+#[async_trait::async_trait]
+impl RequestHandler for Answerer {
+    async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut handle: R) -> ResponseInfo {
+        let info = request.request_info().unwrap();
+        let (asked, kind) = (Name::from(info.query.name().clone()), info.query.query_type());
+        let question = (format!("{} {kind}", asked.to_ascii().trim_end_matches('.')), info.metadata.id);
+        self.0.questions.send_modify(|questions| {
+            questions.asked.insert(question.clone());
+            questions.over_tcp += usize::from(info.protocol == Protocol::Tcp);
+        });
+        self.0.hold(&asked, &question).await;
+        let sections = self.0.answer(&asked, kind);
+        let mut metadata = Metadata::response_from_request(&request.metadata);
+        metadata.recursion_available = true;
+        metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
+        let none: [Record; 0] = [];
+        let response = MessageResponseBuilder::from_message_request(request).build(
+            metadata,
+            &sections.answers,
+            &sections.authorities,
+            &none,
+            &sections.additionals,
+        );
+        handle.send_response(response).await.unwrap()
+    }
+}
+
+fn name(text: &str) -> Name {
+    let mut name = Name::from_ascii(text).unwrap();
+    name.set_fqdn(true);
+    name
+}
+
+fn rdata(fields: &[&str]) -> RData {
+    match fields {
+        ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
+        ["A", address] => RData::A(A(address.parse().unwrap())),
+        ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
+        ["CNAME", target] => RData::CNAME(CNAME(name(target))),
+        other => panic!("no data of a record: {other:?}"),
+    }
+}
