@@ -174,7 +174,7 @@ impl Clerk {
 
     fn answer(&self, question: &str, out: &mut impl Write) -> Result<(), Unanswered> {
         match question {
-            "count" => writeln!(out, "{}", self.mailbag.count().ok_or(Unanswered::Stopping)?)?,
+            "count" => writeln!(out, "{}", self.mailbag.ask(|queues| queues.len()).ok_or(Unanswered::Stopping)?)?,
             "list" => self.list(out)?,
             "status" => out.write_all(metrics::text(&self.reading()?).as_bytes())?,
             other => return Err(Unanswered::Unknown(other.escape_default().to_string())),
@@ -185,7 +185,7 @@ impl Clerk {
     fn reading(&self) -> Result<Reading, Unanswered> {
         Ok(Reading {
             sessions: self.desk.gate.sessions(),
-            recipients: self.mailbag.count().ok_or(Unanswered::Stopping)?,
+            recipients: self.mailbag.ask(|queues| queues.len()).ok_or(Unanswered::Stopping)?,
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,
             spool: self.desk.spool.stats(),
@@ -193,7 +193,8 @@ impl Clerk {
     }
 
     fn list(&self, out: &mut impl Write) -> Result<(), Unanswered> {
-        let mut entries = self.mailbag.list().ok_or(Unanswered::Stopping)?;
+        let mut entries =
+            self.mailbag.ask(|queues| queues.entries().collect::<Vec<_>>()).ok_or(Unanswered::Stopping)?;
         entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
         let mut page = Page { spool: &self.desk.spool, read: None };
         for entry in entries {
@@ -278,6 +279,7 @@ fn object(entry: &Entry, envelope: &Envelope, size: u64) -> Option<Value> {
     let (state, until) = match entry.progress {
         Progress::Ready => ("ready", None),
         Progress::InFlight => ("in flight", None),
+        Progress::Held => ("held", None),
         Progress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
     };
     Some(json!({

@@ -1,18 +1,27 @@
-//! The path of a message after its 250, wired. One thread schedules, one courier for each transport delivers;
-//! the spool is told of every outcome before the queue learns of it.
+//! The path of a message after its 250, wired. One thread schedules; couriers bring mail to mailboxes here, carriers to
+//! other hosts; the spool is told of every outcome before the queue learns of it.
 //!
 //! ```text
-//! spool --Committed--> scheduler --Attempt--> courier > delivery > mailbox
-//!   ^                      |  ^                  |
-//!   '---- submit ----------'  '----- Ended ------'
-//!          Recorded -> scheduler: the queue learns it
+//! spool --Committed--> scheduler --Attempt--> courier > delivery::local  > mailbox
+//!   ^                   |  ^  ^ \             carrier > delivery::remote > next hop
+//!   |    [notary] <-----'  |  |  `-Question-> navigator > route
+//!   '---- submit ----------'  |                   |
+//!          Recorded           '------ Routed -----'        Ended comes back from couriers and carriers
 //! ```
 //!
-//! What goes between them are [`Note`]s to the scheduler, which alone owns the queue.
+//! What goes between them are [`Note`]s to the scheduler, which alone owns the queues. Threads that may wait for a disk or
+//! a directory stand beside it: the sorter for messages whose envelope does not say where they belong, the notary for
+//! attempts of which somebody is to be told.
 
+mod carrier;
 mod courier;
+mod navigator;
+mod notary;
 mod record;
 mod scheduler;
+mod shelf;
+mod sorter;
+mod way;
 
 use std::collections::HashMap;
 use std::io;
@@ -21,48 +30,98 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use delivery::local::Ended;
+use delivery::Ending;
+use load::Delivery;
 use lookup::directory::Directory;
-use mail::{Envelope, Fact, Journal, Timestamp};
-use queue::{Attempt, Entry, Queue, Verdict};
-use spool::{CommitError, Live, Spool};
+use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
+use queue::{Contact, Destination, Routed, Verdict};
+use spool::{CommitError, Live, ReadError, Spool};
 
 use crate::line::Level;
 use crate::log::Log;
 
+use carrier::Carriers;
 use courier::Courier;
 pub use courier::Transport;
-use record::Recorder;
-use scheduler::Scheduler;
-pub(crate) use scheduler::admit;
+pub use navigator::{Exception, Fleet, Ship};
+pub use notary::Notices;
+use record::{Recorder, Registrar};
+use scheduler::{Crew, Scheduler};
+use shelf::{Message, Shelf};
+pub use sorter::Rules;
+use sorter::{Sorted, Sorter, SortingRoom};
+pub use way::Way;
+
+/// The queues, which carry ways.
+pub type Queues = queue::Queues<Arc<Way>>;
+type Attempt = queue::Attempt<Arc<Way>>;
+
+/// Threads of each carrier that may wait for a disk.
+const BLOCKING_THREADS_MAX: usize = 8;
+/// What is under way when the server stops has so long to come to its end.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What the scheduler is told.
-pub(crate) enum Note {
+enum Note {
     /// These messages are durable in the spool.
     Committed(Vec<Live>),
+    /// A message whose envelope did not say all.
+    Sorted(Sorted),
+    /// Where mail for a destination goes.
+    Routed(Destination, Routed<Arc<Way>>),
     /// Attempts that are over.
-    Ended(Vec<Ended<Attempt>>),
+    Ended(Vec<Ended>),
+    /// An attempt at this next hop waits for an answer, and that for long.
+    Slow(u32),
     /// The spool's answer to a record of verdicts.
     Recorded(Vec<Judged>, Result<(), CommitError>),
+    /// Nobody knows now who is to be told of these.
+    Unaddressed(Vec<Judged>),
     /// The message of this attempt is gone or set aside: nothing is left to record.
     Void(Attempt),
     /// The message of this attempt could not be read now, and why.
     Unread(Attempt, String),
-    /// How many recipients wait?
-    Count(Sender<usize>),
-    /// Who waits?
-    List(Sender<Vec<Entry>>),
+    /// Which deliveries may start.
+    Load(Delivery),
+    /// Something to ask of the queues, or to change there.
+    Ask(Box<dyn FnOnce(&mut Queues) + Send>),
     /// Come to an end; said at this moment.
     Stop(Timestamp),
 }
 
+/// An attempt that is over.
+struct Ended {
+    attempt: Attempt,
+    /// None where it could not be read.
+    message: Option<Arc<Message>>,
+    ending: Ending,
+    contact: Contact,
+    /// Who answered.
+    peer: Option<Box<str>>,
+}
+
 /// An attempt and what it means.
-pub(crate) struct Judged {
-    pub(crate) attempt: Attempt,
-    pub(crate) envelope: Envelope,
-    pub(crate) verdicts: Vec<Verdict>,
-    /// The bounce that tells the sender of those that failed.
-    pub(crate) bounce: Option<record::Told>,
+struct Judged {
+    attempt: Attempt,
+    /// None where nobody has read it yet.
+    envelope: Option<Arc<Envelope>>,
+    verdicts: Vec<Verdict>,
+    /// It takes so long that the sender is told; when we give up.
+    late_until: Option<Timestamp>,
+    /// Who answered.
+    peer: Option<Box<str>>,
+    /// What the sender is told.
+    notice: Option<Told>,
+}
+
+/// A notice that was made of an attempt.
+struct Told {
+    id: QueueId,
+    /// Of whom it tells.
+    ordinals: Vec<u32>,
+    /// To how many it goes.
+    recipients: usize,
+    size: u64,
 }
 
 /// A way to tell the scheduler.
@@ -76,14 +135,22 @@ pub struct Notes(Receiver<Note>);
 pub struct Parts {
     /// The messages.
     pub spool: Arc<Spool>,
-    /// Who stands for whom, for bounces.
+    /// Who stands for whom, and who stores which mailbox.
     pub directory: Arc<Directory>,
     /// With what was recovered already in it.
-    pub queue: Queue,
-    /// Which transport delivers a domain's mail.
-    pub routes: HashMap<Box<str>, Box<str>>,
-    /// The transports.
+    pub queues: Queues,
+    /// Which queue a message belongs to.
+    pub rules: Arc<Rules>,
+    /// Where mail goes.
+    pub router: route::Config,
+    /// How it is brought there.
+    pub fleet: Fleet,
+    /// The transports to mailboxes here.
     pub transports: Vec<Transport>,
+    /// Threads that bring mail to other hosts.
+    pub carriers: usize,
+    /// What senders are told.
+    pub notices: Notices,
     /// The name of this server.
     pub hostname: Box<str>,
     /// Facts and events.
@@ -97,27 +164,47 @@ pub struct Flow {
     ended: Receiver<()>,
 }
 
-/// What is under way when the server stops has so long to come to its end.
-const STOP_TIME_MAX: Duration = Duration::from_secs(30);
-
 /// A way to tell the scheduler, and what it will read: made first, since the spool needs the one before the
-/// queue is full enough to start.
+/// queues are full enough to start.
 pub fn mailbag() -> (Mailbag, Notes) {
     let (sender, receiver) = mpsc::channel();
     (Mailbag(sender), Notes(receiver))
 }
 
+/// Takes what a start finds in the spool into the queues, or leaves it to the sorter.
+pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message: Live) {
+    let (sorter, now) = (Sorter::new(rules.clone()), SystemTime::now().into());
+    match sorter.sort(message) {
+        Ok(sorted) => sorter.enter(queues, &sorted, now, now),
+        Err(message) => mailbag.tell(Note::Committed(vec![message])),
+    }
+}
+
 impl Flow {
     /// Starts the threads.
     pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> io::Result<Flow> {
-        let Parts { spool, directory, queue, routes, transports, hostname, log } = parts;
+        let Parts { spool, directory, queues, rules, router, fleet, transports, carriers, notices, hostname, log } =
+            parts;
         let (alive, ended) = mpsc::channel();
+        let shelf = Shelf::new(spool.clone());
         let couriers = transports
             .into_iter()
-            .map(|transport| Courier::start(transport, &hostname, spool.clone(), mailbag.clone(), alive.clone()))
+            .map(|transport| Courier::start(transport, &hostname, shelf.clone(), mailbag.clone(), alive.clone()))
             .collect::<io::Result<HashMap<_, _>>>()?;
-        let recorder = Recorder::new(spool, directory, hostname, log, mailbag.clone())?;
-        let scheduler = Scheduler::new(queue, routes, couriers, recorder);
+        let registrar = Registrar { spool, mailbag: mailbag.clone() };
+        let patience = notices.patience(queues.config());
+        let office =
+            notary::Office { registrar: registrar.clone(), shelf: shelf.clone(), directory: directory.clone() };
+        let notary = office.open(notices, hostname.clone(), log.clone(), alive.clone())?;
+        let crew = Crew {
+            couriers,
+            carriers: Carriers::start(carriers, &shelf, &rules, &mailbag, &alive)?,
+            navigator: navigator::start(router, fleet, mailbag.clone(), alive.clone())?,
+            sorter: SortingRoom::start(rules.clone(), shelf, directory, mailbag.clone(), alive.clone())?,
+            recorder: Recorder::new(registrar, notary, hostname, log),
+            patience,
+        };
+        let scheduler = Scheduler::new(queues, Sorter::new(rules), crew);
         let run = move || {
             scheduler.run(&notes.0);
             drop(alive);
@@ -135,23 +222,56 @@ impl Flow {
 }
 
 impl Mailbag {
-    pub(crate) fn tell(&self, note: Note) {
+    fn tell(&self, note: Note) {
         // Nobody listens only when the flow has come to its end; then there is nothing to tell.
         drop(self.0.send(note));
     }
 
-    /// How many recipients wait; None if the flow has stopped.
-    pub fn count(&self) -> Option<usize> {
-        let (sender, receiver) = mpsc::channel();
-        self.tell(Note::Count(sender));
-        receiver.recv().ok()
+    /// Which deliveries may start from now on.
+    pub fn set_delivery(&self, delivery: Delivery) {
+        self.tell(Note::Load(delivery));
     }
 
-    /// All who wait, by message; None if the flow has stopped.
-    pub fn list(&self) -> Option<Vec<Entry>> {
+    /// Asks something of the queues, or changes something there, between two steps of the scheduler, which waits for it.
+    /// None if the flow has stopped.
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Queues) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = mpsc::channel();
-        self.tell(Note::List(sender));
+        // Whoever asked may have gone away.
+        self.tell(Note::Ask(Box::new(move |queues| drop(sender.send(question(queues))))));
         receiver.recv().ok()
+    }
+}
+
+impl Note {
+    /// What the scheduler is told of a message that was not given.
+    fn unread(attempt: Attempt, error: ReadError) -> Note {
+        match error {
+            ReadError::Unknown => Note::Void(attempt),
+            ReadError::Unavailable(why) => Note::Unread(attempt, why),
+            ReadError::Damaged { what } => Note::Ended(vec![Ended {
+                attempt,
+                message: None,
+                ending: Ending::Damaged(what),
+                contact: Contact::None,
+                peer: None,
+            }]),
+        }
+    }
+}
+
+impl Judged {
+    /// Whether somebody may have to be told, or the message has to be read first: the notary finds out.
+    fn may_need_notice(&self) -> bool {
+        let Some(envelope) = &self.envelope else { return true };
+        let wants_success = |ordinal: u32| {
+            envelope.recipients.get(ordinal as usize).is_some_and(|found| found.notify.contains(mail::Notify::SUCCESS))
+        };
+        self.attempt.recipients.iter().zip(&self.verdicts).any(|(ordinal, verdict)| match verdict {
+            Verdict::Failed { .. } => true,
+            Verdict::Deferred { .. } => self.late_until.is_some(),
+            Verdict::Delivered | Verdict::Relayed { .. } => wants_success(*ordinal),
+            Verdict::Held | Verdict::Removed => false,
+        })
     }
 }
 

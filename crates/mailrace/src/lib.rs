@@ -15,6 +15,7 @@ pub mod flow;
 mod line;
 pub mod log;
 pub mod metrics;
+pub mod plan;
 pub mod privileges;
 mod say;
 pub mod serve;

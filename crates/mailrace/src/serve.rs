@@ -2,7 +2,6 @@
 //! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order; told a second
 //! time, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGHUP opens the log's file again.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -12,27 +11,24 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Domains, Networks, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Networks, Refusals, Troubles};
 use load::{Machine, Monitor};
-use lookup::directory::{self, Directory};
-use mail::{Address, Journal};
+use lookup::directory::Directory;
+use mail::Journal;
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
 use protocol::smtp::server::{self as smtp, Flavor};
-use queue::Queue;
-use spool::{Disk, Folder, Spool};
+use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{
-    self, Config, Durability, LineEnds, Loaded, LogTarget, Network, Pattern, Protocol, Source, TransportKind,
-};
+use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TransportKind};
 use crate::exit;
-use crate::flow::{self, Flow, Mailbag, Notes, Parts, Transport};
+use crate::flow::{self, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
-use crate::{admin, tables};
+use crate::{admin, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -54,7 +50,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     warn(config, &identity, sessions_max, &log);
     let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
-    let monitor = monitor(config, log.clone());
+    let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
     let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone())?;
@@ -149,23 +145,8 @@ impl Door {
             Protocol::Smtp => (Flavor::Smtp, "smtp"),
             Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),
         };
-        let machine = smtp::Config { hostname: config.hostname.clone(), flavor, limits: session_limits(config) };
+        let machine = smtp::Config { hostname: config.hostname.clone(), flavor, limits: plan::session_limits(config) };
         Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
-    }
-}
-
-fn session_limits(config: &Config) -> smtp::Limits {
-    let limits = &config.limits;
-    smtp::Limits {
-        command_line_octets_max: limits.command_line_octets_max,
-        commands_max: limits.commands_max,
-        errors_max: limits.errors_max,
-        recipients_max: limits.recipients_max,
-        message_octets_max: limits.message_octets_max,
-        header_octets_max: limits.header_octets_max,
-        received_max: limits.received_max,
-        session_time_max: limits.session_time_max,
-        idle_time_max: limits.idle_time_max,
     }
 }
 
@@ -181,17 +162,22 @@ struct House {
 impl House {
     fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
         let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
-        let mut queue = Queue::new(queue_config(config), random());
-        let spool = open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut queue)?;
-        let spool = Arc::new(spool);
-        log.event(Level::Info, "the spool is open", &[("messages", &queue.messages()), ("recipients", &queue.len())]);
-        let directory = Arc::new(directory(config)?);
+        let mut queues = Queues::new(plan::queues(config), random());
+        let rules = Arc::new(plan::rules(config));
+        let mut admit = |message| flow::admit(&mut queues, &rules, &mailbag, message);
+        let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
+        log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
+        let directory = Arc::new(plan::directory(config)?);
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
-            queue,
-            routes: config.domains.iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
-            transports: config.transports.iter().filter_map(maildir).collect(),
+            queues,
+            rules,
+            router: plan::routes(config),
+            fleet: plan::fleet(config)?,
+            transports: plan::maildirs(config),
+            carriers: threads(config),
+            notices: plan::notices(config, random()),
             hostname: config.hostname.clone(),
             log: log.clone(),
         };
@@ -223,8 +209,8 @@ impl House {
             memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
             expanded_recipients_max: limits.expanded_recipients_max,
             message_wait_max: limits.message_wait_max,
-            postmaster: postmaster(config)?,
-            routed: routed(config),
+            postmaster: plan::postmaster(config)?,
+            routed: plan::routed(config),
             hostname: config.hostname.clone(),
         })
     }
@@ -233,7 +219,7 @@ impl House {
 fn open_spool(
     config: &Config,
     events: impl Fn(spool::Event) + Send + Sync + 'static,
-    queue: &mut Queue,
+    sink: &mut dyn FnMut(Live),
 ) -> anyhow::Result<Spool> {
     let open = |path| Ok(Arc::new(Folder::open(path)?) as Arc<dyn Disk>);
     let lanes = config.spool.lanes.iter().map(|path| {
@@ -251,54 +237,7 @@ fn open_spool(
         ..spool::Config::default()
     };
     let lanes = lanes.collect::<anyhow::Result<Vec<_>>>()?;
-    spool::open(lanes, settings, random(), &mut |message| flow::admit(queue, &message)).context("opening the spool")
-}
-
-fn queue_config(config: &Config) -> queue::Config {
-    let local = &config.queues[0];
-    let retry = &local.retry;
-    queue::Config {
-        name: local.name.clone(),
-        concurrency: local.concurrency,
-        retry: queue::Retry {
-            first: retry.first,
-            factor: retry.factor,
-            longest: retry.longest,
-            jitter: retry.jitter,
-            lifetime: retry.lifetime,
-        },
-        recipients_per_attempt_max: 100,
-    }
-}
-
-fn maildir(transport: &config::Transport) -> Option<Transport> {
-    let TransportKind::Maildir(maildir) = &transport.kind else { return None };
-    let path = maildir.path.clone();
-    Some(Transport {
-        name: transport.name.clone(),
-        folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
-        line_ends: match maildir.line_ends {
-            LineEnds::Crlf => mailbox::LineEnds::Crlf,
-            LineEnds::Lf => mailbox::LineEnds::Lf,
-        },
-    })
-}
-
-fn directory(config: &Config) -> anyhow::Result<Directory> {
-    let opened = config.tables.iter().map(|table| Ok((table.name.clone(), tables::open(table)?)));
-    let opened: HashMap<_, _> = opened.collect::<anyhow::Result<_>>()?;
-    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| opened.get(name)).cloned();
-    let domain = |domain: &config::Domain| directory::Domain {
-        name: domain.name.clone(),
-        mailboxes: table(&domain.mailboxes),
-        aliases: table(&domain.aliases),
-        catch_all: domain.catch_all.clone(),
-        hosts: table(&domain.hosts),
-        delimiter: domain.delimiter,
-        transport: domain.transport.clone(),
-    };
-    let domains = config.domains.iter().map(domain).collect();
-    Ok(Directory::new(domains, directory::Limits::default()).on_host(&config.hostname))
+    spool::open(lanes, settings, random(), sink).context("opening the spool")
 }
 
 /// Tells of what went wrong for clients as warnings.
@@ -306,43 +245,17 @@ fn troubles(log: Arc<Log>) -> Troubles {
     Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
 }
 
-/// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
-fn postmaster(config: &Config) -> anyhow::Result<Address> {
-    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
-    let domain = own.map_or(&*config.hostname, |domain| &*domain.name);
-    Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
-}
-
 fn networks(networks: &[Network]) -> Networks {
     let networks = networks.to_vec();
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
-/// A route leads to a domain that it names, and to any if it has a next hop of its own.
-fn routed(config: &Config) -> Domains {
-    let routes = config.routes.clone();
-    Arc::new(move |domain: &str| {
-        let route = routes.iter().find(|route| route.domain.matches(domain));
-        route.is_some_and(|route| matches!(route.domain, Pattern::Name(_)) || route.next_hop.is_some())
-    })
-}
-
-/// Looks at the machine and the lanes' disks, and tells the operator of each limit that comes into force or is left.
-fn monitor(config: &Config, log: Arc<Log>) -> Monitor {
-    let load = &config.load;
-    let limits = load::Limits {
-        queue_only_above: load.queue_only_above,
-        no_delivery_above: load.no_delivery_above,
-        refuse_above: load.refuse_above,
-        cpu_pressure_max: load.cpu_pressure_max,
-        memory_pressure_max: load.memory_pressure_max,
-        io_pressure_max: load.io_pressure_max,
-        memory_min: load.memory_min,
-        space_min: config.spool.space_min,
-        inodes_min: config.spool.inodes_min,
-        margin: load.margin,
-    };
-    Monitor::new(Machine::open(&config.spool.lanes), limits, move |before, after| {
+/// Looks at the machine and at the disks of lanes and mailboxes, and tells the scheduler and the operator of each limit
+/// that comes into force or is left.
+fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
+    let disks = plan::disks(config);
+    Monitor::new(Machine::open(&disks), plan::load_limits(config), move |before, after| {
+        mailbag.set_delivery(after.measures().delivery);
         for reason in after.entered(before) {
             log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
         }
@@ -360,12 +273,16 @@ fn start_workers(
     stop: &Stop,
     end: &Stop,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    let count = match config.threads {
-        // The spool, the couriers and the network itself need processors too.
+    (0..threads(config)).map(|number| start_worker(number, doors, desk, stop, end)).collect()
+}
+
+/// Threads that drive sessions, and as many that bring mail to other hosts.
+fn threads(config: &Config) -> usize {
+    match config.threads {
+        // The spool, the scheduler and the network itself need processors too.
         0 => thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2)),
         count => count,
-    };
-    (0..count).map(|number| start_worker(number, doors, desk, stop, end)).collect()
+    }
 }
 
 fn start_worker(

@@ -35,7 +35,7 @@ pub struct PatternError;
 
 impl Pattern {
     /// Whether a domain is one of these; it is in lower case and A-labels.
-    pub(crate) fn fits(&self, domain: &str) -> bool {
+    pub fn fits(&self, domain: &str) -> bool {
         match self {
             Pattern::Exact(name) => **name == *domain,
             Pattern::Subdomains(parent) => {

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Instant;
 
-use delivery::local::{Ended, Ending, Folders, Local, Task};
+use delivery::local::{Folders, Local, Task};
 use mailbox::{Config, LineEnds};
-use queue::Attempt;
-use spool::{ReadError, Spool};
+use queue::Contact;
 
-use super::{Mailbag, Note};
+use super::shelf::{Message, Shelf};
+use super::{Attempt, Ended, Mailbag, Note};
 
 /// Letters that go round together. More share their syncs better and wait for each other longer.
 const TURN_LETTERS_MAX: usize = 1000;
@@ -27,9 +28,16 @@ pub struct Transport {
 }
 
 pub(super) struct Courier {
-    local: Local<Attempt>,
-    spool: Arc<Spool>,
+    local: Local<Ticket>,
+    shelf: Shelf,
     mailbag: Mailbag,
+}
+
+/// What goes round with a task.
+struct Ticket {
+    attempt: Attempt,
+    message: Arc<Message>,
+    begun_at: Instant,
 }
 
 impl Courier {
@@ -38,14 +46,14 @@ impl Courier {
     pub(super) fn start(
         transport: Transport,
         hostname: &str,
-        spool: Arc<Spool>,
+        shelf: Shelf,
         mailbag: Mailbag,
         alive: Sender<()>,
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
         let Transport { name, folders, line_ends } = transport;
         let local = Local::new(Config { host: hostname.into(), line_ends }, folders);
         let (sender, attempts) = mpsc::channel();
-        let courier = Courier { local, spool, mailbag };
+        let courier = Courier { local, shelf, mailbag };
         thread::Builder::new().name(format!("courier-{name}")).spawn(move || {
             courier.run(&attempts);
             drop(alive);
@@ -69,39 +77,35 @@ impl Courier {
                 letters += attempt.recipients.len();
                 waiting.push(attempt);
             }
-            let mut ended = Vec::new();
-            let tasks = waiting.into_iter().filter_map(|attempt| self.fetch(attempt, &mut ended)).collect();
-            ended.extend(self.local.turn(tasks));
+            let tasks = waiting.into_iter().filter_map(|attempt| self.fetch(attempt)).collect();
+            let ended: Vec<_> = self.local.turn(tasks).into_iter().map(ended).collect();
             if !ended.is_empty() {
                 self.mailbag.tell(Note::Ended(ended));
             }
         }
     }
 
-    fn fetch(&self, attempt: Attempt, ended: &mut Vec<Ended<Attempt>>) -> Option<Task<Attempt>> {
-        match self.spool.message(attempt.id) {
-            Ok(stored) => Some(Task {
+    fn fetch(&self, attempt: Attempt) -> Option<Task<Ticket>> {
+        match self.shelf.message(attempt.id) {
+            Ok(message) => Some(Task {
                 id: attempt.id,
                 recipients: attempt.recipients.clone(),
                 // A second try may follow a first one that succeeded unseen: its sync failed.
                 recovered: attempt.recovered || attempt.number > 1,
-                ticket: attempt,
-                envelope: stored.envelope,
-                body: stored.body,
+                envelope: message.envelope.clone(),
+                body: message.body.clone(),
+                ticket: Ticket { attempt, message, begun_at: Instant::now() },
             }),
-            Err(ReadError::Unknown) => {
-                self.mailbag.tell(Note::Void(attempt));
-                None
-            }
-            Err(ReadError::Unavailable(why)) => {
-                self.mailbag.tell(Note::Unread(attempt, why));
-                None
-            }
-            Err(ReadError::Damaged { what }) => {
-                let envelope = super::record::unreadable_envelope(attempt.accepted_at);
-                ended.push(Ended { ticket: attempt, envelope, ending: Ending::Damaged(what) });
+            Err(error) => {
+                self.mailbag.tell(Note::unread(attempt, error));
                 None
             }
         }
     }
+}
+
+fn ended(ended: delivery::local::Ended<Ticket>) -> Ended {
+    let Ticket { attempt, message, begun_at } = ended.ticket;
+    let contact = Contact::Answered { slowest: begun_at.elapsed() };
+    Ended { attempt, message: Some(message), ending: ended.ending, contact, peer: None }
 }

@@ -1,31 +1,60 @@
-//! The thread that owns the queue: it admits what the spool has committed, sends out what is due, and learns
-//! outcomes when the spool has them.
+//! The thread that owns the queues: it admits what the spool has committed, sends out what is due, and learns
+//! outcomes when the spool has them. It opens no file and waits for nobody but its notes.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, SystemTime};
 
-use delivery::local::{Ended, Ending};
+use delivery::Ending;
+use load::policy::Delivery;
 use mail::{Enhanced, Outcome, Reply, Timestamp};
-use queue::{Admission, Attempt, Pending, Queue, Verdict};
-use spool::{CommitError, Live, ReadError, State};
+use queue::{Act, Contact, Purpose, Verdict};
+use spool::{CommitError, Live};
+use tokio::sync::mpsc::UnboundedSender;
 
+use super::carrier::{Carriers, Errand};
+use super::navigator::Question;
+use super::notary::Patience;
 use super::record::Recorder;
-use super::{Judged, Note, STOP_TIME_MAX};
+use super::sorter::{Sorted, Sorter};
+use super::way::Way;
+use super::{Attempt, Ended, Judged, Note, Queues, STOP_TIME_MAX};
 
 /// After a failure to record, the spool is asked again so much later.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// A message that could not be read is tried again so much later.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// New mail waits so long for its first attempt while load says "queue only".
+const QUEUE_ONLY_WAIT: Duration = Duration::from_secs(60);
 /// Sleep no longer than this, so that a clock that was set is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Attempts that are sent out before notes are read again.
+const DISPATCHES_MAX: usize = 1000;
+
+/// Those who do what the scheduler decides.
+pub(super) struct Crew {
+    /// Deliver to mailboxes, by the name of the transport.
+    pub(super) couriers: HashMap<Box<str>, Sender<Attempt>>,
+    /// Deliver to other hosts.
+    pub(super) carriers: Carriers,
+    /// Finds ways.
+    pub(super) navigator: UnboundedSender<Question>,
+    /// Finds out which destination and queue a message is for, where that takes more than a look at its envelope.
+    pub(super) sorter: Sender<Live>,
+    /// Brings verdicts to the spool.
+    pub(super) recorder: Recorder,
+    /// When a sender is told that it takes long.
+    pub(super) patience: Patience,
+}
 
 pub(super) struct Scheduler {
-    queue: Queue,
-    routes: HashMap<Box<str>, Box<str>>,
-    couriers: HashMap<Box<str>, Sender<Attempt>>,
-    recorder: Recorder,
+    queues: Queues,
+    sorter: Sorter,
+    crew: Crew,
+    delivery: Delivery,
+    hops: HashMap<u32, queue::NextHop>,
+    /// Ended since they were last recorded.
+    fresh: Vec<Judged>,
     /// Verdicts that the spool could not take, and when it is asked again.
     unrecorded: Vec<Judged>,
     record_again_at: Option<Timestamp>,
@@ -34,20 +63,27 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(
-        queue: Queue,
-        routes: HashMap<Box<str>, Box<str>>,
-        couriers: HashMap<Box<str>, Sender<Attempt>>,
-        recorder: Recorder,
-    ) -> Self {
-        Scheduler { queue, routes, couriers, recorder, unrecorded: Vec::new(), record_again_at: None, stopping: None }
+    pub(super) fn new(queues: Queues, sorter: Sorter, crew: Crew) -> Self {
+        Scheduler {
+            queues,
+            sorter,
+            crew,
+            delivery: Delivery::All,
+            hops: HashMap::new(),
+            fresh: Vec::new(),
+            unrecorded: Vec::new(),
+            record_again_at: None,
+            stopping: None,
+        }
     }
 
-    /// Works until it was told to stop and nothing is in flight.
+    /// Works until it was told to stop and nothing is under way.
     pub(super) fn run(mut self, notes: &Receiver<Note>) {
         while !self.is_over() {
-            self.dispatch();
-            match notes.recv_timeout(self.sleep()) {
+            self.ask_ways();
+            let is_through = self.dispatch();
+            let patience = if is_through { self.sleep() } else { Duration::ZERO };
+            match notes.recv_timeout(patience) {
                 Ok(note) => self.read(note),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -55,19 +91,20 @@ impl Scheduler {
             while let Ok(note) = notes.try_recv() {
                 self.read(note);
             }
-            self.record_again();
+            self.record();
         }
     }
 
-    /// Told to stop, and nothing is in flight or it took too long.
+    /// Told to stop, and nothing is under way or it took too long.
     fn is_over(&self) -> bool {
-        self.stopping.is_some_and(|since| self.queue.in_flight() == 0 || now().since(since) >= STOP_TIME_MAX)
+        let is_idle = self.queues.in_flight() == 0 && self.queues.unrecorded() == 0;
+        self.stopping.is_some_and(|since| is_idle || now().since(since) >= STOP_TIME_MAX)
     }
 
     fn sleep(&self) -> Duration {
         let due = match self.stopping {
             Some(since) => Some(since + STOP_TIME_MAX),
-            None => self.queue.next_deadline(),
+            None => self.queues.next_deadline(),
         };
         let soonest = due.into_iter().chain(self.record_again_at).min();
         // A millisecond more: the queue's clock has whole ones.
@@ -76,84 +113,161 @@ impl Scheduler {
 
     fn read(&mut self, note: Note) {
         match note {
-            Note::Committed(messages) => messages.iter().for_each(|message| admit(&mut self.queue, message)),
-            Note::Ended(ended) => self.judge(ended),
+            Note::Committed(messages) => messages.into_iter().for_each(|message| self.admit(message)),
+            Note::Sorted(sorted) => self.enter(&sorted),
+            Note::Routed(destination, routed) => self.queues.routed(now(), destination, routed),
+            Note::Ended(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
+            Note::Slow(number) => {
+                if let Some(hop) = self.hops.get(&number) {
+                    self.queues.slow(now(), *hop);
+                }
+            }
             Note::Recorded(judged, Ok(())) => self.learn(judged),
             Note::Recorded(judged, Err(CommitError::TooLarge | CommitError::Closed)) => self.give_up(judged),
             Note::Recorded(judged, Err(error)) => self.keep(judged, &error.to_string()),
+            Note::Unaddressed(judged) => self.keep(judged, "the directory does not say who gets the notice"),
             Note::Void(attempt) => self.forget(attempt),
             Note::Unread(attempt, why) => self.postpone(attempt, why),
-            // Whoever asked may have gone away.
-            Note::Count(asker) => drop(asker.send(self.queue.len())),
-            Note::List(asker) => drop(asker.send(self.queue.entries().collect())),
+            Note::Load(delivery) => self.obey_load(delivery),
+            Note::Ask(question) => question(&mut self.queues),
             Note::Stop(at) => self.stopping = Some(at),
         }
     }
 
-    /// Sends out everything that is due and has room.
-    fn dispatch(&mut self) {
+    /// Takes in a message that the spool has, at once where its envelope says all.
+    fn admit(&mut self, message: Live) {
+        match self.sorter.sort(message) {
+            Ok(sorted) => self.enter(&sorted),
+            // Nobody listens only at the end; the next start finds the message again.
+            Err(message) => drop(self.crew.sorter.send(message)),
+        }
+    }
+
+    fn enter(&mut self, sorted: &Sorted) {
         let now = now();
-        while self.stopping.is_none()
-            && let Some(attempt) = self.queue.next(now)
-        {
-            let domain = self.queue.domain(attempt.destination);
-            let courier = self.routes.get(domain).and_then(|transport| self.couriers.get(transport));
-            match courier {
-                Some(courier) => {
-                    if let Err(unsent) = courier.send(attempt) {
-                        self.defer(unsent.0, "the transport has stopped");
-                    }
-                }
-                None => self.defer(attempt, "no transport leads to this domain"),
+        let not_before = if self.delivery == Delivery::QueueOnly { now + QUEUE_ONLY_WAIT } else { now };
+        self.sorter.enter(&mut self.queues, sorted, now, not_before);
+    }
+
+    fn obey_load(&mut self, delivery: Delivery) {
+        self.delivery = delivery;
+        self.queues.set_stopped(delivery == Delivery::None);
+    }
+
+    fn ask_ways(&mut self) {
+        while let Some(destination) = self.queues.next_question() {
+            let name = self.queues.destination_name(destination).into();
+            // Nobody listens only at the end.
+            drop(self.crew.navigator.send(Question { destination, name }));
+        }
+    }
+
+    /// Sends out what is due and has room; false if there may be more.
+    fn dispatch(&mut self) -> bool {
+        let now = now();
+        for _ in 0..DISPATCHES_MAX {
+            if self.stopping.is_some() {
+                return true;
+            }
+            let Some(attempt) = self.queues.next(now) else { return true };
+            self.send(attempt);
+        }
+        false
+    }
+
+    fn send(&mut self, attempt: Attempt) {
+        match &attempt.purpose {
+            Purpose::Deliver => self.deliver(attempt),
+            Purpose::Refuse(reply) => {
+                let outcome = Outcome::Deferred(reply.clone());
+                self.settle(attempt, &outcome);
+            }
+            Purpose::Act(_) => {
+                let reason = Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up");
+                self.settle(attempt, &Outcome::Failed(reason));
             }
         }
     }
 
-    /// There is no way to bring it. A bounce that nobody can be brought is given up at once; other mail waits for
-    /// the operator, who may have taken the domain away by mistake.
-    fn defer(&mut self, attempt: Attempt, why: &'static str) {
-        let envelope = match self.recorder.envelope(attempt.id) {
-            Ok(envelope) => envelope,
-            Err(ReadError::Unknown) => return self.forget(attempt),
-            Err(error) => return self.postpone(attempt, error.to_string()),
+    fn deliver(&mut self, attempt: Attempt) {
+        let way = attempt.route.clone().expect("an attempt to deliver has a route");
+        let unsent = match &*way {
+            Way::Mailboxes { transport } => match self.crew.couriers.get(transport) {
+                Some(courier) => courier.send(attempt).err().map(|unsent| unsent.0),
+                None => Some(attempt),
+            },
+            Way::Remote { hop, .. } => {
+                if let Some(next_hop) = attempt.next_hop {
+                    self.hops.insert(hop.number, next_hop);
+                }
+                let errand = Errand { attempt, hop: hop.clone() };
+                self.crew.carriers.send(errand).err().map(|unsent| unsent.attempt)
+            }
+            Way::Nowhere { outcome } => return self.settle(attempt, outcome),
         };
-        let outcome = match envelope.sender {
-            Some(_) => Outcome::Deferred(Reply::new(451, Enhanced(4, 4, 4), why)),
-            None => Outcome::Failed(Reply::new(550, Enhanced(5, 4, 4), why)),
+        if let Some(attempt) = unsent {
+            self.settle(attempt, &Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 0), "the transport has stopped")));
+        }
+    }
+
+    /// An attempt that contacts nobody ends for all its recipients in the same way. If that is only another wait it is
+    /// not worth a record: after a restart they are tried at once, which harms nobody.
+    fn settle(&mut self, mut attempt: Attempt, outcome: &Outcome) {
+        let now = now();
+        self.queues.ended(now, &mut attempt, Contact::None);
+        let verdicts: Vec<_> =
+            attempt.recipients.iter().map(|_| self.queues.judge(now, &attempt, outcome.clone())).collect();
+        let judged = self.judged(now, attempt, verdicts);
+        let only_waits = judged.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Deferred { .. }));
+        let is_plain = match judged.attempt.purpose {
+            Purpose::Deliver => false,
+            Purpose::Refuse(_) => only_waits && judged.late_until.is_none(),
+            Purpose::Act(act) => act == Act::Retry,
         };
-        let ending = Ending::Outcomes(vec![outcome; attempt.recipients.len()]);
-        self.judge(vec![Ended { ticket: attempt, envelope, ending }]);
+        match is_plain {
+            true => self.queues.report(now, judged.attempt, &judged.verdicts),
+            false => self.fresh.push(judged),
+        }
+    }
+
+    fn judged(&self, now: Timestamp, attempt: Attempt, verdicts: Vec<Verdict>) -> Judged {
+        let queue = self.queues.destination_queue(attempt.destination);
+        let late_until = self.crew.patience.ends_with(queue, &attempt, now);
+        Judged { attempt, envelope: None, verdicts, late_until, peer: None, notice: None }
     }
 
     /// Nothing happened to the message, and nothing is recorded of it.
     fn postpone(&mut self, attempt: Attempt, why: String) {
-        self.recorder.complain_of_reading(attempt.id, &why);
+        self.crew.recorder.complain_of_reading(attempt.id, &why);
         let (now, reason) = (now(), Reply::new(451, Enhanced(4, 3, 0), why));
         let verdict = Verdict::Deferred { reason, until: now + READ_AGAIN_AFTER };
         let verdicts = vec![verdict; attempt.recipients.len()];
-        self.queue.report(now, attempt, &verdicts);
+        self.queues.report(now, attempt, &verdicts);
     }
 
-    fn judge(&mut self, ended: Vec<Ended<Attempt>>) {
-        let mut judged = Vec::with_capacity(ended.len());
+    fn end(&mut self, ended: Ended) {
+        let Ended { mut attempt, message, ending, contact, peer } = ended;
         let now = now();
-        for Ended { ticket: attempt, envelope, ending } in ended {
-            match ending {
-                Ending::Damaged(what) => self.recorder.set_aside(attempt, &what),
-                Ending::Outcomes(outcomes) => {
-                    let verdicts = outcomes.into_iter().map(|outcome| self.queue.judge(now, &attempt, outcome));
-                    let verdicts = verdicts.collect();
-                    judged.push(Judged { attempt, envelope, verdicts, bounce: None });
-                }
+        self.queues.ended(now, &mut attempt, contact);
+        match ending {
+            Ending::Damaged(what) => self.crew.recorder.set_aside(attempt, &what),
+            Ending::Outcomes(outcomes) => {
+                let verdicts = outcomes.into_iter().map(|outcome| self.queues.judge(now, &attempt, outcome)).collect();
+                let envelope = message.map(|message| message.envelope.clone());
+                self.fresh.push(Judged { envelope, peer, ..self.judged(now, attempt, verdicts) });
             }
         }
-        self.record(judged, now);
     }
 
-    fn record(&mut self, judged: Vec<Judged>, now: Timestamp) {
-        let rest = self.recorder.record(judged, now);
-        if !rest.is_empty() {
-            self.keep(rest, "the directory does not say who gets the bounce");
+    /// Brings what has ended to the spool, all at once.
+    fn record(&mut self) {
+        let now = now();
+        if self.record_again_at.is_some_and(|at| at <= now) {
+            self.record_again_at = None;
+            self.fresh.append(&mut self.unrecorded);
+        }
+        if !self.fresh.is_empty() {
+            self.crew.recorder.record(std::mem::take(&mut self.fresh));
         }
     }
 
@@ -161,68 +275,32 @@ impl Scheduler {
     fn learn(&mut self, judged: Vec<Judged>) {
         let now = now();
         for judged in judged {
-            let domain = self.queue.domain(judged.attempt.destination);
-            let transport = self.routes.get(domain).map_or("none", |transport| transport);
-            self.recorder.tell(&judged, transport, now);
-            self.queue.report(now, judged.attempt, &judged.verdicts);
+            self.crew.recorder.tell(&judged, now);
+            self.queues.report(now, judged.attempt, &judged.verdicts);
         }
     }
 
-    /// Nothing is forgotten while the spool cannot take it: the recipients stay in flight.
+    /// Nothing is forgotten while the spool cannot take it: the recipients stay where they are.
     fn keep(&mut self, judged: Vec<Judged>, why: &str) {
         if self.stopping.is_some() {
             return self.give_up(judged);
         }
-        self.recorder.complain(judged.len(), why);
+        self.crew.recorder.complain(judged.len(), why);
         self.unrecorded.extend(judged);
         self.record_again_at = Some(now() + RECORD_AGAIN_AFTER);
     }
 
     /// The next start finds them in the spool as they were before this attempt.
     fn give_up(&mut self, judged: Vec<Judged>) {
-        self.recorder.complain(judged.len(), "given up until the next start");
+        self.crew.recorder.complain(judged.len(), "given up until the next start");
         judged.into_iter().for_each(|judged| self.forget(judged.attempt));
-    }
-
-    fn record_again(&mut self) {
-        let now = now();
-        if self.record_again_at.is_some_and(|at| at <= now) {
-            self.record_again_at = None;
-            let unrecorded = std::mem::take(&mut self.unrecorded);
-            self.record(unrecorded, now);
-        }
     }
 
     /// The queue lets go of recipients of whom the spool keeps nothing any more.
     fn forget(&mut self, attempt: Attempt) {
-        let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
-        self.queue.report(now(), attempt, &verdicts);
+        let verdicts = vec![Verdict::Removed; attempt.recipients.len()];
+        self.queues.report(now(), attempt, &verdicts);
     }
-}
-
-/// Takes a live message into the queue; also used for what a start finds in the spool.
-pub(crate) fn admit(queue: &mut Queue, message: &Live) {
-    let mut recipients = Vec::with_capacity(message.states.len());
-    for (ordinal, state) in (0..).zip(&message.states) {
-        if let State::Waiting { attempts, until } = *state {
-            let domain = message.envelope.recipients[ordinal as usize].address.domain();
-            recipients.push(Pending { ordinal, destination: queue.destination(domain), attempts, due: until });
-        }
-    }
-    let admission = Admission {
-        id: message.id,
-        sender: message.envelope.sender.as_ref().map_or(0, fingerprint),
-        accepted_at: message.envelope.accepted_at,
-        recovered: message.recovered,
-        recipients,
-    };
-    queue.admit(now(), &admission);
-}
-
-fn fingerprint(sender: &mail::Address) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    sender.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn now() -> Timestamp {

@@ -1,0 +1,164 @@
+//! A carrier: the thread that brings mail to other hosts. All connections to one next hop are on one carrier, so that
+//! their number is never more than the attempts that the queue lets out. It fetches each message from the spool: at
+//! once where it is in memory, else by a thread that may wait for the disk.
+
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use delivery::remote::{self, NextHop, Remote, Report, Task};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+
+use super::shelf::{Message, Shelf};
+use super::sorter::Rules;
+use super::{Attempt, Ended, Mailbag, Note};
+
+/// An attempt and the hosts that it is for.
+pub(super) struct Errand {
+    pub(super) attempt: Attempt,
+    pub(super) hop: Arc<NextHop>,
+}
+
+/// The way to all carriers.
+pub(super) struct Carriers(Vec<UnboundedSender<Errand>>);
+
+/// What comes back with a report: the message is held for as long as an attempt of it is under way.
+struct Ticket {
+    attempt: Attempt,
+    message: Arc<Message>,
+}
+
+type Reports = Rc<RefCell<Vec<Report<Ticket>>>>;
+
+impl Carriers {
+    /// Starts so many threads. They end when this is dropped and all attempts have ended.
+    pub(super) fn start(
+        count: usize,
+        shelf: &Shelf,
+        rules: &Arc<Rules>,
+        mailbag: &Mailbag,
+        alive: &Sender<()>,
+    ) -> io::Result<Self> {
+        let start = |number| {
+            let (sender, errands) = mpsc::unbounded_channel();
+            let carrier = Carrier { shelf: shelf.clone(), mailbag: mailbag.clone(), rules: rules.clone() };
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(super::BLOCKING_THREADS_MAX)
+                .build()?;
+            let alive = alive.clone();
+            thread::Builder::new().name(format!("carrier-{number}")).spawn(move || {
+                LocalSet::new().block_on(&runtime, carrier.run(errands));
+                // A thread that waits for a disk is left behind.
+                runtime.shutdown_background();
+                drop(alive);
+            })?;
+            Ok(sender)
+        };
+        Ok(Carriers((0..count.max(1)).map(start).collect::<io::Result<_>>()?))
+    }
+
+    /// Sends an errand to the carrier of its next hop; gives it back where that has ended.
+    pub(super) fn send(&self, errand: Errand) -> Result<(), Errand> {
+        let mut hasher = DefaultHasher::new();
+        errand.hop.name.hash(&mut hasher);
+        let place = hasher.finish() % self.0.len() as u64;
+        self.0[place as usize].send(errand).map_err(|unsent| unsent.0)
+    }
+}
+
+struct Carrier {
+    shelf: Shelf,
+    mailbag: Mailbag,
+    rules: Arc<Rules>,
+}
+
+impl Carrier {
+    async fn run(self, mut errands: UnboundedReceiver<Errand>) {
+        let (reports, news) = (Reports::default(), Rc::new(Notify::new()));
+        let remote = {
+            let (reports, news) = (reports.clone(), news.clone());
+            Rc::new(Remote::new(move |report| {
+                reports.borrow_mut().push(report);
+                news.notify_one();
+            }))
+        };
+        let telling = spawn_local(hand_on(reports.clone(), news, self.mailbag.clone()));
+        let carrier = Rc::new(self);
+        while let Some(errand) = errands.recv().await {
+            match carrier.shelf.message_at_once(errand.attempt.id) {
+                Ok(None) => drop(spawn_local(carrier.clone().fetch(errand, remote.clone()))),
+                Ok(Some(message)) => remote.start(carrier.task(errand, message)),
+                Err(error) => carrier.mailbag.tell(Note::unread(errand.attempt, error)),
+            }
+        }
+        remote.close().await;
+        telling.abort();
+        tell(&carrier.mailbag, reports.take());
+    }
+
+    async fn fetch(self: Rc<Self>, errand: Errand, remote: Rc<Remote<Ticket>>) {
+        let (shelf, id) = (self.shelf.clone(), errand.attempt.id);
+        match spawn_blocking(move || shelf.message(id)).await {
+            Ok(Ok(message)) => remote.start(self.task(errand, message)),
+            Ok(Err(error)) => self.mailbag.tell(Note::unread(errand.attempt, error)),
+            // The thread was not started: we are at our end, and the next start finds the message.
+            Err(_) => self.mailbag.tell(Note::Unread(errand.attempt, "stopping".into())),
+        }
+    }
+
+    fn task(&self, errand: Errand, message: Arc<Message>) -> Task<Ticket> {
+        let Errand { attempt, hop } = errand;
+        Task {
+            id: attempt.id,
+            envelope: message.envelope.clone(),
+            recipients: attempt.recipients.clone(),
+            body: message.body.clone(),
+            next_hop: hop,
+            verp: self.rules.is_verp(message.envelope.sender.as_ref()),
+            ticket: Ticket { attempt, message },
+        }
+    }
+}
+
+/// Tells what has come together since the last time: one note for many attempts, one wake-up of the scheduler.
+async fn hand_on(reports: Reports, news: Rc<Notify>, mailbag: Mailbag) {
+    loop {
+        news.notified().await;
+        tell(&mailbag, reports.take());
+    }
+}
+
+fn tell(mailbag: &Mailbag, reports: Vec<Report<Ticket>>) {
+    let mut ended = Vec::with_capacity(reports.len());
+    for report in reports {
+        match report {
+            Report::Slow { next_hop } => mailbag.tell(Note::Slow(next_hop)),
+            Report::Ended(report) => ended.push(Ended {
+                attempt: report.ticket.attempt,
+                message: Some(report.ticket.message),
+                ending: report.ending,
+                contact: contact(report.contact),
+                peer: report.peer.map(|peer| peer.to_string().into()),
+            }),
+        }
+    }
+    if !ended.is_empty() {
+        mailbag.tell(Note::Ended(ended));
+    }
+}
+
+fn contact(contact: remote::Contact) -> queue::Contact {
+    match contact {
+        remote::Contact::Answered { slowest } => queue::Contact::Answered { slowest },
+        remote::Contact::Busy => queue::Contact::Busy,
+        remote::Contact::Failed(reply) => queue::Contact::Failed(reply),
+        remote::Contact::None => queue::Contact::None,
+    }
+}

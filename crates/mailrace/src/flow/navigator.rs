@@ -1,0 +1,186 @@
+//! The navigator: the thread that finds out where a destination's mail goes, and with what limits.
+//!
+//! Many questions are under way at once; the router bounds how many of them ask the DNS. An answer is a next hop with
+//! its hosts, or how each attempt is to end where there is none.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::SystemTime;
+
+use delivery::remote::{NextHop, Target};
+use mail::{Enhanced, Outcome, Reply};
+use queue::{Adapt, Concurrency, Destination, Limits, Probe, Routed};
+use route::{Answer, Hosts, Router};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::way::Way;
+use super::{Mailbag, Note};
+
+/// Attempts that contact nobody, at once: they are only bounded by what may be unrecorded.
+const NOWHERE_CONCURRENCY: usize = 100_000;
+/// The next hop of those that have none.
+const NOWHERE: &str = "nowhere";
+
+/// Where is this destination?
+pub(super) struct Question {
+    pub(super) destination: Destination,
+    pub(super) name: Box<str>,
+}
+
+/// What a transport does with its next hops.
+#[derive(Clone)]
+pub struct Ship {
+    /// How mail is brought there; None where it goes into mailboxes here.
+    pub remote: Option<Arc<delivery::remote::Config>>,
+    /// How much at once.
+    pub limits: Limits,
+}
+
+/// What one peer gets beside its transport's settings.
+#[derive(Clone)]
+pub struct Exception {
+    /// Whether a host is meant.
+    pub is_for: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Connections at once.
+    pub connections: Option<usize>,
+    /// Messages in a time.
+    pub rate: Option<queue::Rate>,
+    /// Messages over one connection.
+    pub messages_per_connection: Option<u32>,
+    /// Recipients of one message.
+    pub recipients_per_message: Option<usize>,
+}
+
+/// All transports by name, and the peers that are treated differently.
+#[derive(Clone)]
+pub struct Fleet {
+    /// By the name of the transport.
+    pub ships: HashMap<Box<str>, Ship>,
+    /// The first one that is for a host of the set counts.
+    pub exceptions: Vec<Exception>,
+}
+
+struct Navigator {
+    router: Router,
+    fleet: Fleet,
+    mailbag: Mailbag,
+    /// Next hops that were ever found, by name.
+    numbers: RefCell<HashMap<Box<str>, u32>>,
+}
+
+/// Starts the thread. It ends when the sender is dropped; questions that are open then are not answered.
+pub(super) fn start(
+    config: route::Config,
+    fleet: Fleet,
+    mailbag: Mailbag,
+    alive: Sender<()>,
+) -> io::Result<UnboundedSender<Question>> {
+    let (sender, questions) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let router = {
+        let _entered = runtime.enter();
+        Router::new(config).map_err(io::Error::other)?
+    };
+    thread::Builder::new().name("navigator".into()).spawn(move || {
+        let navigator = Rc::new(Navigator { router, fleet, mailbag, numbers: RefCell::default() });
+        LocalSet::new().block_on(&runtime, navigator.run(questions));
+        drop(alive);
+    })?;
+    Ok(sender)
+}
+
+impl Navigator {
+    async fn run(self: Rc<Self>, mut questions: UnboundedReceiver<Question>) {
+        while let Some(question) = questions.recv().await {
+            spawn_local(self.clone().answer(question));
+        }
+    }
+
+    async fn answer(self: Rc<Self>, question: Question) {
+        let answered = self.router.route(&question.name).await;
+        let until = mail::Timestamp::from(SystemTime::now()) + answered.valid_for;
+        let (next_hop, way, limits) = match answered.answer {
+            Answer::Local { transport } => self.mailboxes(transport),
+            Answer::Hosts(hosts) => self.hosts(hosts),
+            Answer::Defer(reply) => nowhere(Outcome::Deferred(reply)),
+            Answer::Fail(reply) => nowhere(Outcome::Failed(reply)),
+        };
+        self.mailbag.tell(Note::Routed(question.destination, Routed { next_hop, route: Arc::new(way), limits, until }));
+    }
+
+    fn mailboxes(&self, transport: Box<str>) -> (Box<str>, Way, Limits) {
+        match self.fleet.ships.get(&transport) {
+            Some(ship) => (transport.clone(), Way::Mailboxes { transport }, ship.limits.clone()),
+            None => nowhere(Outcome::Deferred(no_transport())),
+        }
+    }
+
+    fn hosts(&self, hosts: Hosts) -> (Box<str>, Way, Limits) {
+        let Some(Ship { remote: Some(config), limits }) = self.fleet.ships.get(&hosts.transport).cloned() else {
+            return nowhere(Outcome::Deferred(no_transport()));
+        };
+        let (config, limits) = self.exception(&hosts, config, limits);
+        let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
+        let mut numbers = self.numbers.borrow_mut();
+        let fresh = numbers.len() as u32;
+        let number = *numbers.entry(hosts.next_hop.clone()).or_insert(fresh);
+        let tiers = hosts.tiers.into_iter().map(tier).collect();
+        let hop = NextHop { name: hosts.next_hop.clone(), number, tiers, config };
+        (hosts.next_hop, Way::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
+    }
+
+    fn exception(
+        &self,
+        hosts: &Hosts,
+        mut config: Arc<delivery::remote::Config>,
+        mut limits: Limits,
+    ) -> (Arc<delivery::remote::Config>, Limits) {
+        let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
+        let Some(exception) =
+            self.fleet.exceptions.iter().find(|exception| names().any(|name| (exception.is_for)(name)))
+        else {
+            return (config, limits);
+        };
+        if let Some(connections) = exception.connections {
+            limits.concurrency.most = connections;
+        }
+        limits.rate = exception.rate.or(limits.rate);
+        limits.recipients_per_attempt_max = exception.recipients_per_message.or(limits.recipients_per_attempt_max);
+        if let Some(messages) = exception.messages_per_connection {
+            Arc::make_mut(&mut config).messages_per_connection_max = messages;
+        }
+        (config, limits)
+    }
+}
+
+/// Every address of a host is a target of its own, in the order in which they are to be tried.
+fn targets(host: route::Host) -> impl Iterator<Item = Target> {
+    let endpoint = |endpoint| match endpoint {
+        route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
+        route::Endpoint::Unix(path) => net::Endpoint::Unix(path),
+    };
+    let name = host.name;
+    host.endpoints.into_iter().map(move |found| Target { host: name.clone(), endpoint: endpoint(found) })
+}
+
+fn nowhere(outcome: Outcome) -> (Box<str>, Way, Limits) {
+    let concurrency = Concurrency {
+        start: NOWHERE_CONCURRENCY,
+        most: NOWHERE_CONCURRENCY,
+        grow: 0.0,
+        shrink: 1.0,
+        adapt: Adapt::ByAnswers,
+    };
+    let limits = Limits { concurrency, rate: None, probe: Probe::default(), recipients_per_attempt_max: None };
+    (NOWHERE.into(), Way::Nowhere { outcome }, limits)
+}
+
+fn no_transport() -> Reply {
+    Reply::new(451, Enhanced(4, 3, 5), "no transport leads to this destination")
+}

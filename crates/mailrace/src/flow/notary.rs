@@ -1,0 +1,221 @@
+//! The notary: the thread that tells senders what became of their messages. It reads the message where nobody has, asks
+//! the directory where the sender's mail goes, writes the notice, and submits it together with the outcome that causes
+//! it: there is never the one without the other.
+//!
+//! A notice goes to whom the sender's address stands for here, or to that address elsewhere. What nobody can be told is
+//! in the log. Nothing here is fatal; while the directory does not answer, attempts go back to be recorded later.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use delivery::bounce::{Cap, Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
+use lookup::directory::{Directory, Resolution};
+use mail::{Address, Notify, Recipient, Timestamp};
+use queue::{Purpose, QueueNumber, Verdict};
+use spool::{Content, Entry};
+use tokio::runtime::Runtime;
+
+use super::record::Registrar;
+use super::shelf::{Message, Shelf};
+use super::{Attempt, Judged, Note, Told};
+use crate::line::Level;
+use crate::log::Log;
+
+/// A delay notice is not sent before this share of its time is over, however many attempts there were.
+const LATE_SHARE_MIN: f64 = 0.75;
+
+/// What senders are told.
+pub struct Notices {
+    /// A message that waits for so long is told to be late, once; None: never.
+    pub delay_after: Option<Duration>,
+    /// Who gets bounces that fail themselves; None: nobody.
+    pub double_bounces_to: Option<Address>,
+    /// How many notices one sender gets; None: as many as there are.
+    pub cap: Option<Cap>,
+}
+
+/// When a message is late: at the attempt that the retry schedule makes after so long. Counting attempts needs no memory
+/// of who was told, and survives a restart.
+pub(super) struct Patience {
+    after: Option<Duration>,
+    /// By the number of the queue: the attempt whose deferral is told, and how long the queue goes on trying.
+    queues: Vec<(u16, Duration)>,
+}
+
+impl Notices {
+    pub(super) fn patience(&self, queues: &queue::Config) -> Patience {
+        let after = self.delay_after.unwrap_or_default();
+        let of = |queue: &queue::QueueConfig| (attempt_after(after, &queue.retry), queue.retry.lifetime);
+        Patience { after: self.delay_after, queues: queues.queues.iter().map(of).collect() }
+    }
+}
+
+impl Patience {
+    /// Whether a deferral of this attempt is to be told; then it says when we give up.
+    pub(super) fn ends_with(&self, queue: QueueNumber, attempt: &Attempt, now: Timestamp) -> Option<Timestamp> {
+        let (after, (number, lifetime)) = (self.after?, self.queues.get(usize::from(queue.0))?);
+        let is_late = attempt.number == *number
+            && !matches!(attempt.purpose, Purpose::Act(_))
+            && now.since(attempt.accepted_at) >= after.mul_f64(LATE_SHARE_MIN);
+        is_late.then(|| attempt.accepted_at + *lifetime)
+    }
+}
+
+/// The first attempt that the schedule, jitter aside, makes so long after the first one.
+fn attempt_after(span: Duration, retry: &queue::Retry) -> u16 {
+    let mut wait = retry.first.min(retry.longest);
+    let (mut elapsed, mut number) = (Duration::ZERO, 1);
+    while elapsed < span && number < u16::MAX {
+        elapsed += wait.max(Duration::from_millis(1));
+        let longer = wait.as_secs_f64() * retry.factor.max(1.0);
+        wait = Duration::try_from_secs_f64(longer).unwrap_or(retry.longest).min(retry.longest);
+        number += 1;
+    }
+    number
+}
+
+/// What the notary works with.
+pub(super) struct Office {
+    pub(super) registrar: Registrar,
+    pub(super) shelf: Shelf,
+    pub(super) directory: Arc<Directory>,
+}
+
+struct Notary {
+    office: Office,
+    notices: Notices,
+    /// Lookups may wait; this thread waits with them.
+    runtime: Runtime,
+    hostname: Box<str>,
+    log: Arc<Log>,
+}
+
+/// Nobody knows now where the sender's mail goes.
+struct Unaddressed;
+
+impl Office {
+    /// Starts the thread; it ends when the sender is dropped.
+    pub(super) fn open(
+        self,
+        notices: Notices,
+        hostname: Box<str>,
+        log: Arc<Log>,
+        alive: Sender<()>,
+    ) -> io::Result<Sender<Vec<Judged>>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut notary = Notary { office: self, notices, runtime, hostname, log };
+        let (sender, judged) = mpsc::channel();
+        thread::Builder::new().name("notary".into()).spawn(move || {
+            notary.run(&judged);
+            drop(alive);
+        })?;
+        Ok(sender)
+    }
+}
+
+impl Notary {
+    fn run(&mut self, crowds: &Receiver<Vec<Judged>>) {
+        while let Ok(crowd) = crowds.recv() {
+            let (mut done, mut rest) = (Vec::new(), Vec::new());
+            for judged in crowd {
+                let Some((judged, message)) = self.read(judged) else { continue };
+                match self.notice(&judged, &message) {
+                    Ok(None) => done.push((judged, None)),
+                    Ok(Some((told, entry))) => done.push((Judged { notice: Some(told), ..judged }, Some(entry))),
+                    Err(Unaddressed) => rest.push(judged),
+                }
+            }
+            self.office.registrar.submit(done.into_iter());
+            if !rest.is_empty() {
+                self.office.registrar.mailbag.tell(Note::Unaddressed(rest));
+            }
+        }
+    }
+
+    /// Reads the message that an attempt is about; what cannot be read goes back to the scheduler.
+    fn read(&self, judged: Judged) -> Option<(Judged, Arc<Message>)> {
+        match self.office.shelf.message(judged.attempt.id) {
+            Ok(message) => Some((Judged { envelope: Some(message.envelope.clone()), ..judged }, message)),
+            Err(error) => {
+                self.office.registrar.mailbag.tell(Note::unread(judged.attempt, error));
+                None
+            }
+        }
+    }
+
+    /// The letter about those recipients of whom somebody wants to know, if he can be told.
+    fn notice(&mut self, judged: &Judged, message: &Message) -> Result<Option<(Told, Entry)>, Unaddressed> {
+        let postmaster = self.notices.double_bounces_to.clone();
+        let Some(report) = Report::of(&message.envelope, postmaster.as_ref(), findings(judged)) else {
+            return Ok(None);
+        };
+        let recipients = self.address(report.to())?;
+        let now = SystemTime::now().into();
+        if recipients.is_empty() || !self.may_tell(now, report.to()) {
+            return Ok(None);
+        }
+        let id = self.office.registrar.spool.begin_beside(judged.attempt.id);
+        let letter = report.compose(&Occasion {
+            hostname: &self.hostname,
+            id,
+            now,
+            original_id: judged.attempt.id,
+            attempted_at: Some(now),
+            octets: message.body.len(),
+            original: &original(message),
+        });
+        let ordinals = judged.attempt.recipients.iter().copied().filter(|ordinal| report.tells_of(*ordinal)).collect();
+        let envelope = letter.envelope(&self.hostname, now, recipients);
+        let told = Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64 };
+        let (content, flags) = (Content::Memory(letter.content), letter.flags);
+        Ok(Some((told, Entry::Message { id, envelope, content, flags })))
+    }
+
+    fn may_tell(&mut self, now: Timestamp, sender: &Address) -> bool {
+        let allowed = self.notices.cap.as_mut().is_none_or(|cap| cap.allows(now, sender));
+        if !allowed {
+            self.log.event(Level::Warning, "a sender gets no more notices for now", &[("sender", sender)]);
+        }
+        allowed
+    }
+
+    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone
+    /// tells.
+    fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unaddressed> {
+        let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
+        match self.runtime.block_on(self.office.directory.resolve(sender)) {
+            Resolution::Local(finals) => {
+                Ok(finals.into_iter().map(|found| recipient(found.address, found.original)).collect())
+            }
+            Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
+            Resolution::Unavailable(_) => Err(Unaddressed),
+            Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
+        }
+    }
+}
+
+/// What there is to tell of an attempt.
+fn findings(judged: &Judged) -> impl Iterator<Item = Finding<'_>> {
+    let peer = judged.peer.as_deref();
+    judged.attempt.recipients.iter().zip(&judged.verdicts).filter_map(move |(ordinal, verdict)| {
+        let fate = match verdict {
+            Verdict::Delivered => Fate::Delivered,
+            Verdict::Relayed { reply, dsn } => Fate::Relayed { reply, dsn: *dsn },
+            Verdict::Deferred { reason, .. } => Fate::Delayed { reply: reason, until: judged.late_until? },
+            Verdict::Failed { reason } => Fate::Failed(reason),
+            Verdict::Held | Verdict::Removed => return None,
+        };
+        Some(Finding { ordinal: *ordinal, fate, peer })
+    })
+}
+
+/// As much of the message as comes back at the most. What cannot be read is left out: the sender is told all the same.
+fn original(message: &Message) -> Vec<u8> {
+    let mut bytes = vec![0; message.body.len().min(ORIGINAL_OCTETS_MAX) as usize];
+    let read = message.body.read_at(&mut bytes, 0).unwrap_or(0);
+    bytes.truncate(read);
+    bytes
+}

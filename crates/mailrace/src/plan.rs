@@ -1,0 +1,338 @@
+//! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Pure translation; the
+//! configuration has checked every value and every name, so nothing here can fail but the opening of tables.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use delivery::bounce::{Cap, CapLimits};
+use delivery::remote;
+use intake::Domains;
+use lookup::directory::{self, Directory};
+use mail::Address;
+use net::Trust;
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{self, Word};
+use protocol::smtp::server as smtp;
+use queue::{Adapt, QueueNumber};
+
+use crate::config::{self, Config, Families, LineEnds, Queue, SmtpTransport, Tls, TransportKind};
+use crate::flow::{Exception, Fleet, Notices, Rules, Ship, Transport};
+use crate::tables;
+
+/// Recipients of one attempt where no next hop says otherwise.
+const RECIPIENTS_PER_ATTEMPT: usize = 100;
+
+/// What a client may do in one session.
+pub fn session_limits(config: &Config) -> smtp::Limits {
+    let limits = &config.limits;
+    smtp::Limits {
+        command_line_octets_max: limits.command_line_octets_max,
+        commands_max: limits.commands_max,
+        errors_max: limits.errors_max,
+        recipients_max: limits.recipients_max,
+        message_octets_max: limits.message_octets_max,
+        header_octets_max: limits.header_octets_max,
+        received_max: limits.received_max,
+        session_time_max: limits.session_time_max,
+        idle_time_max: limits.idle_time_max,
+    }
+}
+
+/// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
+pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
+    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
+    let domain = own.map_or(&*config.hostname, |domain| &*domain.name);
+    Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
+}
+
+/// A route leads to a domain that it names, and to any if it has a next hop of its own.
+pub fn routed(config: &Config) -> Domains {
+    let routes = config.routes.clone();
+    Arc::new(move |domain: &str| {
+        let route = routes.iter().find(|route| route.pattern.fits(domain));
+        route.is_some_and(|route| matches!(route.pattern, route::Pattern::Exact(_)) || route.next_hop.is_some())
+    })
+}
+
+/// Where the load begins to count.
+pub fn load_limits(config: &Config) -> load::Limits {
+    let load = &config.load;
+    load::Limits {
+        queue_only_above: load.queue_only_above,
+        no_delivery_above: load.no_delivery_above,
+        refuse_above: load.refuse_above,
+        cpu_pressure_max: load.cpu_pressure_max,
+        memory_pressure_max: load.memory_pressure_max,
+        io_pressure_max: load.io_pressure_max,
+        memory_min: load.memory_min,
+        space_min: config.spool.space_min,
+        inodes_min: config.spool.inodes_min,
+        margin: load.margin,
+    }
+}
+
+/// The queues.
+pub fn queues(config: &Config) -> queue::Config {
+    let most = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
+    let recipients = most.chain([RECIPIENTS_PER_ATTEMPT]).max().unwrap_or(RECIPIENTS_PER_ATTEMPT);
+    queue::Config {
+        queues: config.queues.iter().map(|queue| one_queue(queue, recipients)).collect(),
+        unrecorded_max: config.scheduler.unrecorded_max,
+        mailing_above: config.scheduler.mailing_above,
+        letters_share: config.scheduler.letters_share,
+    }
+}
+
+fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueConfig {
+    let retry = &queue.retry;
+    queue::QueueConfig {
+        name: queue.name.clone(),
+        concurrency: queue.concurrency,
+        retry: queue::Retry {
+            first: retry.first,
+            factor: retry.factor,
+            longest: retry.longest,
+            jitter: retry.jitter,
+            lifetime: retry.lifetime,
+        },
+        recipients_per_attempt_max,
+        adopts: queue.adopt.as_ref().map(|adopt| queue::Adopt {
+            failures: adopt.failures,
+            slower_than: adopt.slower_than,
+            release_after: adopt.release_after,
+            per_next_hop: adopt.per_next_hop,
+        }),
+    }
+}
+
+/// Which queue mail belongs to.
+pub fn rules(config: &Config) -> Rules {
+    let numbered = || (0..).map(QueueNumber).zip(&config.queues);
+    let number_of = |name: &str| numbered().find(|(_, queue)| &*queue.name == name).map(|(number, _)| number);
+    let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
+    let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
+    let each = |(number, queue): (QueueNumber, &Queue)| (number, queue.rules.clone());
+    let rules = || numbered().map(each);
+    Rules {
+        headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
+        senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
+        domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
+        local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
+        standard: number_of(Queue::STANDARD).expect("every configuration has this queue"),
+        shared: config
+            .domains
+            .iter()
+            .filter(|domain| domain.hosts.is_some())
+            .map(|domain| domain.name.clone())
+            .collect(),
+        verp: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
+    }
+}
+
+/// Where mail goes.
+pub fn routes(config: &Config) -> route::Config {
+    let is_maildir = |domain: &config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
+    let (here, beyond): (Vec<_>, Vec<_>) = config.domains.iter().partition(|domain| is_maildir(domain));
+    let onward = beyond.into_iter().map(|domain| route::Rule {
+        pattern: route::Pattern::Exact(domain.name.clone()),
+        transport: domain.transport.clone(),
+        next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
+    });
+    let reach = |transport: &config::Transport| {
+        let smtp = smtp_of(transport)?;
+        Some((transport.name.clone(), reach(smtp)))
+    };
+    route::Config {
+        own_addresses: own_addresses(config),
+        dns: dns(&config.dns),
+        domains: here.into_iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
+        rules: onward.chain(config.routes.iter().cloned()).collect(),
+        reaches: config.transports.iter().filter_map(reach).collect(),
+        ..route::Config::new(&config.hostname)
+    }
+}
+
+/// Addresses that lead back to us. Those of the loopback are everybody's.
+fn own_addresses(config: &Config) -> Vec<IpAddr> {
+    let addresses = config.listeners.iter().map(|listener| listener.address.ip());
+    addresses.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
+}
+
+fn dns(dns: &config::Dns) -> route::Dns {
+    route::Dns {
+        servers: dns.servers.clone(),
+        timeout: dns.timeout,
+        attempts: dns.attempts,
+        cache_entries: dns.cache_entries as u64,
+        ttl_max: dns.ttl_max,
+        negative_ttl_max: dns.negative_ttl_max,
+        ..route::Dns::default()
+    }
+}
+
+fn reach(smtp: &SmtpTransport) -> route::Reach {
+    route::Reach {
+        port: smtp.port,
+        families: match smtp.families {
+            Families::V4 => route::Families::V4,
+            Families::V6 => route::Families::V6,
+            Families::Both => route::Families::Both,
+        },
+        addresses_max: smtp.addresses_tried_max,
+    }
+}
+
+/// How mail is brought where it goes.
+pub fn fleet(config: &Config) -> anyhow::Result<Fleet> {
+    let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
+    let ship = |transport: &config::Transport| {
+        let ship = match &transport.kind {
+            TransportKind::Maildir(maildir) => {
+                let adapt = Adapt::ByLatency { target: maildir.latency_target };
+                Ship { remote: None, limits: limits(&maildir.concurrency, adapt) }
+            }
+            TransportKind::Smtp(smtp) => remote_ship(smtp, slower_than.unwrap_or(Duration::MAX))?,
+        };
+        Ok((transport.name.clone(), ship))
+    };
+    Ok(Fleet {
+        ships: config.transports.iter().map(ship).collect::<anyhow::Result<_>>()?,
+        exceptions: config.next_hops.iter().map(exception).collect(),
+    })
+}
+
+fn remote_ship(smtp: &SmtpTransport, slower_than: Duration) -> anyhow::Result<Ship> {
+    let flavor = match smtp.flavor {
+        config::Flavor::Smtp => Flavor::Smtp,
+        config::Flavor::Lmtp => Flavor::Lmtp,
+    };
+    let helo = Word::new(&smtp.helo).context("the name for EHLO")?;
+    let tls = match smtp.tls {
+        Tls::Never => client::Tls::Never,
+        Tls::Offered => client::Tls::Offered,
+        Tls::Required => client::Tls::Required,
+    };
+    let times = &smtp.timeouts;
+    let client = client::Config {
+        tls,
+        pipelining: smtp.pipelining,
+        chunking: smtp.chunking,
+        timeouts: client::Timeouts {
+            banner: times.banner,
+            command: times.command,
+            data: times.data,
+            block: times.block,
+            message: times.message,
+        },
+        ..client::Config::new(flavor, helo)
+    };
+    let remote = remote::Config {
+        client: Arc::new(client),
+        // Whoever insists on TLS gets it encrypted; whose certificate it is nobody has asked for yet.
+        trust: Some(Trust::anyone()),
+        source_v4: smtp.source_v4,
+        source_v6: smtp.source_v6,
+        connect_timeout: times.connect,
+        idle_time_max: smtp.idle_time_max,
+        idle_connections_max: smtp.idle_connections_max,
+        sendfile_above: smtp.sendfile_above,
+        slower_than,
+        messages_per_connection_max: smtp.messages_per_connection_max,
+        addresses_tried_max: smtp.addresses_tried_max,
+    };
+    let limits = queue::Limits {
+        rate: smtp.rate.map(rate),
+        probe: queue::Probe {
+            failures: smtp.probe.failures,
+            first: smtp.probe.first,
+            factor: smtp.probe.factor,
+            longest: smtp.probe.longest,
+        },
+        recipients_per_attempt_max: Some(smtp.recipients_per_message_max),
+        ..limits(&smtp.concurrency, Adapt::ByAnswers)
+    };
+    Ok(Ship { remote: Some(Arc::new(remote)), limits })
+}
+
+fn limits(concurrency: &config::Concurrency, adapt: Adapt) -> queue::Limits {
+    let &config::Concurrency { start, most, grow, shrink } = concurrency;
+    queue::Limits { concurrency: queue::Concurrency { start, most, grow, shrink, adapt }, ..queue::Limits::default() }
+}
+
+fn exception(peer: &config::NextHop) -> Exception {
+    let host = peer.host.clone();
+    Exception {
+        is_for: Arc::new(move |name| host.matches(name)),
+        connections: peer.connections_max,
+        rate: peer.rate.map(rate),
+        messages_per_connection: peer.messages_per_connection_max,
+        recipients_per_message: peer.recipients_per_message_max,
+    }
+}
+
+fn rate(rate: config::Rate) -> queue::Rate {
+    queue::Rate { messages: rate.count, per: rate.per }
+}
+
+/// The transports to mailboxes here.
+pub fn maildirs(config: &Config) -> Vec<Transport> {
+    config.transports.iter().filter_map(maildir).collect()
+}
+
+fn maildir(transport: &config::Transport) -> Option<Transport> {
+    let TransportKind::Maildir(maildir) = &transport.kind else { return None };
+    let path = maildir.path.clone();
+    Some(Transport {
+        name: transport.name.clone(),
+        folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        line_ends: match maildir.line_ends {
+            LineEnds::Crlf => mailbox::LineEnds::Crlf,
+            LineEnds::Lf => mailbox::LineEnds::Lf,
+        },
+    })
+}
+
+/// The folders whose disks must have room: those of the lanes, and where everything else is kept.
+pub fn disks(config: &Config) -> Vec<PathBuf> {
+    config.spool.lanes.iter().chain([&config.data_dir]).cloned().collect()
+}
+
+/// What senders are told. `seed` keeps strangers from knowing which senders share a bucket.
+pub fn notices(config: &Config, seed: u64) -> Notices {
+    let bounce = &config.bounce;
+    let limits = |rate: config::Rate| CapLimits { letters: rate.count, per: rate.per, ..CapLimits::default() };
+    Notices {
+        delay_after: bounce.delay_notice_after,
+        double_bounces_to: bounce.double_bounces_to.clone(),
+        cap: bounce.per_sender.map(|rate| Cap::new(limits(rate), seed)),
+    }
+}
+
+/// Whose mail is ours, and who stands for whom.
+pub fn directory(config: &Config) -> anyhow::Result<Directory> {
+    let opened = config.tables.iter().map(|table| Ok((table.name.clone(), tables::open(table)?)));
+    let opened: HashMap<_, _> = opened.collect::<anyhow::Result<_>>()?;
+    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| opened.get(name)).cloned();
+    let domain = |domain: &config::Domain| directory::Domain {
+        name: domain.name.clone(),
+        mailboxes: table(&domain.mailboxes),
+        aliases: table(&domain.aliases),
+        hosts: table(&domain.hosts),
+        catch_all: domain.catch_all.clone(),
+        delimiter: domain.delimiter,
+        transport: domain.transport.clone(),
+    };
+    let domains = config.domains.iter().map(domain).collect();
+    Ok(Directory::new(domains, directory::Limits::default()).on_host(&config.hostname))
+}
+
+fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
+    match &transport.kind {
+        TransportKind::Smtp(smtp) => Some(smtp),
+        TransportKind::Maildir(_) => None,
+    }
+}
