@@ -105,7 +105,7 @@ pub struct Limits {
 /// | a good answer | `start` | + 1 | + `grow` a round: as many good answers as the number itself |
 /// | busy, failed; slow where that counts | stays 1 | x `shrink` | x `shrink` |
 ///
-/// It grows only while at least half of it is in use, and shrinks once for all attempts that were under way together.
+/// It grows only while at least half of it was in use lately, and shrinks once for all attempts that were under way together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     /// After the first answer; before it, one attempt at a time.

@@ -44,6 +44,10 @@ pub(crate) struct Hop {
     pace: Option<Pace>,
     /// What concurrency has come to; it counts while the next hop is proven.
     window: f64,
+    /// The most slots that were held since the present round of answers began.
+    slots_peak: usize,
+    /// Good answers in it.
+    answers: usize,
     is_proven: bool,
     was_shrunk: bool,
     dead: Option<Dead>,
@@ -97,6 +101,8 @@ impl Hop {
             alarm: None,
             rest: Rest::default(),
             window: 1.0,
+            slots_peak: 0,
+            answers: 0,
             is_proven: false,
             was_shrunk: false,
             dead: None,
@@ -154,7 +160,11 @@ impl Hop {
 
     /// An attempt leaves; gives its epoch.
     pub(crate) fn depart(&mut self, now: Timestamp) -> u32 {
+        if self.answers >= self.concurrency() {
+            (self.answers, self.slots_peak) = (0, 0);
+        }
         self.slots += 1;
+        self.slots_peak = self.slots_peak.max(self.slots);
         if let Some(pace) = &mut self.pace {
             pace.spend(now);
         }
@@ -222,10 +232,10 @@ impl Hop {
         self.limits.concurrency.most.max(1) as f64
     }
 
-    /// `slots` is without the attempt that has just ended: with it, half of the concurrency was in use.
     fn grow(&mut self) {
         let concurrency = &self.limits.concurrency;
-        let is_used = (self.slots + 1) as f64 * 2.0 >= self.window;
+        let is_used = self.slots_peak as f64 * 2.0 >= self.window;
+        self.answers += 1;
         self.window = match (self.is_proven, self.was_shrunk) {
             (false, _) => concurrency.start.max(1) as f64,
             (true, _) if !is_used => self.window,

@@ -1,0 +1,201 @@
+//! Queues with a hand that does what a flow does: routes what is asked for, ends and reports attempts.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::time::Duration;
+
+use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
+use queue::{
+    Adopt, Admission, Attempt, Concurrency, Config, Contact, Destination, Entry, Limits, NextHopView, Pending, Progress,
+    QueueConfig, QueueNumber, QueueView, Queues, Retry, Routed, Verdict,
+};
+
+pub(crate) const NOW: Timestamp = Timestamp(1_700_000_000_000);
+pub(crate) const STANDARD: QueueNumber = QueueNumber(0);
+pub(crate) const LAME: QueueNumber = QueueNumber(1);
+pub(crate) const LISTS: QueueNumber = QueueNumber(2);
+
+pub(crate) struct Post {
+    pub(crate) queues: Queues<u32>,
+    pub(crate) now: Timestamp,
+    pub(crate) limits: Limits,
+    /// From a domain to its next hop: all that is behind the first dot, or the domain itself.
+    pub(crate) route: fn(&str) -> String,
+    pub(crate) route_time: Duration,
+    /// Questions are answered at once.
+    pub(crate) answers: bool,
+    routes: u32,
+}
+
+/// `standard`, `lame` (adopts) and `lists`; no jitter.
+pub(crate) fn config() -> Config {
+    let retry = Retry { jitter: 0.0, ..Retry::default() };
+    let standard = QueueConfig { concurrency: 100, retry, ..QueueConfig::default() };
+    let lame = QueueConfig {
+        name: "lame".into(),
+        concurrency: 10,
+        adopts: Some(Adopt { slower_than: Duration::from_secs(10), ..Adopt::default() }),
+        ..standard.clone()
+    };
+    let lists = QueueConfig { name: "lists".into(), concurrency: 10, ..standard.clone() };
+    Config { queues: vec![standard, lame, lists], ..Config::default() }
+}
+
+/// As many at once as there is room for, from the first answer on.
+pub(crate) fn wide() -> Limits {
+    let concurrency = Concurrency { start: 10_000, most: 10_000, ..Concurrency::default() };
+    Limits { concurrency, ..Limits::default() }
+}
+
+pub(crate) fn host_of(domain: &str) -> String {
+    domain.split_once('.').map_or(domain, |(_, host)| host).to_owned()
+}
+
+pub(crate) fn post() -> Post {
+    Post::new(config())
+}
+
+pub(crate) fn id(sequence: u64) -> QueueId {
+    QueueId::new(SpoolId::new(1), 0, sequence)
+}
+
+pub(crate) fn busy() -> Reply {
+    Reply::new(451, Enhanced(4, 3, 0), "busy")
+}
+
+pub(crate) fn unreachable() -> Contact {
+    Contact::Failed(Reply::new(451, Enhanced(4, 4, 1), "no connection"))
+}
+
+pub(crate) fn quick() -> Contact {
+    Contact::Answered { slowest: Duration::from_millis(5) }
+}
+
+pub(crate) fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+impl Post {
+    pub(crate) fn new(config: Config) -> Self {
+        Post {
+            queues: Queues::new(config, 7),
+            now: NOW,
+            limits: wide(),
+            route: str::to_owned,
+            route_time: Duration::from_secs(1_000_000),
+            answers: true,
+            routes: 0,
+        }
+    }
+
+    pub(crate) fn pending(&mut self, queue: QueueNumber, domain: &str, ordinal: u32) -> Pending {
+        let destination = self.queues.destination(queue, domain);
+        Pending { ordinal, destination, attempts: 0, due: self.now, held: false }
+    }
+
+    pub(crate) fn admission(&self, sequence: u64, sender: u64, recipients: Vec<Pending>) -> Admission {
+        Admission { id: id(sequence), sender, accepted_at: self.now, recovered: false, alone: false, recipients }
+    }
+
+    /// Admits a message of `count` recipients who are all due now.
+    pub(crate) fn admit_to(&mut self, queue: QueueNumber, sequence: u64, sender: u64, domain: &str, count: u32) -> Destination {
+        let recipients: Vec<_> = (0..count).map(|ordinal| self.pending(queue, domain, ordinal)).collect();
+        let admission = self.admission(sequence, sender, recipients);
+        self.queues.admit(self.now, &admission);
+        self.queues.destination(queue, domain)
+    }
+
+    pub(crate) fn admit(&mut self, sequence: u64, sender: u64, domain: &str, count: u32) -> Destination {
+        self.admit_to(STANDARD, sequence, sender, domain, count)
+    }
+
+    /// A message of one recipient for each number.
+    pub(crate) fn admit_each(&mut self, sequences: impl IntoIterator<Item = u64>, domain: &str) {
+        sequences.into_iter().for_each(|sequence| _ = self.admit(sequence, 5, domain, 1));
+    }
+
+    pub(crate) fn answer(&mut self) -> bool {
+        let mut answered = false;
+        while let Some(destination) = self.answers.then(|| self.queues.next_question()).flatten() {
+            let name = self.queues.destination_name(destination).to_owned();
+            self.send_to(destination, &(self.route)(&name));
+            answered = true;
+        }
+        answered
+    }
+
+    /// Routes a destination, with a number that counts the answers.
+    pub(crate) fn send_to(&mut self, destination: Destination, next_hop: &str) {
+        self.routes += 1;
+        let (limits, until) = (self.limits.clone(), self.now + self.route_time);
+        let routed = Routed { next_hop: next_hop.into(), route: self.routes, limits, until };
+        self.queues.routed(self.now, destination, routed);
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Attempt<u32>> {
+        loop {
+            self.answer();
+            let attempt = self.queues.next(self.now);
+            if attempt.is_some() || !self.answer() {
+                return attempt;
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Attempt<u32> {
+        self.next().expect("something is due")
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<Attempt<u32>> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+
+    pub(crate) fn deliver(&mut self, mut attempt: Attempt<u32>) {
+        self.queues.ended(self.now, &mut attempt, quick());
+        let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
+        self.queues.report(self.now, attempt, &verdicts);
+    }
+
+    /// Ends an attempt so, and defers its recipients under the rules; returns when they are due again.
+    pub(crate) fn defer(&mut self, mut attempt: Attempt<u32>, contact: Contact) -> Timestamp {
+        self.queues.ended(self.now, &mut attempt, contact);
+        let verdict = self.queues.judge(self.now, &attempt, Outcome::Deferred(busy()));
+        let Verdict::Deferred { until, .. } = verdict else { panic!("{verdict:?}") };
+        let verdicts = vec![verdict; attempt.recipients.len()];
+        self.queues.report(self.now, attempt, &verdicts);
+        until
+    }
+
+    /// A first answer, so that the next hop is proven.
+    pub(crate) fn prove(&mut self, domain: &str) {
+        self.admit(1_000_000, 99, domain, 1);
+        let attempt = self.take();
+        self.deliver(attempt);
+    }
+
+    /// Delivers everything one by one; returns the messages in the order in which they left.
+    pub(crate) fn drain(&mut self) -> Vec<u64> {
+        let mut order = Vec::new();
+        while let Some(attempt) = self.next() {
+            order.push(attempt.id.sequence());
+            self.deliver(attempt);
+        }
+        order
+    }
+
+    pub(crate) fn queue(&self, number: QueueNumber) -> QueueView<'_> {
+        self.queues.queues().nth(usize::from(number.0)).unwrap()
+    }
+
+    pub(crate) fn hop(&self, name: &str) -> NextHopView<'_> {
+        self.queues.next_hops().find(|hop| hop.name == name).unwrap()
+    }
+
+    pub(crate) fn entry(&self, sequence: u64) -> Entry {
+        self.queues.entries().find(|entry| entry.id == id(sequence)).unwrap()
+    }
+
+    pub(crate) fn progress(&self, sequence: u64) -> Progress {
+        self.entry(sequence).progress
+    }
+}
