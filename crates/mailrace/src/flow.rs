@@ -174,9 +174,9 @@ pub fn mailbag() -> (Mailbag, Notes) {
 /// Takes what a start finds in the spool into the queues, or leaves it to the sorter.
 pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message: Live) {
     let (sorter, now) = (Sorter::new(rules.clone()), SystemTime::now().into());
-    match sorter.sort(message) {
-        Ok(sorted) => sorter.enter(queues, &sorted, now, now),
-        Err(message) => mailbag.tell(Note::Committed(vec![message])),
+    match sorter.knows(&message) {
+        true => sorter.enter(queues, &Sorted::by_envelope(message), now, now),
+        false => mailbag.tell(Note::Committed(vec![message])),
     }
 }
 

@@ -65,11 +65,11 @@ impl Carriers {
     }
 
     /// Sends an errand to the carrier of its next hop; gives it back where that has ended.
-    pub(super) fn send(&self, errand: Errand) -> Result<(), Errand> {
+    pub(super) fn send(&self, errand: Errand) -> Option<Errand> {
         let mut hasher = DefaultHasher::new();
         errand.hop.name.hash(&mut hasher);
         let place = hasher.finish() % self.0.len() as u64;
-        self.0[place as usize].send(errand).map_err(|unsent| unsent.0)
+        self.0[place as usize].send(errand).err().map(|unsent| unsent.0)
     }
 }
 

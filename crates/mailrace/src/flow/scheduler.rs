@@ -136,10 +136,11 @@ impl Scheduler {
 
     /// Takes in a message that the spool has, at once where its envelope says all.
     fn admit(&mut self, message: Live) {
-        match self.sorter.sort(message) {
-            Ok(sorted) => self.enter(&sorted),
+        if self.sorter.knows(&message) {
+            self.enter(&Sorted::by_envelope(message));
+        } else {
             // Nobody listens only at the end; the next start finds the message again.
-            Err(message) => drop(self.crew.sorter.send(message)),
+            drop(self.crew.sorter.send(message));
         }
     }
 
@@ -201,7 +202,7 @@ impl Scheduler {
                     self.hops.insert(hop.number, next_hop);
                 }
                 let errand = Errand { attempt, hop: hop.clone() };
-                self.crew.carriers.send(errand).err().map(|unsent| unsent.attempt)
+                self.crew.carriers.send(errand).map(|unsent| unsent.attempt)
             }
             Way::Nowhere { outcome } => return self.settle(attempt, outcome),
         };

@@ -68,6 +68,13 @@ pub(crate) struct Sorted {
     hosts: HashMap<u32, Box<str>>,
 }
 
+impl Sorted {
+    /// One of which the envelope says all.
+    pub(crate) fn by_envelope(live: Live) -> Self {
+        Sorted { live, queue: None, hosts: HashMap::new() }
+    }
+}
+
 /// Sorts what the envelope alone decides.
 #[derive(Clone)]
 pub(crate) struct Sorter(Arc<Rules>);
@@ -77,12 +84,10 @@ impl Sorter {
         Sorter(rules)
     }
 
-    /// Sorts a message by its envelope; gives it back where that does not suffice.
-    pub(crate) fn sort(&self, live: Live) -> Result<Sorted, Live> {
+    /// Whether the envelope of a message says all.
+    pub(crate) fn knows(&self, live: &Live) -> bool {
         let is_shared = |recipient: &mail::Recipient| self.0.shared.contains(recipient.address.domain());
-        let suffices =
-            self.0.headers.is_empty() && (self.0.shared.is_empty() || !live.envelope.recipients.iter().any(is_shared));
-        if suffices { Ok(Sorted { live, queue: None, hosts: HashMap::new() }) } else { Err(live) }
+        self.0.headers.is_empty() && (self.0.shared.is_empty() || !live.envelope.recipients.iter().any(is_shared))
     }
 
     /// Takes a message into its queues. What was never tried is not due before `not_before`.
@@ -98,7 +103,8 @@ impl Sorter {
                 State::Delivered | State::Failed | State::SetAside => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
-            let destination = self.destination(queues, by_message, sorted.hosts.get(&ordinal), domain);
+            let destination =
+                self.destination(queues, by_message, sorted.hosts.get(&ordinal).map(AsRef::as_ref), domain);
             recipients.push(Pending { ordinal, destination, attempts, due, held });
         }
         let admission = Admission {
@@ -116,7 +122,7 @@ impl Sorter {
         &self,
         queues: &mut Queues,
         by_message: Option<QueueNumber>,
-        host: Option<&Box<str>>,
+        host: Option<&str>,
         domain: &str,
     ) -> Destination {
         let (local, local_queue) = &self.0.local;
