@@ -66,17 +66,17 @@ def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
     return lambda place: outbound.Outbound(name, place, make, *hops)
 
 
-def postfix_tuned(*hops, held=True):
-    """Postfix, tuned."""
+def postfix_tuned(*hops, name="postfix", settings=(), held=True):
+    """Postfix, tuned, with further `settings`."""
 
     def make(place, destinations):
         table = place / "transports"
         table.write_text("".join(f"{one.domain} smtp:[{one.address}]:{one.port}\n" for one in destinations))
         machine.run("postmap", f"hash:{table}")
-        return Postfix(place, "tuned", [*hold, *postfix.relay_lines(table)])
+        return Postfix(place, "tuned", [*hold, *postfix.relay_lines(table), *settings])
 
     hold = [postfix.HOLD] if held else []
-    return lambda place: outbound.Outbound("postfix", place, make, *hops)
+    return lambda place: outbound.Outbound(name, place, make, *hops)
 
 
 def exim_tuned(hops):

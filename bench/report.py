@@ -31,6 +31,7 @@ class Report:
     targets: list = dataclasses.field(default_factory=list)
     checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
     unit: str = "message"  # one of what is counted
+    tables: dict = dataclasses.field(default_factory=dict)  # title to rows: figure by name
     plots: dict = dataclasses.field(default_factory=dict)  # name to the text of an SVG file
 
     def finish(self, options):
@@ -58,6 +59,7 @@ class Report:
             "configurations": self.configurations,
             "notes": self.notes,
             "rounds": [{side: dataclasses.asdict(figures) for side, figures in r.items()} for r in self.rounds],
+            "tables": self.tables,
             "verdicts": [{"aim": aim, "measured": value, "met": met} for aim, value, met in self._verdicts()],
         }
 
@@ -71,6 +73,9 @@ class Report:
         yield from (f"\n![{name}]({name}.svg)" for name in self.plots)
         if self.rounds:
             yield from self._round_lines()
+        for title, rows in self.tables.items():
+            yield f"\n## {title}\n\n| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}"
+            yield from (f"| {' | '.join(_cell(value) for value in row.values())} |" for row in rows)
         yield "\n## Commands\n\n```"
         yield from (f"{side}: {line}" for side, lines in self.commands.items() for line in lines)
         yield "```"
@@ -111,3 +116,7 @@ class Report:
 
     def _clean(self, text):
         return text.replace(str(self.folder), "$DIR").replace(f"{ROOT}/", "")
+
+
+def _cell(value):
+    return value if isinstance(value, str) else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -1,8 +1,8 @@
 """Intake keeps its pace while the queue grows: four messages come for each that may leave, for ten minutes.
 
 Mailrace lets no more leave than its rate for a next hop allows. Postfix has no such rate by the second; there the sink
-takes its time over each message. Each server gets the load that it can hold, minute by minute, in an open loop: a moment
-in which it falls behind shows in the 99th percentile of that minute, and what had no turn at all as missed.
+takes its time over each message. Each server gets the load that it can hold, minute by minute, in an open loop: when it
+falls behind for a moment, the 99th percentile of that minute shows it; what had no turn at all is missed.
 """
 
 import dataclasses
@@ -35,11 +35,25 @@ class Pace:
 class Minute:
     """What one minute brought."""
 
+    number: int
     offered: int
     accepted: int
     p99_ms: float
     left: int  # that arrived at the next hop
     waiting: int  # at its end
+
+    def __str__(self):
+        return (
+            f"minute {self.number}  {self.accepted:,} of {self.offered:,} accepted, p99 {self.p99_ms:.2f} ms, "
+            f"{self.left:,} left, {self.waiting:,} wait"
+        )
+
+    def row(self, server):
+        """It as a row of a table."""
+        return {
+            "server": server, "minute": self.number, "offered": self.offered, "accepted": self.accepted,
+            "p99, ms": self.p99_ms, "left": self.left, "waiting at its end": self.waiting,
+        }  # fmt: skip
 
 
 def _mailrace(leaving):
@@ -58,10 +72,11 @@ PACES = {
 }
 NOTES = (
     "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a run of its own of `bench smtp "
-    "--rate`; its p99 is from the moment when a message was due until its 250, and what was missed counts as having waited.",
+    "--rate`; its p99 is from the moment when a message was due until its 250, and what was missed counts with the "
+    "time that it had waited.",
     "What waits is what was accepted less what arrived at the sink by the end of that minute.",
-    f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink takes its time over each message, so that "
-    f"{PACES['postfix'].leaving} a second leave at the most.",
+    f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink takes its time over each message, so "
+    f"that {PACES['postfix'].leaving} a second leave at the most.",
     "One round: it is the minutes that are compared.",
 )
 
@@ -86,8 +101,9 @@ def scenario(options):
             finally:
                 server.stop()
         return report.Report(
-            "collapse", "Ten minutes of more than may leave", facts, folder, commands, [*NOTES, *_told(found)],
-            configurations, checks=list(_checks(found.get("mailrace"))), plots={"collapse": _plot(found)},
+            "collapse", "Ten minutes of more than may leave", facts, folder, commands, NOTES, configurations,
+            checks=list(_checks(found.get("mailrace"))), plots={"collapse": _plot(found)},
+            tables={"Minutes": [minute.row(name) for name, minutes in found.items() for minute in minutes]},
         ).finish(options)  # fmt: skip
 
 
@@ -95,16 +111,17 @@ def _minutes(folder, server, pace, seconds):
     """The load, minute by minute, and its command."""
     minutes, accepted, left, arrivals = [], 0, 0, server.arrivals()
     try:
-        for number in range(MINUTES):
+        for number in range(1, MINUTES + 1):
             load = laboratory.bench(
                 folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
                 "--rate", str(pace.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
-                "--recipient", "user@d1.test", "--seed", str(number + 1),
+                "--recipient", "user@d1.test", "--seed", str(number),
             )  # fmt: skip
             accepted, before, left = accepted + load.report["done"], left, arrivals.count
             p99 = load.report["latency"]["p99_us"] / 1000
-            minutes.append(Minute(pace.coming * seconds, load.report["done"], p99, left - before, accepted - left))
-            print(f"minute {number + 1}/{MINUTES}  {server.name:10} {_words(minutes[-1])}", flush=True)
+            offered, waiting = pace.coming * seconds, accepted - left
+            minutes.append(Minute(number, offered, load.report["done"], p99, left - before, waiting))
+            print(f"{server.name:10} {minutes[-1]}", flush=True)
     finally:
         arrivals.stop()
     return minutes, [f"{MINUTES} x {load.line}".replace(str(server.port), "PORT")]
@@ -122,24 +139,11 @@ def _checks(minutes):
     yield f"p99, last minute / first: at most {1 + WITHIN:g}", words, p99 <= 1 + WITHIN
 
 
-def _told(found):
-    for name, minutes in found.items():
-        told = "; ".join(f"{number}: {_words(minute)}" for number, minute in enumerate(minutes, 1))
-        yield f"{name}, minute by minute: {told}."
-
-
-def _words(minute):
-    return (
-        f"{minute.accepted:,} of {minute.offered:,} accepted, p99 {minute.p99_ms:.2f} ms, {minute.left:,} left, "
-        f"{minute.waiting:,} wait"
-    )
-
-
 def _plot(found):
     def lines(value):
         return {
-            f"{name}, {PACES[name].coming:,} a second": [(number, value(minute)) for number, minute in enumerate(ms, 1)]
-            for name, ms in found.items()
+            f"{name}, {PACES[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
+            for name, minutes in found.items()
         }
 
     return plot.svg(

@@ -42,6 +42,14 @@ class Round:
     copies: int  # that arrived in the end
     addresses: int  # to which they were
 
+    def row(self, number):
+        """It as a row of a table."""
+        return {
+            "round": number, "last letter there after, s": self.seconds,
+            "recipients of the mailing left then": self.left, "mailing through after, s": self.whole_seconds,
+            "copies": self.copies, "addresses": self.addresses,
+        }  # fmt: skip
+
 
 def scenario(options):
     """So many rounds, each on a fresh server."""
@@ -59,8 +67,8 @@ def scenario(options):
         return report.Report(
             "mailing", "Letters beside a mailing", facts, folder,
             {"client": [f"one message to {len(recipients):,} recipients, then {len(letters):,} letters"]},
-            [*NOTES, *(f"Round {number}: {one}." for number, one in enumerate(found, 1))],
-            {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(letters))),
+            NOTES, {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(letters))),
+            tables={"Rounds": [one.row(number) for number, one in enumerate(found, 1)]},
         ).finish(options)  # fmt: skip
 
 
