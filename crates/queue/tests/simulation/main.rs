@@ -1,0 +1,8 @@
+//! The queues on a virtual clock: what only time shows. Rules that hold at every step, fairness, lame next hops, restarts.
+//!
+//! A failing case prints its seed.
+
+mod fairness;
+mod lame;
+mod rules;
+mod world;

@@ -1,0 +1,190 @@
+//! Random worlds, held against the model at every step: everything resolves within the rules, whatever happens.
+
+use std::time::Duration;
+
+use mail::Timestamp;
+use proptest::prelude::*;
+use queue::{Limits, QueueNumber, Rate};
+
+use crate::world::*;
+
+/// Peers of every kind, six domains at three next hops.
+fn random_world(seed: u64) -> World {
+    let mut config = config(brisk());
+    let mut random = Random(seed ^ 1);
+    for queue in &mut config.queues {
+        queue.concurrency = 1 + random.below(12) as usize;
+    }
+    config.mailing_above = random.below(30) as usize;
+    config.unrecorded_max = 1 + random.below(50) as usize;
+    let mut world = World::new(seed, config);
+    world.route = |domain| format!("mx{}", domain.len() % 3);
+    world.checks = true;
+    (world.deferred_of_100, world.failed_of_100) = (30, 5);
+    for name in ["mx0", "mx1", "mx2"] {
+        let peer = Peer {
+            time: Duration::from_millis([50, 2000, 15_000, 40_000][random.below(4) as usize]),
+            down_until: START + Duration::from_secs([0, 0, 100, 700][random.below(4) as usize]),
+            most: [1, 3, usize::MAX][random.below(3) as usize],
+        };
+        world.peers.insert(name.into(), peer);
+    }
+    if random.below(3) == 0 {
+        world.limits.rate = Some(Rate { messages: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
+    }
+    world
+}
+
+fn admit_random(world: &mut World) {
+    let (queue, sender) = (QueueNumber(world.random.below(3) as u16), world.random.below(4));
+    let count = if world.random.below(10) == 0 { world.random.below(40) } else { 1 + world.random.below(2) };
+    let domains: Vec<String> = (0..count).map(|_| "x".repeat(1 + world.random.below(6) as usize)).collect();
+    world.admit(queue, sender, domains);
+}
+
+fn is_empty(world: &World) -> bool {
+    let queues = &world.queues;
+    (queues.len(), queues.messages(), queues.destinations(), queues.unrecorded()) == (0, 0, 0, 0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Mail comes in, peers come and go, queues are paused and everything is stopped for a while.
+    #[test]
+    fn everything_resolves_within_the_rules(seed: u64) {
+        let mut world = random_world(seed);
+        for _ in 0..40 {
+            admit_random(&mut world);
+            let (queue, dice) = (QueueNumber(world.random.below(3) as u16), world.random.below(12));
+            match dice {
+                0 | 1 => world.queues.pause(queue, dice == 0),
+                2 | 3 => world.queues.set_stopped(dice == 2),
+                _ => {}
+            }
+            for _ in 0..world.random.below(6) {
+                world.step();
+            }
+        }
+        (0..3).for_each(|queue| world.queues.pause(QueueNumber(queue), false));
+        world.queues.set_stopped(false);
+        world.run();
+        prop_assert!(world.is_resolved());
+        prop_assert!(is_empty(&world));
+    }
+
+    /// What is always deferred fails at the end of its lifetime, not earlier, and no later than its last attempt takes.
+    #[test]
+    fn what_never_succeeds_ends_with_its_lifetime(seed: u64) {
+        let mut world = World::new(seed, config(brisk()));
+        (world.limits, world.deferred_of_100, world.checks) = (wide(), 100, true);
+        (0..20).for_each(|_| admit_random(&mut world));
+        world.run();
+        prop_assert!(world.is_resolved());
+        let late = world.now.since(START + brisk().lifetime);
+        prop_assert!(late <= Duration::from_secs(5), "{late:?}");
+    }
+
+    /// Mail for a next hop that never comes back fails in time, though most of it is never tried.
+    #[test]
+    fn what_nobody_takes_ends_with_its_lifetime(seed: u64) {
+        let mut world = World::new(seed, config(brisk()));
+        world.route = |_| "mx".to_owned();
+        world.peers.insert("mx".into(), Peer { down_until: Timestamp(u64::MAX), ..Peer::default() });
+        world.checks = true;
+        (0..20).for_each(|_| admit_random(&mut world));
+        world.run();
+        prop_assert!(world.is_resolved());
+        let late = world.now.since(START + brisk().lifetime);
+        prop_assert!(late <= Duration::from_secs(5), "{late:?}");
+        // 900 seconds: three failures, and probes after 1, 2, 4, 8 minutes.
+        prop_assert!(world.departures.len() <= 3 + 4, "{} attempts", world.departures.len());
+    }
+
+    /// At a quiet moment the process is replaced, and nobody could tell from what becomes of the mail.
+    #[test]
+    fn a_restart_between_attempts_changes_nothing(seed: u64, steps in 0usize..60) {
+        let story = |restart: bool| {
+            let mut world = World::new(seed, config(brisk()));
+            (world.deferred_of_100, world.failed_of_100, world.checks) = (30, 5, true);
+            (world.limits, world.peers) = (wide(), Default::default());
+            (0..20).for_each(|_| admit_random(&mut world));
+            (0..steps).for_each(|_| _ = world.step());
+            while restart && !world.is_quiet() {
+                world.step();
+            }
+            if restart {
+                world.restart();
+            }
+            world.run();
+            assert!(world.is_resolved());
+            let outcome = |mail: &Mail| mail.recipients.iter().map(|known| (known.state, known.attempts)).collect();
+            world.mail.iter().map(outcome).collect::<Vec<Vec<_>>>()
+        };
+        prop_assert_eq!(story(false), story(true));
+    }
+
+    /// A crash with attempts in flight repeats those and loses nothing.
+    #[test]
+    fn a_crash_loses_nobody(seed: u64, steps in 0usize..200) {
+        let mut world = random_world(seed);
+        (0..30).for_each(|_| admit_random(&mut world));
+        (0..steps).for_each(|_| _ = world.step());
+        world.restart();
+        world.run();
+        prop_assert!(world.is_resolved());
+    }
+
+    /// First attempts at one destination leave in the order of admission, sender by sender.
+    #[test]
+    fn order_holds_within_a_sender(seed: u64, most in 1usize..8) {
+        let mut world = random_world(seed);
+        world.limits = Limits::default();
+        world.limits.concurrency.most = most;
+        let mut first = Vec::new();
+        for _ in 0..80 {
+            let sender = world.random.below(3);
+            first.push(world.admit(STANDARD, sender, ["one"]));
+            (0..world.random.below(3)).for_each(|_| _ = world.step());
+        }
+        // Attempts from before anything was deferred: refusals are no departures.
+        world.peers.values_mut().for_each(|peer| peer.down_until = START);
+        world.run();
+        for sender in 0..3 {
+            let mut seen = Vec::new();
+            for departure in &world.departures {
+                let is_own = world.mail[departure.message as usize].sender == sender;
+                if is_own && !seen.contains(&departure.message) {
+                    seen.push(departure.message);
+                }
+            }
+            let refused = world.story.iter().any(|(_, verdict)| verdict.contains("no connection"));
+            prop_assert!(refused || seen.is_sorted(), "{seen:?}");
+        }
+    }
+
+    /// However the mail comes, no span has more attempts than the burst and its share.
+    #[test]
+    fn a_rate_is_never_exceeded(seed: u64, messages in 1u32..40, seconds in 1u64..20) {
+        let mut world = random_world(seed);
+        let rate = Rate { messages, per: Duration::from_secs(seconds) };
+        world.limits.rate = Some(rate);
+        for _ in 0..40 {
+            admit_random(&mut world);
+            (0..world.random.below(8)).for_each(|_| _ = world.step());
+        }
+        world.run();
+        let per_second = f64::from(messages) / seconds as f64;
+        let burst = per_second.floor().max(1.0);
+        for name in ["mx0", "mx1", "mx2"] {
+            let times: Vec<_> = world.departures.iter().filter(|d| d.next_hop == name).map(|d| d.at).collect();
+            for (place, &from) in times.iter().enumerate() {
+                for (count, &to) in (1u32..).zip(&times[place..]) {
+                    // A millisecond, because the clock has whole ones.
+                    let allowed = burst + (to.since(from).as_secs_f64() + 0.001) * per_second;
+                    prop_assert!(f64::from(count) <= allowed + 1e-6, "{count} in {:?}", to.since(from));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! A world on a virtual clock: peers that are quick, slow, busy or down, and a model of what the queues should hold.
+//!
+//! Mail is admitted, attempts go to the peers and end when those let them, and what an attempt comes to is told by the
+//! attempt alone. With [`World::checks`] every step is held against the model: caps, legal attempts, deadlines, counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
+use queue::{
+    Adopt, Admission, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
+    QueueConfig, QueueNumber, Queues, Retry, Routed, Verdict,
+};
+
+pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
+pub(crate) const STANDARD: QueueNumber = QueueNumber(0);
+pub(crate) const LAME: QueueNumber = QueueNumber(1);
+pub(crate) const LISTS: QueueNumber = QueueNumber(2);
+
+/// SplitMix64: the same seed, the same world.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What a next hop is like.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// What an attempt takes at most; at least half of it.
+    pub(crate) time: Duration,
+    /// Until then every attempt fails.
+    pub(crate) down_until: Timestamp,
+    /// More attempts at once are refused.
+    pub(crate) most: usize,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Peer { time: Duration::from_millis(100), down_until: START, most: usize::MAX }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum State {
+    /// Waiting or ready.
+    Due(Timestamp),
+    InFlight,
+    Delivered,
+    Failed,
+}
+
+/// What the spool would know of a recipient.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) queue: QueueNumber,
+    pub(crate) domain: String,
+    pub(crate) attempts: u16,
+    pub(crate) state: State,
+    /// When it was delivered or failed.
+    pub(crate) ended_at: Timestamp,
+}
+
+pub(crate) struct Mail {
+    pub(crate) sender: u64,
+    accepted_at: Timestamp,
+    pub(crate) recipients: Vec<Known>,
+}
+
+/// (message, ordinal, number of the attempt, verdict as text): the story of a world.
+pub(crate) type Story = BTreeMap<(u64, u32, u16), String>;
+
+/// An attempt under way, and how it will end.
+struct Flight {
+    attempt: Attempt<()>,
+    contact: Contact,
+    started_at: Timestamp,
+    is_noticed: bool,
+}
+
+/// One departure of an attempt to a next hop.
+#[derive(Clone, Debug)]
+pub(crate) struct Departure {
+    pub(crate) at: Timestamp,
+    pub(crate) next_hop: String,
+    pub(crate) message: u64,
+    pub(crate) recipients: usize,
+}
+
+pub(crate) struct World {
+    pub(crate) queues: Queues<()>,
+    pub(crate) seed: u64,
+    pub(crate) now: Timestamp,
+    pub(crate) random: Random,
+    pub(crate) mail: Vec<Mail>,
+    pub(crate) peers: BTreeMap<String, Peer>,
+    pub(crate) limits: Limits,
+    /// From a domain to its next hop.
+    pub(crate) route: fn(&str) -> String,
+    flights: BTreeMap<(Timestamp, u64), Flight>,
+    serial: u64,
+    pub(crate) departures: Vec<Departure>,
+    pub(crate) story: Story,
+    /// Of 100 recipients that are reached so many are deferred, and so many fail.
+    pub(crate) deferred_of_100: u64,
+    pub(crate) failed_of_100: u64,
+    /// Every step is held against the model.
+    pub(crate) checks: bool,
+}
+
+/// `standard` (50 attempts), `lame` (10, adopts) and `lists` (20).
+pub(crate) fn config(retry: Retry) -> Config {
+    let standard = QueueConfig { concurrency: 50, retry, ..QueueConfig::default() };
+    let lame = QueueConfig {
+        name: "lame".into(),
+        concurrency: 10,
+        adopts: Some(Adopt { release_after: Duration::from_secs(300), ..Adopt::default() }),
+        ..standard.clone()
+    };
+    let lists = QueueConfig { name: "lists".into(), concurrency: 20, ..standard.clone() };
+    Config { queues: vec![standard, lame, lists], ..Config::default() }
+}
+
+/// Short, so that a world of a few hundred steps sees every rule.
+pub(crate) fn brisk() -> Retry {
+    Retry {
+        first: Duration::from_secs(10),
+        longest: Duration::from_secs(120),
+        lifetime: Duration::from_secs(900),
+        ..Retry::default()
+    }
+}
+
+/// From the first answer on, as many attempts as there is room for.
+pub(crate) fn wide() -> Limits {
+    let concurrency = Concurrency { start: 10_000, most: 10_000, ..Concurrency::default() };
+    Limits { concurrency, ..Limits::default() }
+}
+
+pub(crate) fn id(number: u64) -> QueueId {
+    QueueId::new(SpoolId::new(1), 0, number)
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, config: Config) -> Self {
+        World {
+            queues: Queues::new(config, seed),
+            seed,
+            now: START,
+            random: Random(seed),
+            mail: Vec::new(),
+            peers: BTreeMap::new(),
+            limits: Limits::default(),
+            route: str::to_owned,
+            flights: BTreeMap::new(),
+            serial: 0,
+            departures: Vec::new(),
+            story: Story::new(),
+            deferred_of_100: 0,
+            failed_of_100: 0,
+            checks: false,
+        }
+    }
+
+    pub(crate) fn admit<D: AsRef<str>>(
+        &mut self,
+        queue: QueueNumber,
+        sender: u64,
+        domains: impl IntoIterator<Item = D>,
+    ) -> u64 {
+        let (now, number) = (self.now, self.mail.len() as u64);
+        let known = |domain: D| {
+            let domain = domain.as_ref().to_owned();
+            Known { queue, domain, attempts: 0, state: State::Due(now), ended_at: now }
+        };
+        let recipients = domains.into_iter().map(known).collect();
+        self.mail.push(Mail { sender, accepted_at: now, recipients });
+        self.hand_over(number, false);
+        number
+    }
+
+    /// Admits what the model knows to be pending of a message.
+    fn hand_over(&mut self, number: u64, recovered: bool) {
+        let Mail { sender, accepted_at, recipients } = &self.mail[number as usize];
+        let mut pending = Vec::new();
+        for (ordinal, known) in (0..).zip(recipients) {
+            if let State::Due(due) = known.state {
+                let destination = self.queues.destination(known.queue, &known.domain);
+                pending.push(Pending { ordinal, destination, attempts: known.attempts, due, held: false });
+            }
+        }
+        let (id, alone) = (id(number), number % 7 == 3);
+        let (sender, accepted_at, recipients) = (*sender, *accepted_at, pending);
+        self.queues.admit(self.now, &Admission { id, sender, accepted_at, recovered, alone, recipients });
+    }
+
+    /// The process dies and comes back: flights are lost, all that is pending is admitted again.
+    pub(crate) fn restart(&mut self) {
+        for Flight { attempt, .. } in std::mem::take(&mut self.flights).into_values() {
+            for &ordinal in &attempt.recipients {
+                self.known(&attempt, ordinal).state = State::Due(START);
+            }
+        }
+        self.queues = Queues::new(self.queues.config().clone(), self.seed);
+        (0..self.mail.len() as u64).for_each(|number| self.hand_over(number, true));
+        self.check();
+    }
+
+    /// Moves the clock to the next thing that happens; false when nothing will.
+    pub(crate) fn step(&mut self) -> bool {
+        self.start_attempts();
+        let landing = self.flights.keys().next().copied();
+        let slow_after = self.slower_than();
+        let unnoticed = self.flights.values().filter(|flight| !flight.is_noticed);
+        let slow_at = if self.checks || slow_after < Duration::from_secs(3600) {
+            unnoticed.map(|flight| flight.started_at + slow_after).min()
+        } else {
+            None
+        };
+        let moments = [landing.map(|(at, _)| at), slow_at, self.queues.next_deadline()];
+        let Some(moment) = moments.into_iter().flatten().min() else { return false };
+        self.now = self.now.max(moment);
+        self.notice_slow(slow_after);
+        while let Some(entry) = self.flights.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let flight = entry.remove();
+            self.land(flight);
+        }
+        self.start_attempts();
+        true
+    }
+
+    pub(crate) fn run(&mut self) {
+        while self.step() {}
+    }
+
+    pub(crate) fn run_until(&mut self, end: Timestamp) {
+        while self.now < end && self.step() {}
+    }
+
+    /// What the flow does: an attempt that waits for long makes its next hop slow.
+    fn notice_slow(&mut self, slow_after: Duration) {
+        for flight in self.flights.values_mut() {
+            if !flight.is_noticed && flight.started_at + slow_after <= self.now {
+                flight.is_noticed = true;
+                self.queues.slow(self.now, flight.attempt.next_hop.unwrap());
+            }
+        }
+    }
+
+    fn slower_than(&self) -> Duration {
+        let adopts = self.queues.config().queues.iter().find_map(|queue| queue.adopts.as_ref());
+        adopts.map_or(Duration::from_secs(1_000_000), |adopt| adopt.slower_than)
+    }
+
+    /// Starts all that can be done now.
+    pub(crate) fn start_attempts(&mut self) {
+        loop {
+            let answered = self.answer();
+            match self.queues.next(self.now) {
+                Some(attempt) => self.start(attempt),
+                None if !answered => break,
+                None => {}
+            }
+        }
+        self.check();
+    }
+
+    fn answer(&mut self) -> bool {
+        let mut answered = false;
+        while let Some(destination) = self.queues.next_question() {
+            let next_hop = (self.route)(self.queues.destination_name(destination)).into();
+            let (limits, until) = (self.limits.clone(), self.now + Duration::from_secs(200));
+            self.queues.routed(self.now, destination, Routed { next_hop, route: (), limits, until });
+            answered = true;
+        }
+        answered
+    }
+
+    fn start(&mut self, attempt: Attempt<()>) {
+        if self.checks {
+            self.check_attempt(&attempt);
+        }
+        for ordinal in attempt.recipients.clone() {
+            self.known(&attempt, ordinal).state = State::InFlight;
+        }
+        let next_hop = self.queues.next_hop_name(attempt.next_hop.unwrap()).to_owned();
+        if let Purpose::Refuse(reply) = attempt.purpose.clone() {
+            return self.finish(attempt, Some(reply));
+        }
+        assert_eq!(attempt.purpose, Purpose::Deliver);
+        let peer = self.peers.get(&next_hop).cloned().unwrap_or_default();
+        let millis = peer.time.as_millis() as u64;
+        let time = Duration::from_millis(millis - self.random.below(millis / 2 + 1));
+        let under_way = self.flights.values().filter(|flight| flight.attempt.next_hop == attempt.next_hop).count();
+        let contact = match () {
+            () if self.now < peer.down_until => Contact::Failed(Reply::new(451, Enhanced(4, 4, 1), "no connection")),
+            () if under_way >= peer.most => Contact::Busy,
+            () => Contact::Answered { slowest: time },
+        };
+        let (at, message) = (self.now, attempt.id.sequence());
+        self.departures.push(Departure { at, next_hop, message, recipients: attempt.recipients.len() });
+        self.serial += 1;
+        let flight = Flight { attempt, contact, started_at: self.now, is_noticed: false };
+        self.flights.insert((self.now + time, self.serial), flight);
+    }
+
+    fn land(&mut self, flight: Flight) {
+        let Flight { mut attempt, contact, .. } = flight;
+        self.queues.ended(self.now, &mut attempt, contact.clone());
+        let error = match contact {
+            Contact::Failed(reply) => Some(reply),
+            Contact::Busy => Some(Reply::new(421, Enhanced(4, 7, 0), "too many connections")),
+            Contact::Answered { .. } | Contact::None => None,
+        };
+        self.finish(attempt, error);
+    }
+
+    fn finish(&mut self, attempt: Attempt<()>, error: Option<Reply>) {
+        let mut verdicts = Vec::new();
+        for &ordinal in &attempt.recipients {
+            let outcome = error.clone().map_or_else(|| self.outcome(&attempt, ordinal), Outcome::Deferred);
+            let verdict = self.queues.judge(self.now, &attempt, outcome);
+            let now = self.now;
+            let known = self.known(&attempt, ordinal);
+            known.state = match &verdict {
+                Verdict::Delivered => State::Delivered,
+                Verdict::Failed { .. } => State::Failed,
+                Verdict::Deferred { until, .. } => State::Due(*until),
+                other => panic!("{other:?} is for acts"),
+            };
+            (known.attempts, known.ended_at) = (attempt.number, now);
+            if self.checks {
+                self.story.insert((attempt.id.sequence(), ordinal, attempt.number), format!("{verdict:?}"));
+            }
+            verdicts.push(verdict);
+        }
+        self.queues.report(self.now, attempt, &verdicts);
+    }
+
+    /// Told by the attempt alone, so that worlds with the same seed have the same outcomes in any order.
+    fn outcome(&self, attempt: &Attempt<()>, ordinal: u32) -> Outcome {
+        let parts = [attempt.id.sequence(), u64::from(ordinal), u64::from(attempt.number)];
+        let fate = parts.into_iter().fold(self.seed, |state, part| Random(state ^ part).next()) % 100;
+        if fate < self.deferred_of_100 {
+            Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 0), "busy"))
+        } else if fate < self.deferred_of_100 + self.failed_of_100 {
+            Outcome::Failed(Reply::new(550, Enhanced(5, 1, 1), "no such user"))
+        } else {
+            Outcome::Delivered
+        }
+    }
+
+    fn known(&mut self, attempt: &Attempt<()>, ordinal: u32) -> &mut Known {
+        &mut self.mail[attempt.id.sequence() as usize].recipients[ordinal as usize]
+    }
+
+    pub(crate) fn hop(&self, name: &str) -> Option<NextHopView<'_>> {
+        self.queues.next_hops().find(|hop| hop.name == name)
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    pub(crate) fn is_resolved(&self) -> bool {
+        let mut all = self.mail.iter().flat_map(|mail| &mail.recipients);
+        all.all(|known| matches!(known.state, State::Delivered | State::Failed))
+    }
+
+    /// When the last recipient of those messages was resolved, from the start on.
+    pub(crate) fn time_of(&self, chosen: impl Fn(&Mail) -> bool) -> Duration {
+        let mail = self.mail.iter().filter(|mail| chosen(mail));
+        mail.flat_map(|mail| &mail.recipients).map(|known| known.ended_at.since(START)).max().unwrap_or_default()
+    }
+
+    /// An attempt is legal: one message and destination, everyone was due, none in flight, and every cap holds.
+    fn check_attempt(&mut self, attempt: &Attempt<()>) {
+        let now = self.now;
+        let domain = self.queues.destination_name(attempt.destination).to_owned();
+        let queue = self.queues.destination_queue(attempt.destination);
+        assert!(!attempt.recipients.is_empty() && attempt.recipients.len() <= 100);
+        assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "alone is alone");
+        for &ordinal in &attempt.recipients {
+            let known = self.known(attempt, ordinal);
+            assert_eq!((&known.domain, known.queue, known.attempts + 1), (&domain, queue, attempt.number));
+            assert!(matches!(known.state, State::Due(due) if due <= now), "{known:?} at {now}");
+        }
+        let hop = self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).unwrap();
+        match &attempt.purpose {
+            Purpose::Deliver => {
+                assert!(hop.attempts <= hop.concurrency, "{hop:?}");
+                assert!(hop.probe_at.is_none_or(|at| at <= now), "{hop:?} is hammered");
+                let serving = hop.adopted_by.unwrap_or(queue);
+                let view = self.queues.queues().nth(usize::from(serving.0)).unwrap();
+                assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
+            }
+            Purpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
+            Purpose::Act(_) => panic!("no act was asked for"),
+        }
+    }
+
+    /// The queues hold what the model holds, slots are where they belong, and nothing is forgotten.
+    pub(crate) fn check(&mut self) {
+        if !self.checks {
+            return;
+        }
+        let states = || self.mail.iter().flat_map(|mail| &mail.recipients).map(|known| known.state);
+        let in_flight = states().filter(|&state| state == State::InFlight).count();
+        let pending = states().filter(|state| matches!(state, State::Due(_))).count();
+        assert_eq!((self.queues.in_flight(), self.queues.len()), (in_flight, in_flight + pending));
+        let mut slots: BTreeMap<QueueNumber, usize> = BTreeMap::new();
+        for Flight { attempt, .. } in self.flights.values() {
+            let hop = self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).unwrap();
+            let home = self.queues.destination_queue(attempt.destination);
+            *slots.entry(hop.adopted_by.unwrap_or(home)).or_default() += 1;
+        }
+        for view in self.queues.queues() {
+            assert_eq!(view.attempts, slots.get(&view.number).copied().unwrap_or(0), "{view:?}");
+        }
+        match self.queues.next_deadline() {
+            Some(deadline) if deadline > self.now => {
+                assert!(self.queues.next(Timestamp(deadline.millis() - 1)).is_none(), "the deadline is late");
+            }
+            Some(deadline) => panic!("{deadline} has passed, and nothing was due at {}", self.now),
+            None => {}
+        }
+        self.check_that_all_wait_for_something();
+    }
+
+    /// Whoever is ready and does not leave is held by something that can be told.
+    fn check_that_all_wait_for_something(&mut self) {
+        for (queue, domain) in self.ready() {
+            let destination = self.queues.destination(queue, &domain);
+            let obstacles: Vec<Obstacle> = self.queues.explain(self.now, destination);
+            assert!(!obstacles.is_empty(), "{domain} waits for nothing");
+        }
+    }
+
+    fn ready(&self) -> Vec<(QueueNumber, String)> {
+        let all = self.mail.iter().flat_map(|mail| &mail.recipients);
+        let ready = all.filter(|known| matches!(known.state, State::Due(due) if due <= self.now));
+        ready.map(|known| (known.queue, known.domain.clone())).collect()
+    }
+}
