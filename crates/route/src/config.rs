@@ -103,13 +103,13 @@ impl Families {
 pub struct Dns {
     /// The name servers; none: those of `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
-    /// How long one try waits for an answer.
+    /// How long one try waits for an answer. Within it a datagram is sent again, up to twice.
     pub timeout: Duration,
-    /// How often a question is sent before it counts as failed.
+    /// How many tries there are before a question counts as failed.
     pub attempts: usize,
     /// Answers that are kept.
     pub cache_entries: u64,
-    /// Records that say less are kept this long.
+    /// Records that say less are kept this long. Without it a route of records that say nothing holds no time at all.
     pub ttl_min: Duration,
     /// Records that say more are kept this long.
     pub ttl_max: Duration,
@@ -117,7 +117,8 @@ pub struct Dns {
     pub negative_ttl_max: Duration,
     /// A failure is remembered this long (RFC 2308 section 7 allows five minutes).
     pub failure_ttl: Duration,
-    /// Questions under way at once; more wait their turn.
+    /// Questions under way at once; more wait their turn. One that stays without an answer holds up to three sockets for
+    /// each of two servers.
     pub questions_max: usize,
 }
 

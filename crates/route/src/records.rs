@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use hickory_resolver::net::NoRecords;
 use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::rdata::MX;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 use crate::destination::to_ascii;
@@ -139,16 +140,17 @@ fn said(records: &[&Record], kind: Kind) -> Said {
 
 /// A null MX beside others is none (RFC 7505 section 3 forbids it): those others take mail.
 fn exchangers(records: &[&Record]) -> Said {
-    let (mut exchangers, mut null) = (Vec::new(), false);
-    for record in records {
-        let RData::MX(mx) = &record.data else { continue };
-        null |= mx.exchange.is_root();
-        let name = host_name(&mx.exchange);
-        exchangers.extend(name.map(|name| Exchanger { preference: mx.preference, name }));
-    }
-    if null && records.len() == 1 {
+    let hosts = || {
+        records.iter().filter_map(|record| match &record.data {
+            RData::MX(mx) => Some(mx),
+            _ => None,
+        })
+    };
+    if hosts().all(|mx| mx.exchange.is_root()) {
         return Said::NullMx;
     }
+    let exchanger = |mx: &MX| Some(Exchanger { preference: mx.preference, name: host_name(&mx.exchange)? });
+    let mut exchangers: Vec<Exchanger> = hosts().filter_map(exchanger).collect();
     if exchangers.len() > RECORDS_MAX {
         // Always the same ones of a set that is too large, so that it stays one next hop.
         exchangers.sort_unstable();

@@ -116,12 +116,15 @@ async fn aliases_are_followed_within_an_answer_and_across_answers() {
 async fn what_is_denied_for_certain_fails() {
     let lines = "
         null.example 300 MX 0 .
+        twice.example 300 MX 0 .
+        twice.example 300 MX 10 .
         empty.example 300 CNAME text.example
         child.text.example 300 A 192.0.2.1
         dangling.example 300 CNAME nowhere.example";
     let (router, _zone) = router(lines).await;
     for (destination, reply) in [
         ("null.example", "fail 556 5.1.10 null.example does not accept mail (null MX)"),
+        ("twice.example", "fail 556 5.1.10 twice.example does not accept mail (null MX)"),
         ("none.example", "fail 550 5.1.2 none.example does not exist in the DNS"),
         ("dangling.example", "fail 550 5.1.2 dangling.example does not exist in the DNS"),
         ("empty.example", "fail 550 5.4.4 empty.example has neither a mail host nor an address in the DNS"),
@@ -152,7 +155,9 @@ async fn what_the_dns_cannot_say_puts_mail_off() {
         down.example ! SERVFAIL
         gone.example 300 MX 10 gone-mx.example
         glue.example ! GLUE
-        glue.example 300 MX 10 mx.glue.example";
+        glue.example 300 MX 10 mx.glue.example
+        glue.example 300 A 192.0.2.1
+        glue.example 300 AAAA 2001:db8::1";
     let (router, _zone) = router(lines).await;
     for (destination, reply) in [
         ("servfail.example", "4.4.3 The DNS cannot say where servfail.example is: a name server answers"),
@@ -302,11 +307,13 @@ async fn the_first_rule_that_fits_names_the_way() {
         relay.example 300 MX 10 not-asked-for.example
         pool.example 300 MX 10 relay.example
         null.example 300 MX 0 .
-        slow.example 300 MX 10 relay.example";
+        slow.example 300 MX 10 relay.example
+        mx.we.example 300 A 192.0.2.25";
     let zone = Zone::serve(lines).await;
     let rules = [
         "exact.example relay relay.example:2525",
         "*.sub.example relay relay.example",
+        "beside.example relay mx.we.example:2525",
         "pool-of.example relay mx:pool.example",
         "lists.example lmtp unix:/run/lists",
         "fixed.example relay [192.0.2.7]:26",
@@ -326,6 +333,7 @@ async fn the_first_rule_that_fits_names_the_way() {
         ("exact.example", "relay:relay.example:2525 > relay.example=192.0.2.1:2525"),
         ("a.b.sub.example", "relay:relay.example:25 > relay.example=192.0.2.1:25"),
         ("sub.example", "relay:192.0.2.10:25 > 192.0.2.10=192.0.2.10:25"),
+        ("beside.example", "relay:mx.we.example:2525 > mx.we.example=192.0.2.25:2525"),
         ("pool-of.example", "relay:relay.example:25 > relay.example=192.0.2.1:25"),
         ("lists.example", "lmtp:unix:/run/lists > /run/lists=/run/lists"),
         ("fixed.example", "relay:192.0.2.7:26 > 192.0.2.7=192.0.2.7:26"),
