@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Adopt, Admission, Attempt, Concurrency, Config, Contact, Destination, Entry, Limits, NextHopView, Pending, Progress,
-    QueueConfig, QueueNumber, QueueView, Queues, Retry, Routed, Verdict,
+    Admission, Adopt, Attempt, Concurrency, Config, Contact, Destination, Entry, Limits, NextHopView, Pending,
+    Progress, QueueConfig, QueueNumber, QueueView, Queues, Retry, Routed, Verdict,
 };
 
 pub(crate) const NOW: Timestamp = Timestamp(1_700_000_000_000);
@@ -98,7 +98,14 @@ impl Post {
     }
 
     /// Admits a message of `count` recipients who are all due now.
-    pub(crate) fn admit_to(&mut self, queue: QueueNumber, sequence: u64, sender: u64, domain: &str, count: u32) -> Destination {
+    pub(crate) fn admit_to(
+        &mut self,
+        queue: QueueNumber,
+        sequence: u64,
+        sender: u64,
+        domain: &str,
+        count: u32,
+    ) -> Destination {
         let recipients: Vec<_> = (0..count).map(|ordinal| self.pending(queue, domain, ordinal)).collect();
         let admission = self.admission(sequence, sender, recipients);
         self.queues.admit(self.now, &admission);
@@ -184,15 +191,15 @@ impl Post {
     }
 
     pub(crate) fn queue(&self, number: QueueNumber) -> QueueView<'_> {
-        self.queues.queues().nth(usize::from(number.0)).unwrap()
+        self.queues.queues().nth(usize::from(number.0)).expect("there are three")
     }
 
     pub(crate) fn hop(&self, name: &str) -> NextHopView<'_> {
-        self.queues.next_hops().find(|hop| hop.name == name).unwrap()
+        self.queues.next_hops().find(|hop| hop.name == name).expect("mail was routed there")
     }
 
     pub(crate) fn entry(&self, sequence: u64) -> Entry {
-        self.queues.entries().find(|entry| entry.id == id(sequence)).unwrap()
+        self.queues.entries().find(|entry| entry.id == id(sequence)).expect("it is here")
     }
 
     pub(crate) fn progress(&self, sequence: u64) -> Progress {

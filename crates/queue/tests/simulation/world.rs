@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Adopt, Admission, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
+    Admission, Adopt, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
     QueueConfig, QueueNumber, Queues, Retry, Routed, Verdict,
 };
 
@@ -94,7 +94,6 @@ pub(crate) struct Departure {
     pub(crate) at: Timestamp,
     pub(crate) next_hop: String,
     pub(crate) message: u64,
-    pub(crate) recipients: usize,
 }
 
 pub(crate) struct World {
@@ -218,17 +217,17 @@ impl World {
 
     /// Moves the clock to the next thing that happens; false when nothing will.
     pub(crate) fn step(&mut self) -> bool {
+        self.step_before(Timestamp(u64::MAX))
+    }
+
+    fn step_before(&mut self, end: Timestamp) -> bool {
         self.start_attempts();
         let landing = self.flights.keys().next().copied();
         let slow_after = self.slower_than();
         let unnoticed = self.flights.values().filter(|flight| !flight.is_noticed);
-        let slow_at = if self.checks || slow_after < Duration::from_secs(3600) {
-            unnoticed.map(|flight| flight.started_at + slow_after).min()
-        } else {
-            None
-        };
+        let slow_at = unnoticed.map(|flight| flight.started_at + slow_after).min();
         let moments = [landing.map(|(at, _)| at), slow_at, self.queues.next_deadline()];
-        let Some(moment) = moments.into_iter().flatten().min() else { return false };
+        let Some(moment) = moments.into_iter().flatten().min().filter(|&moment| moment < end) else { return false };
         self.now = self.now.max(moment);
         self.notice_slow(slow_after);
         while let Some(entry) = self.flights.first_entry().filter(|entry| entry.key().0 <= self.now) {
@@ -244,7 +243,8 @@ impl World {
     }
 
     pub(crate) fn run_until(&mut self, end: Timestamp) {
-        while self.now < end && self.step() {}
+        while self.step_before(end) {}
+        self.now = self.now.max(end);
     }
 
     /// What the flow does: an attempt that waits for long makes its next hop slow.
@@ -252,7 +252,7 @@ impl World {
         for flight in self.flights.values_mut() {
             if !flight.is_noticed && flight.started_at + slow_after <= self.now {
                 flight.is_noticed = true;
-                self.queues.slow(self.now, flight.attempt.next_hop.unwrap());
+                self.queues.slow(self.now, flight.attempt.next_hop.expect("it is no act"));
             }
         }
     }
@@ -275,7 +275,7 @@ impl World {
         self.check();
     }
 
-    fn answer(&mut self) -> bool {
+    pub(crate) fn answer(&mut self) -> bool {
         let mut answered = false;
         while let Some(destination) = self.queues.next_question() {
             let next_hop = (self.route)(self.queues.destination_name(destination)).into();
@@ -293,7 +293,7 @@ impl World {
         for ordinal in attempt.recipients.clone() {
             self.known(&attempt, ordinal).state = State::InFlight;
         }
-        let next_hop = self.queues.next_hop_name(attempt.next_hop.unwrap()).to_owned();
+        let next_hop = self.queues.next_hop_name(attempt.next_hop.expect("it is no act")).to_owned();
         if let Purpose::Refuse(reply) = attempt.purpose.clone() {
             return self.finish(attempt, Some(reply));
         }
@@ -308,7 +308,7 @@ impl World {
             () => Contact::Answered { slowest: time },
         };
         let (at, message) = (self.now, attempt.id.sequence());
-        self.departures.push(Departure { at, next_hop, message, recipients: attempt.recipients.len() });
+        self.departures.push(Departure { at, next_hop, message });
         self.serial += 1;
         let flight = Flight { attempt, contact, started_at: self.now, is_noticed: false };
         self.flights.insert((self.now + time, self.serial), flight);
@@ -395,13 +395,14 @@ impl World {
             assert_eq!((&known.domain, known.queue, known.attempts + 1), (&domain, queue, attempt.number));
             assert!(matches!(known.state, State::Due(due) if due <= now), "{known:?} at {now}");
         }
-        let hop = self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).unwrap();
+        let hop =
+            self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
         match &attempt.purpose {
             Purpose::Deliver => {
                 assert!(hop.attempts <= hop.concurrency, "{hop:?}");
                 assert!(hop.probe_at.is_none_or(|at| at <= now), "{hop:?} is hammered");
                 let serving = hop.adopted_by.unwrap_or(queue);
-                let view = self.queues.queues().nth(usize::from(serving.0)).unwrap();
+                let view = self.queues.queues().nth(usize::from(serving.0)).expect("it is one of three");
                 assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
             }
             Purpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
@@ -420,7 +421,8 @@ impl World {
         assert_eq!((self.queues.in_flight(), self.queues.len()), (in_flight, in_flight + pending));
         let mut slots: BTreeMap<QueueNumber, usize> = BTreeMap::new();
         for Flight { attempt, .. } in self.flights.values() {
-            let hop = self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).unwrap();
+            let hop =
+                self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
             let home = self.queues.destination_queue(attempt.destination);
             *slots.entry(hop.adopted_by.unwrap_or(home)).or_default() += 1;
         }
