@@ -45,6 +45,9 @@ impl<R: Clone> Queues<R> {
 
     /// The next recipients for whom an act is to be recorded.
     pub(crate) fn next_act(&mut self) -> Option<Attempt<R>> {
+        if !self.has_act() {
+            return None;
+        }
         let (act, chain) = self.acts.front_mut()?;
         let act = *act;
         let (group, count) = split_group(chain, &mut self.recipients, RECIPIENTS_PER_ACT_MAX);
@@ -52,7 +55,13 @@ impl<R: Clone> Queues<R> {
             self.acts.pop_front();
         }
         self.unrecorded += 1;
+        self.acts_unrecorded += 1;
         Some(self.depart(group, count, Purpose::Act(act), None))
+    }
+
+    /// Whether there is one, and room to record it: a million of them must not keep attempts from being recorded.
+    pub(crate) fn has_act(&self) -> bool {
+        !self.acts.is_empty() && self.acts_unrecorded < self.config.unrecorded_max.div_ceil(2)
     }
 
     fn choose(&self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> Vec<u32> {

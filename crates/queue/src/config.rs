@@ -15,7 +15,7 @@ pub struct Config {
     /// A message with more recipients than this is a mailing, and so is all that comes from a sender while more than so
     /// many recipients of letters from there are ready in a queue. 1,000 by default.
     pub mailing_above: usize,
-    /// Letters get so many turns for each turn of a mailing, where both are ready. 3 by default.
+    /// Letters get so many turns for each turn of a mailing, where both are ready. 3 by default; 0 is taken for 1.
     pub letters_share: u32,
 }
 

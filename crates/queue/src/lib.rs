@@ -82,6 +82,8 @@ pub struct Queues<R: Clone> {
     turns: Turns,
     waiting: Waiting,
     acts: Acts,
+    /// Acts that are out to be recorded.
+    acts_unrecorded: usize,
     errors: Errors,
     unrecorded: usize,
 }
@@ -115,6 +117,7 @@ impl<R: Clone> Queues<R> {
             turns: Turns::new(queues, config.mailing_above, config.letters_share),
             waiting: Waiting::new(),
             acts: Acts::new(),
+            acts_unrecorded: 0,
             errors: Errors::new(),
             unrecorded: 0,
             config,
@@ -146,8 +149,9 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first, then attempts,
-    /// then refusals: none of these has more than its bound, so none holds up the others for long.
+    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first (with
+    /// half of [`Config::unrecorded_max`] at most), then attempts (as many as there are slots), then refusals: so none
+    /// holds up the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.ring(now);
         self.wake(now);
@@ -179,6 +183,7 @@ impl<R: Clone> Queues<R> {
         self.ended(now, &mut attempt, Contact::None);
         self.unrecorded -= 1;
         let is_act = matches!(attempt.purpose, Purpose::Act(_));
+        self.acts_unrecorded -= usize::from(is_act);
         let mut index = attempt.first;
         for verdict in verdicts {
             let next = self.recipients[index].next;
@@ -294,7 +299,7 @@ impl<R: Clone> Queues<R> {
             let delivers = !self.is_stopped && self.has_slot(queue) && berths.first(queue).is_some();
             delivers || (self.is_open(queue) && berths.first_refused(queue).is_some())
         };
-        !self.acts.is_empty() || self.in_turn().any(is_next)
+        self.has_act() || self.in_turn().any(is_next)
     }
 
     fn next_delivery(&mut self, now: Timestamp) -> Option<Attempt<R>> {

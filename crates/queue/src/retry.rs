@@ -209,6 +209,9 @@ mod tests {
         let (retry, late) = (Retry::default(), Timestamp(u64::MAX));
         let refused = Reply::plain(550, "no");
         assert_eq!(retry.judge(late, 1, &made(1, 1), Outcome::Delivered), Verdict::Delivered);
+        let (reply, dsn) = (Reply::plain(250, "queued"), true);
+        let relayed = retry.judge(late, 1, &made(1, 1), Outcome::Relayed { reply: reply.clone(), dsn });
+        assert_eq!(relayed, Verdict::Relayed { reply, dsn });
         let verdict = retry.judge(ACCEPTED, 1, &made(1, 1), Outcome::Failed(refused.clone()));
         assert_eq!(verdict, Verdict::Failed { reason: refused });
     }

@@ -142,6 +142,21 @@ fn what_is_picked_is_not_picked_again_and_acts_need_neither_slot_nor_route() {
 }
 
 #[test]
+fn a_million_acts_do_not_hold_up_attempts() {
+    let mut config = config();
+    config.unrecorded_max = 10;
+    let mut post = Post::new(config);
+    for sequence in 0..100 {
+        post.admit(sequence, sequence, &format!("{sequence}.example"), 1);
+    }
+    post.queues.pick(Act::Hold, NOW, &mut |entry| entry.id.sequence() >= 30);
+    let attempts = post.take_all();
+    let acts = attempts.iter().filter(|attempt| attempt.purpose == Purpose::Act(Act::Hold)).count();
+    assert_eq!((acts, attempts.len(), post.queues.unrecorded()), (5, 35, 5));
+    assert_eq!(post.queues.next_deadline(), None);
+}
+
+#[test]
 fn a_paused_queue_keeps_what_it_has_and_the_others_go_on() {
     let mut post = post();
     post.admit_each(1..=2, "a.example");
