@@ -266,7 +266,7 @@ fn limits(concurrency: &config::Concurrency, adapt: Adapt) -> queue::Limits {
 fn exception(peer: &config::NextHop) -> Exception {
     let host = peer.host.clone();
     Exception {
-        is_for: Arc::new(move |name| host.matches(name)),
+        is_for: Arc::new(move |name| host.fits(name)),
         connections: peer.connections_max,
         rate: peer.rate.map(rate),
         messages_per_connection: peer.messages_per_connection_max,

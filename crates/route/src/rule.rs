@@ -34,10 +34,13 @@ pub enum Pattern {
 pub struct PatternError;
 
 impl Pattern {
-    /// Whether a domain is one of these; it is in lower case and A-labels.
+    /// Whether a name is one of these. One that is not ASCII is first brought into A-labels.
     pub fn fits(&self, domain: &str) -> bool {
+        if !domain.is_ascii() {
+            return *self == Pattern::Any || to_ascii(domain).is_some_and(|domain| self.fits(&domain));
+        }
         match self {
-            Pattern::Exact(name) => **name == *domain,
+            Pattern::Exact(name) => name.eq_ignore_ascii_case(domain),
             Pattern::Subdomains(parent) => {
                 domain.strip_suffix(&**parent).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
             }

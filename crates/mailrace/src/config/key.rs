@@ -83,11 +83,10 @@ pub(super) const RATE_OR_NONE: Kind<Option<Rate>> = Kind {
     },
 };
 
-pub(super) const PATTERN: Kind<Pattern> = Kind { expected: PATTERN_EXAMPLES, read: parsed };
-
-/// The same in the form that names have in the DNS.
-pub(super) const DOMAINS: Kind<route::Pattern> = Kind { expected: PATTERN_EXAMPLES, read: parsed };
-const PATTERN_EXAMPLES: &str = "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all";
+pub(super) const PATTERN: Kind<Pattern> = Kind {
+    expected: "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all",
+    read: parsed,
+};
 
 pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
     expected: "a next hop: \"host\" or \"host:port\", \"[192.0.2.1]:port\", \"mx:domain\" or \"unix:/path\"",

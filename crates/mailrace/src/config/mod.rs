@@ -36,8 +36,9 @@ pub use network::Network;
 pub use path::MaildirPath;
 pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};
 pub use rate::Rate;
+pub use route::Pattern;
 pub use route::{FixedHop, Rule as Route};
-pub use routing::{Dns, NextHop, Pattern};
+pub use routing::{Dns, NextHop};
 pub use transport::{
     Concurrency, Families, Flavor, LineEnds, Maildir, Probe, SmtpTransport, Timeouts, Tls, Transport, TransportKind,
 };

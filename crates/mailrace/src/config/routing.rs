@@ -1,65 +1,11 @@
-//! What the text says of names on the network beside the routes: patterns of names, what single next hops get, and how
-//! names are looked up.
+//! What the text says of the network beside the routes: what single next hops get, and how names are looked up.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Rate, key};
+use route::Pattern;
 
-/// Which names are meant, as they stand in addresses and in host sets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// `example.org`: this one, in lower case.
-    Name(Box<str>),
-    /// `*.example.org`: all below it, not itself; kept without the `*.`.
-    Below(Box<str>),
-    /// `*`: all.
-    Any,
-}
-
-impl Pattern {
-    /// Whether `name`, in lower case, is meant.
-    pub fn matches(&self, name: &str) -> bool {
-        match self {
-            Pattern::Name(own) => **own == *name,
-            Pattern::Below(above) => {
-                name.strip_suffix(&**above).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
-            }
-            Pattern::Any => true,
-        }
-    }
-}
-
-/// The text is not a [`Pattern`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a pattern of names")]
-pub struct NotAPattern;
-
-impl FromStr for Pattern {
-    type Err = NotAPattern;
-
-    fn from_str(text: &str) -> Result<Self, NotAPattern> {
-        match text.strip_prefix("*.") {
-            Some(above) if !above.starts_with('[') => key::host(above).map(Pattern::Below),
-            None if text == "*" => Some(Pattern::Any),
-            None => key::host(text).map(Pattern::Name),
-            Some(_) => None,
-        }
-        .ok_or(NotAPattern)
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Pattern::Name(name) => f.write_str(name),
-            Pattern::Below(name) => write!(f, "*.{name}"),
-            Pattern::Any => f.write_str("*"),
-        }
-    }
-}
+use super::Rate;
 
 /// What a next hop gets beside its transport's settings. None leaves these as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,34 +48,6 @@ impl Default for Dns {
             cache_entries: 100_000,
             ttl_max: Duration::from_secs(3600),
             negative_ttl_max: Duration::from_secs(300),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_is_a_name_all_below_one_or_all() {
-        for (pattern, name, meant) in [
-            ("example.org", "example.org", true),
-            ("Example.ORG", "example.org", true),
-            ("example.org", "a.example.org", false),
-            ("*.example.org", "a.example.org", true),
-            ("*.example.org", "b.a.example.org", true),
-            ("*.example.org", "example.org", false),
-            ("*.example.org", "anexample.org", false),
-            ("*.example.org", ".example.org", false),
-            ("*", "example.org", true),
-            ("[192.0.2.1]", "[192.0.2.1]", true),
-        ] {
-            let read: Pattern = pattern.parse().unwrap();
-            assert_eq!(read.matches(name), meant, "{pattern} {name}");
-            assert_eq!(read.to_string(), pattern.to_lowercase());
-        }
-        for text in ["", "**", "*.", "*.*", "a.*", "*example.org", "*.*.org", "a b", ".example.org", "*.[192.0.2.1]"] {
-            assert_eq!(text.parse::<Pattern>(), Err(NotAPattern), "{text}");
         }
     }
 }

@@ -82,6 +82,8 @@ impl Scheduler {
         while !self.is_over() {
             self.ask_ways();
             let is_through = self.dispatch();
+            // Before the sleep: an attempt that contacts nobody has ended by now, and no note will tell of it.
+            self.record();
             let patience = if is_through { self.sleep() } else { Duration::ZERO };
             match notes.recv_timeout(patience) {
                 Ok(note) => self.read(note),
@@ -91,7 +93,6 @@ impl Scheduler {
             while let Ok(note) = notes.try_recv() {
                 self.read(note);
             }
-            self.record();
         }
     }
 

@@ -142,7 +142,7 @@ impl Sorter {
     }
 
     fn by_domain(&self, domain: &str) -> QueueNumber {
-        let named = self.0.domains.iter().find(|(pattern, _)| pattern.matches(domain)).map(|(_, queue)| *queue);
+        let named = self.0.domains.iter().find(|(pattern, _)| pattern.fits(domain)).map(|(_, queue)| *queue);
         named.unwrap_or(self.0.standard)
     }
 }

@@ -33,7 +33,7 @@ fn route(
     domains: &[Domain],
     order: &mut Order,
 ) -> Option<Route> {
-    let domain = section.required("domain", &key::DOMAINS);
+    let domain = section.required("domain", &key::PATTERN);
     if let Some(domain) = &domain {
         order.claim(&section, "domain", &domain.get_ref().to_string(), domain.span());
         let ours = |own: &Domain| own.name.parse().is_ok_and(|name: Pattern| name == *domain.get_ref());
