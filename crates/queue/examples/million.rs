@@ -1,5 +1,6 @@
 //! What a million recipients cost: `cargo run --release -p queue --example million` prints nanoseconds a call and bytes a
 //! recipient, for 20,000 destinations with a next hop each and for 20,000 that share 1,000, as letters and as one mailing.
+//! An act of the operator picks half of them on the way; they end like the others.
 
 #![expect(clippy::disallowed_methods, reason = "a measurement asks the clock; the queue does not")]
 
@@ -40,15 +41,18 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
     answer(&mut queues, hops);
     let routed = start.elapsed();
     let bytes = queues.bytes() as u64;
+    let start = Instant::now();
+    let held = queues.pick(Act::Hold, NOW, &mut |entry| entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1) as u64;
+    let pick = start.elapsed();
     let (mut next, mut ended, mut report) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     let mut attempts = 0;
     let now = NOW + delay;
+    assert_eq!(held, RECIPIENTS / 2);
     while !queues.is_empty() {
         let start = Instant::now();
         let mut batch: Vec<_> = std::iter::from_fn(|| queues.next(now)).collect();
         answer(&mut queues, hops);
         next += start.elapsed();
-        attempts += batch.len() as u64;
         let start = Instant::now();
         let contact = Contact::Answered { slowest: Duration::from_millis(5) };
         batch.iter_mut().for_each(|attempt| queues.ended(now, attempt, contact.clone()));
@@ -56,18 +60,20 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
         let start = Instant::now();
         for attempt in batch {
             let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
+            attempts += 1;
             queues.report(now, attempt, &verdicts);
         }
         report += start.elapsed();
     }
     let each = |time: Duration, count: u64| time.as_nanos() as u64 / count;
     println!(
-        "{name:>24}: admit {:4}  routed {:4}  next {:4}  ended {:4}  report {:4}  bytes {:3}",
+        "{name:>24}: admit {:4}  routed {:4}  next {:4}  ended {:4}  report {:4}  pick {:3}  bytes {:3}",
         each(admit, RECIPIENTS),
         each(routed, DESTINATIONS),
         each(next, attempts),
         each(ended, attempts),
         each(report, attempts),
+        each(pick, RECIPIENTS),
         bytes / RECIPIENTS,
     );
 }

@@ -20,6 +20,9 @@ const SWEEPS: usize = 2;
 impl<R: Clone> Queues<R> {
     /// The number of a recipient domain (or `host!domain`, in lower case) in a queue. It is to be admitted before the
     /// next `report`.
+    ///
+    /// # Panics
+    /// If there is no such queue.
     pub fn destination(&mut self, queue: QueueNumber, name: &str) -> Destination {
         self.destinations.intern(queue, name)
     }

@@ -142,6 +142,19 @@ fn what_is_picked_is_not_picked_again_and_acts_need_neither_slot_nor_route() {
 }
 
 #[test]
+fn a_sender_whose_mailing_was_taken_away_writes_letters_again() {
+    let mut config = config();
+    config.mailing_above = 10;
+    let mut post = Post::new(config);
+    post.admit_each(1..=20, "a.example");
+    post.prove("b.example");
+    assert_eq!(act(&mut post, Act::Remove, |_| true), 20);
+    post.admit(30, 6, "b.example", 20);
+    post.admit(31, 5, "c.example", 1);
+    assert_eq!(post.drain(), [31, 30]);
+}
+
+#[test]
 fn a_million_acts_do_not_hold_up_attempts() {
     let mut config = config();
     config.unrecorded_max = 10;

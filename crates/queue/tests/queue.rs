@@ -178,6 +178,21 @@ fn letters_have_three_turns_for_each_of_a_mailing() {
 }
 
 #[test]
+fn many_letters_one_after_the_other_are_no_mailing() {
+    let mut config = config();
+    config.mailing_above = 10;
+    let mut post = Post::new(config);
+    post.prove("b.example");
+    for sequence in 1..=30 {
+        post.admit(sequence, 5, "a.example", 1);
+        assert_eq!(post.drain(), [sequence]);
+    }
+    post.admit(40, 6, "b.example", 11);
+    post.admit(41, 5, "c.example", 1);
+    assert_eq!(post.drain(), [41, 40]);
+}
+
+#[test]
 fn pending_recipients_of_a_restart_wait_for_their_time_and_keep_their_count() {
     let mut post = post();
     post.prove("a.example");
