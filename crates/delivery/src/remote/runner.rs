@@ -38,9 +38,7 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
             |kept: &Dialogue| kept.transactions() < transactions_max(kept, hop.config.messages_per_connection_max);
         let waits =
             kept.as_ref().is_some_and(may_wait) && pool.park(hop.number, &slot, hop.config.idle_connections_max);
-        let Task { ticket, envelope, .. } = *task;
-        let End { ending, contact, peer } = end;
-        pool.report(Report::Ended(Ended { ticket, envelope, ending, contact, peer }));
+        pool.report(Report::Ended(end.of(*task)));
         let Some(mut kept) = kept else { return };
         if !waits {
             return kept.quit().await;
@@ -70,6 +68,14 @@ struct End {
     ending: Ending,
     contact: Contact,
     peer: Option<Peer>,
+}
+
+impl End {
+    /// The lease on the body is given back here.
+    fn of<T>(self, task: Task<T>) -> Ended<T> {
+        let End { ending, contact, peer } = self;
+        Ended { ticket: task.ticket, envelope: task.envelope, ending, contact, peer }
+    }
 }
 
 /// A task on its way.

@@ -1,0 +1,132 @@
+//! How fast one thread hands messages to a next hop: `remote_rate ADDRESS [MESSAGES [CONNECTIONS [OCTETS]]]`.
+//!
+//! It sends messages (100,000 of 6,000 octets, if nothing else is said) from a file to the server at that address, as
+//! many at a time as there are connections (20), and prints the rate and the CPU time of a message.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use delivery::Ending;
+use delivery::remote::{Config, NextHop, Remote, Report, Target, Task};
+use mail::{Body, BodyFlags, BodyType, ByteSource, Client, Envelope, Notify, Outcome, QueueId, Recipient, SpoolId};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{self, Tls, Word};
+use tokio::sync::mpsc::unbounded_channel;
+
+/// Messages in the file; they are sent over and over.
+const MESSAGES_STORED: u64 = 1000;
+
+struct Source(File);
+
+impl ByteSource for Source {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.0)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().ok_or("an address, please")?.parse()?;
+    let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
+    let (messages, connections, octets) = (number(100_000)?, number(20)?, number(6000)?);
+    let client = client::Config {
+        chunking: true,
+        tls: Tls::Never,
+        ..client::Config::new(Flavor::Smtp, Word::new("rate.example")?)
+    };
+    let target = Target { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
+    let config = Arc::new(Config::new(client));
+    let hop = Arc::new(NextHop { name: "sink".into(), number: 0, tiers: vec![vec![target]], config });
+    let bodies = bodies(octets)?;
+    let envelope = Arc::new(envelope()?);
+    let task = move |ticket: u64| Task {
+        ticket,
+        id: QueueId::new(SpoolId::new(1), 0, ticket),
+        envelope: envelope.clone(),
+        recipients: vec![0],
+        body: bodies[(ticket % MESSAGES_STORED) as usize].clone(),
+        next_hop: hop.clone(),
+        verp: false,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let begun = Instant::now();
+    let refused = tokio::task::LocalSet::new().block_on(&runtime, drain(messages, connections, task));
+    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_time()?.as_secs_f64());
+    let (rate, cost) = (messages as f64 / elapsed, cpu * 1e6 / messages as f64);
+    println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not taken");
+    Ok(())
+}
+
+/// Keeps so many tasks under way until all are over; gives how many were not taken.
+async fn drain(messages: u64, connections: u64, task: impl Fn(u64) -> Task<u64>) -> u64 {
+    let (sender, mut ended) = unbounded_channel();
+    let refused = Rc::new(Cell::new(0));
+    let count = refused.clone();
+    let remote = Remote::new(move |report| {
+        let Report::Ended(end) = report else { return };
+        let taken = |outcome: &Outcome| matches!(outcome, Outcome::Relayed { .. });
+        if !matches!(end.ending, Ending::Outcomes(outcomes) if outcomes.iter().all(taken)) {
+            count.set(count.get() + 1);
+        }
+        let _ = sender.send(());
+    });
+    for ticket in 0..messages {
+        if ticket >= connections {
+            ended.recv().await;
+        }
+        remote.start(task(ticket));
+    }
+    for _ in 0..messages.min(connections) {
+        ended.recv().await;
+    }
+    remote.close().await;
+    refused.get()
+}
+
+fn bodies(octets: u64) -> io::Result<Vec<Body>> {
+    let mut message = b"Subject: rate\r\n\r\n".to_vec();
+    while (message.len() as u64) < octets {
+        message.extend_from_slice(b"All work and no play makes Jack a dull boy.\r\n");
+    }
+    message.truncate(octets as usize - 2);
+    message.extend_from_slice(b"\r\n");
+    let mut file = tempfile::tempfile()?;
+    (0..MESSAGES_STORED).try_for_each(|_| file.write_all(&message))?;
+    let source: Arc<dyn ByteSource> = Arc::new(Source(file));
+    let flags = BodyFlags { ends_in_crlf: true, ..BodyFlags::default() };
+    let body = |number| Body::new(source.clone(), number * octets, octets, crc32c::crc32c(&message), flags);
+    Ok((0..MESSAGES_STORED).map(body).collect())
+}
+
+fn envelope() -> Result<Envelope, Box<dyn Error>> {
+    let recipient =
+        Recipient { address: "bob@example.net".parse()?, original: None, notify: Notify::UNSET, orcpt: None };
+    Ok(Envelope {
+        sender: Some("alice@example.org".parse()?),
+        recipients: vec![recipient],
+        accepted_at: net::steady_now(),
+        client: Client { address: None, helo: "rate.example".into() },
+        body_type: BodyType::SevenBit,
+        smtputf8: false,
+        ret: None,
+        envid: None,
+    })
+}
+
+fn cpu_time() -> nix::Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(Duration::from_micros(micros.unsigned_abs()))
+}

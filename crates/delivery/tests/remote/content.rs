@@ -1,0 +1,207 @@
+//! What arrives is what was kept, whichever way it takes; what a server cannot take is not sent to it.
+
+use std::sync::Arc;
+
+use delivery::Ending;
+use delivery::remote::{Config, Contact};
+use mail::{Body, BodyFlags, Outcome};
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{self, stuff_dots};
+use rustix::fs::{Advice, fadvise};
+
+use super::kit::*;
+
+const TO: &[&str] = &["bob@example.net"];
+const PLAIN: &str = "250 mx\r\n";
+
+/// Sends a body and gives the message that came.
+async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
+    let seen = Seen::default();
+    let hop = hop(config, &[serve_well(&seen, hello).await]);
+    let end = Sender::new().send(&hop, TO, body).await;
+    assert_eq!(summary(&end), ["relayed"]);
+    seen.messages.take().pop().unwrap()
+}
+
+/// What comes after DATA.
+fn by_data(text: &[u8]) -> Vec<u8> {
+    let end: &[u8] = if text.is_empty() || text.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
+    [&stuff_dots(text)[..], end].concat()
+}
+
+fn texts() -> Vec<Vec<u8>> {
+    let dots = b".\r\n..x\r\n\r\n.y\r\n".repeat(30_000);
+    let large: Vec<u8> = (0..40_000).flat_map(|number| format!("line {number} .\r\n").into_bytes()).collect();
+    vec![b"".to_vec(), TEXT.to_vec(), b".".to_vec(), b"no end".to_vec(), dots, large]
+}
+
+#[test]
+fn every_text_arrives_as_it_is_by_every_way() {
+    run(async {
+        for text in texts() {
+            for sendfile_above in [None, Some(1000)] {
+                for hello in [PLAIN, PIPELINING, CHUNKING] {
+                    let config = || Config { sendfile_above, ..config() };
+                    let expected = if hello == CHUNKING { text.clone() } else { by_data(&text) };
+                    let from_memory = arrive(config(), hello, body(&text)).await.content;
+                    assert!(from_memory == expected, "{} octets from memory, {hello}", text.len());
+                    let from_file = arrive(config(), hello, Stored::body(&text).1).await.content;
+                    assert!(from_file == expected, "{} octets from a file, {hello}", text.len());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_only_on_the_disk_arrives_too() {
+    run(async {
+        for text in texts() {
+            for sendfile_above in [None, Some(1000)] {
+                let (stored, body) = Stored::body(&text);
+                stored.file().sync_all().unwrap();
+                fadvise(stored.file(), 0, None, Advice::DontNeed).unwrap();
+                let message = arrive(Config { sendfile_above, ..config() }, PIPELINING, body).await;
+                assert!(message.content == by_data(&text), "{} octets", text.len());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
+    run(async {
+        let text: Vec<u8> = (0..300_000).flat_map(|number| format!("line {number}\r\n").into_bytes()).collect();
+        assert!(text.len() > 1 << 20);
+        let (stored, body) = Stored::body(&text);
+        let weak = Arc::downgrade(&stored);
+        drop(stored);
+        let seen = Seen::default();
+        let (inner, length, lease) = (seen.clone(), text.len(), weak.clone());
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let (seen, lease) = (inner.clone(), lease.clone());
+            async move {
+                guest.greet(CHUNKING).await;
+                guest.hear_all(&["MAIL", "RCPT"]).await;
+                guest.say("250 ok\r\n250 ok\r\n").await;
+                guest.hear_all(&[&format!("BDAT {length} LAST")]).await;
+                let mut content = Vec::new();
+                while content.len() < length {
+                    content.extend(guest.octets((length - content.len()).min(50_000)).await);
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                assert!(lease.upgrade().is_some(), "the lease is held until the answer");
+                seen.messages.borrow_mut().push(Message { content, ..Message::default() });
+                guest.say("250 kept\r\n").await;
+                let _ = guest.end().await;
+            }
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let mut sender = Sender::new();
+        assert_eq!(summary(&sender.send(&hop, TO, body).await), ["relayed"]);
+        assert!(seen.messages.borrow()[0].content == text);
+        assert!(weak.upgrade().is_none(), "and no longer, though the connection stays");
+    });
+}
+
+#[test]
+fn a_damaged_body_is_not_sent() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(config(), &[serve_well(&seen, CHUNKING).await]);
+        let changed = Body::new(Arc::new(TEXT.to_vec()), 0, TEXT.len() as u64, 1, BodyFlags::default());
+        let mut sender = Sender::new();
+        let end = sender.send(&hop, TO, changed).await;
+        assert!(matches!(end.ending, Ending::Damaged(_)), "{:?}", end.ending);
+        assert_eq!(end.contact, Contact::None);
+        let short = Body::new(Arc::new(TEXT.to_vec()), 5, TEXT.len() as u64, 1, BodyFlags::default());
+        let end = sender.send(&hop, TO, short).await;
+        assert_eq!(summary(&end), ["deferred 451 4.3.0"]);
+        assert_eq!(seen.messages.borrow().len(), 0);
+    });
+}
+
+#[test]
+fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(config(), &[serve_well(&seen, "250-mx\r\n250-SIZE 100\r\n250 CHUNKING\r\n").await]);
+        let mut sender = Sender::new();
+        let end = sender.send(&hop, TO, body(&[b'x'; 101])).await;
+        assert_eq!((summary(&end), end.contact), (vec!["failed 552 5.3.4".to_owned()], Contact::None));
+        assert_eq!(summary(&sender.send(&hop, TO, body("ü\r\n".as_bytes())).await), ["failed 554 5.6.3"]);
+        let end = sender.send(&hop, &["böb@example.net"], body(TEXT)).await;
+        assert_eq!(summary(&end), ["failed 553 5.6.7"]);
+        // What asks for more than it needs gets along without.
+        let mut task = task(&hop, 4, TO, body(TEXT));
+        let envelope = Arc::make_mut(&mut task.envelope);
+        (envelope.smtputf8, envelope.body_type) = (true, mail::BodyType::EightBitMime);
+        sender.remote.start(task);
+        assert_eq!(summary(&sender.end().await), ["relayed"]);
+        assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
+    });
+}
+
+#[test]
+fn what_was_asked_for_is_passed_on() {
+    run(async {
+        let seen = Seen::default();
+        let hello = "250-mx\r\n250-DSN\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 CHUNKING\r\n";
+        let hop = hop(config(), &[serve_well(&seen, hello).await]);
+        let mut task = task(&hop, 1, TO, body("ü\r\n".as_bytes()));
+        let envelope = Arc::make_mut(&mut task.envelope);
+        (envelope.smtputf8, envelope.ret, envelope.envid) = (true, Some(mail::Return::Headers), Some("e1".into()));
+        envelope.recipients[0].notify = mail::Notify::SUCCESS.with(mail::Notify::DELAY);
+        envelope.recipients[0].orcpt = Some("rfc822;b+2Bc@example.net".into());
+        task.verp = true;
+        let mut sender = Sender::new();
+        sender.remote.start(task);
+        let end = sender.end().await;
+        assert!(matches!(outcomes(&end), [Outcome::Relayed { dsn: true, .. }]), "{:?}", end.ending);
+        let lines = seen.messages.take().pop().unwrap().envelope;
+        assert_eq!(
+            lines,
+            [
+                "MAIL FROM:<alice+bob=example.net@example.org> BODY=8BITMIME SMTPUTF8 RET=HDRS ENVID=e1",
+                "RCPT TO:<bob@example.net> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;b+2Bc@example.net",
+            ]
+        );
+    });
+}
+
+#[test]
+fn lmtp_over_a_unix_socket_has_an_outcome_for_each() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let endpoint = serve_unix(&folder.path().join("lmtp"), |mut guest| async move {
+            guest.say("220 mx\r\n").await;
+            guest.hear_all(&["LHLO"]).await;
+            guest.say(CHUNKING).await;
+            guest.hear_all(&["MAIL", "RCPT", "RCPT", "RCPT", "RCPT", "BDAT"]).await;
+            guest.octets(TEXT.len()).await;
+            guest.say("250 ok\r\n250 ok\r\n550 5.1.1 who?\r\n250 ok\r\n250 ok\r\n").await;
+            guest.say("250 2.0.0 kept\r\n452 4.2.2 full\r\n").await;
+        });
+        let flavor = Flavor::Lmtp;
+        let hop = hop(Config { client: client::Config { flavor, ..client() }.into(), ..config() }, &[endpoint]);
+        let to = ["a@example.net", "b@example.net", "c@example.net", "d@example.net"];
+        let end = Sender::new().send(&hop, &to, body(TEXT)).await;
+        assert_eq!(summary(&end), ["relayed", "failed 550 5.1.1", "deferred 452 4.2.2", "deferred 451 4.4.2"]);
+        let peer = end.peer.unwrap().to_string();
+        assert!(peer.starts_with("mx0.example[/") && peer.ends_with("lmtp]"), "{peer}");
+    });
+}
+
+#[test]
+fn a_large_body_goes_over_a_unix_socket_too() {
+    run(async {
+        let text = b"0123456789\r\n".repeat(100_000);
+        let folder = tempfile::tempdir().unwrap();
+        let seen = Seen::default();
+        let inner = seen.clone();
+        let endpoint = serve_unix(&folder.path().join("smtp"), move |guest| guest.serve(CHUNKING, inner.clone()));
+        let end = Sender::new().send(&hop(config(), &[endpoint]), TO, Stored::body(&text).1).await;
+        assert_eq!(summary(&end), ["relayed"]);
+        assert!(seen.messages.borrow()[0].content == text);
+    });
+}

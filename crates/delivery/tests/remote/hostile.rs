@@ -1,0 +1,297 @@
+//! Servers that drop, refuse, babble, fall silent or cannot do TLS.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use delivery::remote::{Config, Contact};
+use net::{Endpoint, Trust};
+use protocol::smtp::client::{self, Tls};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::kit::*;
+
+const TO: &[&str] = &["bob@example.net", "carol@example.net"];
+
+/// An address where nobody listens.
+async fn nobody() -> Endpoint {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    Endpoint::Tcp(listener.local_addr().unwrap())
+}
+
+#[test]
+fn whenever_a_server_drops_the_connection_each_recipient_is_deferred_once() {
+    let steps: &[&[&str]] = &[
+        &[],
+        &["220 mx\r\n"],
+        &["220 mx\r\n", PIPELINING],
+        &["220 mx\r\n", PIPELINING, "250 ok\r\n"],
+        &["220 mx\r\n", PIPELINING, "250 ok\r\n250 ok\r\n"],
+        &["220 mx\r\n", PIPELINING, "250 ok\r\n250 ok\r\n250 ok\r\n"],
+        &["220 mx\r\n", PIPELINING, "250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n"],
+        &["220 mx\r\n", "250-mx\r\n250-PIPELI"],
+    ];
+    for replies in steps {
+        run(async {
+            let seen = Seen::default();
+            let endpoint = serve(&seen, move |mut guest, _| async move {
+                for reply in *replies {
+                    guest.say(reply).await;
+                    if reply.ends_with('\n') {
+                        guest.hear().await;
+                    }
+                }
+            });
+            let hop = hop(config(), &[endpoint.await]);
+            let mut sender = Sender::new();
+            let end = sender.send(&hop, TO, body(TEXT)).await;
+            assert_eq!(summary(&end), ["deferred 451 4.4.2"; 2], "{replies:?}");
+            assert!(matches!(end.contact, Contact::Failed(_)), "{replies:?}: {:?}", end.contact);
+            sender.remote.close().await;
+            assert!(!sender.has_report(), "{replies:?}");
+            assert_eq!(seen.connections.get(), 1);
+        });
+    }
+}
+
+#[test]
+fn what_was_said_before_the_drop_counts() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve(&seen, |mut guest, _| async move {
+            guest.greet(PIPELINING).await;
+            guest.hear_all(&["MAIL", "RCPT", "RCPT", "DATA"]).await;
+            guest.say("250 ok\r\n550 5.1.1 who?\r\n250 ok\r\n354 go\r\n").await;
+            guest.octets(TEXT.len() + 3).await;
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+        assert_eq!(summary(&end), ["failed 550 5.1.1", "deferred 451 4.4.2"]);
+        let said = format!("{:?}", outcomes(&end)[1]);
+        assert!(said.contains("may have arrived"), "{said}");
+    });
+}
+
+#[test]
+fn garbage_and_endless_replies_end_the_session() {
+    for (reply, is_endless) in [("SSH-2.0-x\r\n", false), ("250-x\r\n", true), ("220 x\r\n220 x\r\n", false)] {
+        run(async {
+            let seen = Seen::default();
+            let endpoint = serve(&seen, move |mut guest, _| async move {
+                guest.say(reply).await;
+                for _ in 0..if is_endless { 100_000 } else { 0 } {
+                    guest.say(reply).await;
+                }
+            });
+            let hop = hop(config(), &[endpoint.await]);
+            let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!(summary(&end), ["deferred 451 4.4.2"; 2]);
+            assert!(matches!(&end.contact, Contact::Failed(reply) if reply.text.contains("not SMTP")), "{end:?}");
+        });
+    }
+}
+
+#[test]
+fn a_host_that_refuses_or_is_silent_leads_to_the_next_one() {
+    for first in ["421 4.3.2 busy\r\n", "554 5.7.1 not you\r\n", "450 later\r\n", "220\r\n", ""] {
+        run(async {
+            let (refusing, seen) = (Seen::default(), Seen::default());
+            let endpoint = serve(&refusing, move |mut guest, _| async move {
+                guest.say(first).await;
+                pass_until(async { drop(guest.end().await) }).await;
+            });
+            let endpoints = [endpoint.await, nobody().await, serve_well(&seen, CHUNKING).await];
+            let hop = hop(config(), &endpoints);
+            let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!(summary(&end), ["relayed"; 2]);
+            assert_eq!(end.peer.unwrap().host(), "mx2.example");
+            assert_eq!((refusing.connections.get(), seen.connections.get()), (1, 1));
+        });
+    }
+}
+
+#[test]
+fn where_no_host_is_left_the_best_answer_counts() {
+    let cases = [
+        (&["554 5.7.1 not you\r\n"][..], "failed 554 5.7.1", true),
+        (&["554 5.7.1 no\r\n", "421 4.3.2 busy\r\n"], "deferred 421 4.3.2", true),
+        (&["421 4.3.2 busy\r\n", "554 5.7.1 no\r\n"], "deferred 421 4.3.2", true),
+        (&["554 5.7.1 no\r\n", ""], "deferred 451 4.4.1", true),
+        (&["", "554 5.7.1 no\r\n"], "deferred 451 4.4.1", true),
+        (&[""], "deferred 451 4.4.1", false),
+    ];
+    for (banners, expected, is_busy) in cases {
+        run(async {
+            let seen = Seen::default();
+            let mut endpoints = Vec::new();
+            for banner in banners {
+                endpoints.push(match banner.is_empty() {
+                    true => nobody().await,
+                    false => serve(&seen, move |mut guest, _| async move { guest.say(banner).await }).await,
+                });
+            }
+            let end = Sender::new().send(&hop(config(), &endpoints), TO, body(TEXT)).await;
+            assert_eq!(summary(&end), [expected; 2], "{banners:?}");
+            assert_eq!(end.contact == Contact::Busy, is_busy, "{banners:?}: {:?}", end.contact);
+        });
+    }
+}
+
+#[test]
+fn no_more_addresses_are_tried_than_may_be() {
+    run(async {
+        let seen = Seen::default();
+        let endpoints = [nobody().await, nobody().await, serve_well(&seen, CHUNKING).await];
+        let hop = hop(Config { addresses_tried_max: 2, ..config() }, &endpoints);
+        let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+        assert_eq!((summary(&end), seen.connections.get()), (vec!["deferred 451 4.4.1".to_owned(); 2], 0));
+        assert_eq!(end.peer, None);
+    });
+}
+
+#[test]
+fn a_shutdown_in_the_middle_is_an_answer_and_no_reason_to_connect_again() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve(&seen, |mut guest, _| async move {
+            guest.greet(PIPELINING).await;
+            guest.hear_all(&["MAIL", "RCPT", "RCPT"]).await;
+            guest.say("250 ok\r\n250 ok\r\n421 4.3.2 stopping\r\n").await;
+        });
+        let end = Sender::new().send(&hop(config(), &[endpoint.await]), TO, body(TEXT)).await;
+        assert_eq!((summary(&end), end.contact), (vec!["deferred 421 4.3.2".to_owned(); 2], Contact::Busy));
+        assert_eq!(seen.connections.get(), 1);
+    });
+}
+
+#[test]
+fn a_server_that_never_answers_is_told_slow_once_and_given_up_in_doubt() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve(&seen, |mut guest, _| async move {
+            guest.greet(CHUNKING).await;
+            guest.message().await.unwrap();
+            // It answers when nobody listens any more.
+            pass_until(async { drop(guest.end().await) }).await;
+            guest.say("250 kept\r\n").await;
+        });
+        let begun = tokio::time::Instant::now();
+        let hop = hop(config(), &[endpoint.await]);
+        let mut sender = Sender::new();
+        sender.start(&hop, 1, body(TEXT));
+        let (end, slow) = sender.end_and_slow().await;
+        assert_eq!((summary(&end), slow), (vec!["deferred 451 4.4.2".to_owned()], 1));
+        assert!(matches!(end.contact, Contact::Failed(reply) if reply.text.contains("in time")));
+        let elapsed = begun.elapsed();
+        assert!((PATIENCE..PATIENCE * 2).contains(&elapsed), "{elapsed:?}");
+    });
+}
+
+#[test]
+fn slow_answers_are_told_once_and_measured() {
+    run(async {
+        let seen = Seen::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let seen = inner.clone();
+            async move {
+                pass(Duration::from_secs(12)).await;
+                guest.greet(CHUNKING).await;
+                let message = guest.message().await.unwrap();
+                pass(Duration::from_secs(15)).await;
+                seen.messages.borrow_mut().push(message);
+                guest.say("250 kept\r\n").await;
+                let _ = guest.end().await;
+            }
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let mut sender = Sender::new();
+        sender.start(&hop, 1, body(TEXT));
+        let (end, slow) = sender.end_and_slow().await;
+        assert_eq!((summary(&end), slow), (vec!["relayed".to_owned()], 1));
+        // The banner was for opening the connection, and is not counted against the message.
+        let Contact::Answered { slowest } = end.contact else { panic!("{:?}", end.contact) };
+        assert!((Duration::from_secs(15)..Duration::from_secs(16)).contains(&slowest), "{slowest:?}");
+    });
+}
+
+fn by_tls(tls: Tls) -> Config {
+    Config { client: client::Config { tls, ..client() }.into(), trust: Some(Trust::anyone()), ..config() }
+}
+
+#[test]
+fn tls_that_fails_is_done_without_where_it_was_only_offered() {
+    for how in ["220 go\r\nthis is no TLS\r\n", "220 go\r\n", "454 4.7.0 not now\r\n"] {
+        run(async {
+            let seen = Seen::default();
+            let endpoint = serve(&seen, move |mut guest, number| async move {
+                guest.greet("250-mx\r\n250-STARTTLS\r\n250 PIPELINING\r\n").await;
+                if number == 0 {
+                    guest.hear_all(&["STARTTLS"]).await;
+                    guest.say(how).await;
+                    if !how.starts_with('4') {
+                        return;
+                    }
+                }
+                guest.message().await.unwrap();
+                guest.say("250 kept\r\n").await;
+                let _ = guest.end().await;
+            });
+            let hop = hop(by_tls(Tls::Offered), &[endpoint.await]);
+            let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!(summary(&end), ["relayed"; 2], "{how}");
+            assert_eq!(seen.connections.get(), if how.starts_with('4') { 1 } else { 2 });
+        });
+    }
+}
+
+#[test]
+fn tls_that_is_required_and_fails_defers() {
+    for how in ["220 go\r\nthis is no TLS\r\n", "454 4.7.0 not now\r\n"] {
+        run(async {
+            let seen = Seen::default();
+            let endpoint = serve(&seen, move |mut guest, _| async move {
+                guest.greet("250-mx\r\n250 STARTTLS\r\n").await;
+                guest.hear_all(&["STARTTLS"]).await;
+                guest.say(how).await;
+            });
+            let hop = hop(by_tls(Tls::Required), &[endpoint.await]);
+            let end = Sender::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!((summary(&end), seen.connections.get()), (vec!["deferred 451 4.7.5".to_owned(); 2], 1));
+            assert!(matches!(end.contact, Contact::Failed(_)));
+        });
+    }
+}
+
+#[test]
+fn a_server_that_stops_reading_is_given_up_and_the_connection_reset() {
+    run(async {
+        let seen = Seen::default();
+        let given_up = Rc::new(Notify::new());
+        let (ends, mut ended) = unbounded_channel();
+        let news = given_up.clone();
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let (news, ends) = (news.clone(), ends.clone());
+            async move {
+                guest.greet(PIPELINING).await;
+                guest.hear_all(&["MAIL", "RCPT", "DATA"]).await;
+                guest.say("250 ok\r\n250 ok\r\n354 go\r\n").await;
+                pass_until(news.notified()).await;
+                ends.send(guest.end().await).unwrap();
+            }
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let (stored, body) = Stored::body(&b"x\r\n".repeat(8 << 20));
+        let mut sender = Sender::new();
+        let end = sender.send(&hop, &["bob@example.net"], body).await;
+        assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        given_up.notify_one();
+        let error = ended.recv().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    });
+}

@@ -1,0 +1,364 @@
+//! Servers that say what a test wants, messages for them, and a [`Remote`] whose reports are gathered.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use delivery::Ending;
+use delivery::remote::{Config, Ended, NextHop, Remote, Report, Target, Task};
+use mail::{Body, BodyFlags, BodyType, ByteSource, Client, Envelope, Notify, Outcome, QueueId, Recipient, SpoolId};
+use net::Endpoint;
+use protocol::smtp::Flavor;
+use protocol::smtp::client::{self, Timeouts, Word};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::{LocalSet, spawn_local};
+
+pub(crate) const PIPELINING: &str = "250-mx\r\n250 PIPELINING\r\n";
+pub(crate) const CHUNKING: &str = "250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
+pub(crate) const TEXT: &[u8] = b"Subject: x\r\n\r\nHello.\r\n";
+
+/// How long a command, or anything else, may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a test on one thread.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// Lets time pass at once, when everybody has got as far as they can.
+pub(crate) async fn pass(span: Duration) {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    tokio::time::pause();
+    tokio::time::advance(span).await;
+    tokio::time::resume();
+}
+
+/// Lets time pass until something happens.
+pub(crate) async fn pass_until(event: impl Future<Output = ()>) {
+    let mut event = std::pin::pin!(event);
+    loop {
+        tokio::select! {
+            () = &mut event => return,
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+        }
+        pass(PATIENCE / 4).await;
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// One connection, as its server has it.
+pub(crate) struct Guest(BufStream<Box<dyn Stream>>);
+
+/// What the servers of a test saw.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) connections: Rc<Cell<usize>>,
+    pub(crate) messages: Rc<RefCell<Vec<Message>>>,
+    pub(crate) quits: Rc<Cell<usize>>,
+}
+
+/// A message as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) envelope: Vec<String>,
+    pub(crate) content: Vec<u8>,
+}
+
+/// A server; `script` is told how many came before.
+pub(crate) async fn serve<F: Future<Output = ()> + 'static>(
+    seen: &Seen,
+    script: impl Fn(Guest, usize) -> F + 'static,
+) -> Endpoint {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let endpoint = Endpoint::Tcp(listener.local_addr().unwrap());
+    let connections = seen.connections.clone();
+    spawn_local(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            spawn_local(script(Guest(BufStream::new(Box::new(stream))), connections.replace(connections.get() + 1)));
+        }
+    });
+    endpoint
+}
+
+/// The same over a unix socket.
+pub(crate) fn serve_unix<F: Future<Output = ()> + 'static>(
+    path: &Path,
+    script: impl Fn(Guest) -> F + 'static,
+) -> Endpoint {
+    let listener = UnixListener::bind(path).unwrap();
+    spawn_local(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            spawn_local(script(Guest(BufStream::new(Box::new(stream)))));
+        }
+    });
+    Endpoint::Unix(path.to_owned())
+}
+
+/// A server that takes all that comes.
+pub(crate) async fn serve_well(seen: &Seen, hello: &'static str) -> Endpoint {
+    let inner = seen.clone();
+    serve(seen, move |guest, _| guest.serve(hello, inner.clone())).await
+}
+
+impl Seen {
+    pub(crate) async fn until_quits(&self, count: usize) {
+        while self.quits.get() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Guest {
+    pub(crate) async fn say(&mut self, text: &str) {
+        // The other side may be gone, as tests have it.
+        let _ = self.0.write_all(text.as_bytes()).await;
+        let _ = self.0.flush().await;
+    }
+
+    /// The next line; empty at the end.
+    pub(crate) async fn hear(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.0.read_line(&mut line).await;
+        line
+    }
+
+    pub(crate) async fn hear_all(&mut self, commands: &[&str]) {
+        for command in commands {
+            let line = self.hear().await;
+            assert!(line.starts_with(command), "{command} was to come, and not {line:?}");
+        }
+    }
+
+    pub(crate) async fn greet(&mut self, hello: &str) {
+        self.say("220 mx\r\n").await;
+        self.hear_all(&["EHLO"]).await;
+        self.say(hello).await;
+    }
+
+    pub(crate) async fn octets(&mut self, count: usize) -> Vec<u8> {
+        let mut octets = vec![0; count];
+        let mut filled = 0;
+        while filled < count {
+            match self.0.read(&mut octets[filled..]).await {
+                Ok(0) | Err(_) => break,
+                Ok(read) => filled += read,
+            }
+        }
+        octets.truncate(filled);
+        octets
+    }
+
+    /// Waits until the other side ends the connection; how it did.
+    pub(crate) async fn end(&mut self) -> io::Result<()> {
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest).await.map(|_| ())
+    }
+
+    /// All that comes after DATA.
+    async fn data(&mut self) -> Vec<u8> {
+        let mut data = Vec::new();
+        while !data.ends_with(b"\r\n.\r\n") && data != b".\r\n" {
+            if self.0.read_until(b'\n', &mut data).await.is_ok_and(|count| count == 0) {
+                break;
+            }
+        }
+        data
+    }
+
+    /// Takes all messages until QUIT.
+    pub(crate) async fn serve(mut self, hello: &'static str, seen: Seen) {
+        self.greet(hello).await;
+        while let Some(message) = self.message().await {
+            seen.messages.borrow_mut().push(message);
+            self.say("250 2.0.0 kept\r\n").await;
+        }
+        seen.quits.set(seen.quits.get() + 1);
+    }
+
+    /// The next message; its end is not answered yet.
+    pub(crate) async fn message(&mut self) -> Option<Message> {
+        let mut message = Message::default();
+        loop {
+            let line = self.hear().await;
+            match line.split([' ', '\r']).next().unwrap() {
+                "MAIL" | "RCPT" => message.envelope.push(line.trim_end().to_owned()),
+                "RSET" => message = Message::default(),
+                "DATA" => {
+                    self.say("354 go\r\n").await;
+                    message.content = self.data().await;
+                    return Some(message);
+                }
+                "BDAT" => {
+                    message.content = self.octets(line.split(' ').nth(1).unwrap().parse().unwrap()).await;
+                    return Some(message);
+                }
+                "QUIT" => {
+                    self.say("221 bye\r\n").await;
+                    return None;
+                }
+                _ => return None,
+            }
+            self.say("250 ok\r\n").await;
+        }
+    }
+}
+
+/// A [`Remote`], and what it reports.
+pub(crate) struct Sender {
+    pub(crate) remote: Remote<u32>,
+    reports: UnboundedReceiver<Report<u32>>,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Self {
+        let (sender, reports) = unbounded_channel();
+        Sender { remote: Remote::new(move |report| sender.send(report).unwrap()), reports }
+    }
+
+    pub(crate) fn start(&self, hop: &Arc<NextHop>, ticket: u32, body: Body) {
+        self.remote.start(task(hop, ticket, &["bob@example.net"], body));
+    }
+
+    /// The next end of a task, and how often it was told before that somebody is slow.
+    pub(crate) async fn end_and_slow(&mut self) -> (Ended<u32>, usize) {
+        let mut slow = 0;
+        loop {
+            match self.reports.recv().await.unwrap() {
+                Report::Ended(end) => return (end, slow),
+                Report::Slow { .. } => slow += 1,
+            }
+        }
+    }
+
+    pub(crate) async fn end(&mut self) -> Ended<u32> {
+        self.end_and_slow().await.0
+    }
+
+    /// Sends one message to some, until its end.
+    pub(crate) async fn send(&mut self, hop: &Arc<NextHop>, recipients: &[&str], body: Body) -> Ended<u32> {
+        self.remote.start(task(hop, 1, recipients, body));
+        self.end().await
+    }
+
+    pub(crate) fn has_report(&mut self) -> bool {
+        self.reports.try_recv().is_ok()
+    }
+}
+
+pub(crate) fn client() -> client::Config {
+    client::Config {
+        chunking: true,
+        timeouts: Timeouts::all(PATIENCE),
+        ..client::Config::new(Flavor::Smtp, Word::new("client.example").unwrap())
+    }
+}
+
+pub(crate) fn config() -> Config {
+    Config { connect_timeout: PATIENCE, sendfile_above: Some(1000), ..Config::new(client()) }
+}
+
+/// One host of each tier.
+pub(crate) fn hop(config: Config, endpoints: &[Endpoint]) -> Arc<NextHop> {
+    let target = |(number, endpoint): (usize, &Endpoint)| {
+        vec![Target { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
+    };
+    let tiers = endpoints.iter().enumerate().map(target).collect();
+    Arc::new(NextHop { name: "hop".into(), number: 7, tiers, config: Arc::new(config) })
+}
+
+pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: Body) -> Task<u32> {
+    let recipient =
+        |text: &&str| Recipient { address: text.parse().unwrap(), original: None, notify: Notify::UNSET, orcpt: None };
+    let envelope = Envelope {
+        sender: Some("alice@example.org".parse().unwrap()),
+        recipients: recipients.iter().map(recipient).collect(),
+        accepted_at: net::steady_now(),
+        client: Client { address: None, helo: "test".into() },
+        body_type: BodyType::SevenBit,
+        smtputf8: false,
+        ret: None,
+        envid: None,
+    };
+    Task {
+        ticket,
+        id: QueueId::new(SpoolId::new(1), 0, u64::from(ticket)),
+        envelope: Arc::new(envelope),
+        recipients: (0..recipients.len() as u32).collect(),
+        body,
+        next_hop: hop.clone(),
+        verp: false,
+    }
+}
+
+fn flags(text: &[u8]) -> BodyFlags {
+    BodyFlags {
+        dot_lines: text.starts_with(b".") || text.windows(3).any(|window| window == b"\r\n."),
+        eight_bit: !text.is_ascii(),
+        ends_in_crlf: text.is_empty() || text.ends_with(b"\r\n"),
+    }
+}
+
+pub(crate) fn body(text: &[u8]) -> Body {
+    Body::new(Arc::new(text.to_vec()), 0, text.len() as u64, crc32c::crc32c(text), flags(text))
+}
+
+/// Bytes in a file, with something before and after them.
+pub(crate) struct Stored(File);
+
+impl Stored {
+    pub(crate) fn file(&self) -> &File {
+        &self.0
+    }
+
+    pub(crate) fn body(text: &[u8]) -> (Arc<Stored>, Body) {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[b"before", text, b"after"].concat()).unwrap();
+        let stored = Arc::new(Stored(file));
+        let body = Body::new(stored.clone(), 6, text.len() as u64, crc32c::crc32c(text), flags(text));
+        (stored, body)
+    }
+}
+
+impl ByteSource for Stored {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.0)
+    }
+}
+
+pub(crate) fn outcomes(end: &Ended<u32>) -> &[Outcome] {
+    match &end.ending {
+        Ending::Outcomes(outcomes) => outcomes,
+        Ending::Damaged(what) => panic!("{what}"),
+    }
+}
+
+/// `relayed`, `deferred 451 4.4.2`, `failed 550` for each recipient.
+pub(crate) fn summary(end: &Ended<u32>) -> Vec<String> {
+    let codes = |reply: &mail::Reply| match reply.enhanced {
+        Some(enhanced) => format!("{} {enhanced}", reply.code),
+        None => reply.code.to_string(),
+    };
+    let word = |outcome: &Outcome| match outcome {
+        Outcome::Delivered => "delivered".to_owned(),
+        Outcome::Relayed { .. } => "relayed".to_owned(),
+        Outcome::Deferred(reply) => format!("deferred {}", codes(reply)),
+        Outcome::Failed(reply) => format!("failed {}", codes(reply)),
+    };
+    outcomes(end).iter().map(word).collect()
+}

@@ -1,0 +1,187 @@
+//! Connections are used again, the last one first; they end when they should; and the number of them is never more than
+//! that of the tasks.
+
+use delivery::remote::{Config, Contact};
+use net::Endpoint;
+
+use super::kit::*;
+
+/// Sends so many, one after the other, and gives what the servers saw.
+async fn send_one_by_one(sender: &mut Sender, config: Config, endpoint: Endpoint, count: u32) {
+    let hop = hop(config, &[endpoint]);
+    for ticket in 0..count {
+        sender.start(&hop, ticket, body(TEXT));
+        let end = sender.end().await;
+        assert_eq!((end.ticket, summary(&end)), (ticket, vec!["relayed".to_owned()]));
+        assert!(matches!(end.contact, Contact::Answered { .. }), "{:?}", end.contact);
+    }
+}
+
+#[test]
+fn one_connection_carries_one_message_after_the_other_and_is_left_when_it_is_idle() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve_well(&seen, CHUNKING).await;
+        let mut sender = Sender::new();
+        send_one_by_one(&mut sender, config(), endpoint.clone(), 5).await;
+        assert_eq!((seen.connections.get(), seen.messages.borrow().len(), seen.quits.get()), (1, 5, 0));
+        pass(config().idle_time_max).await;
+        seen.until_quits(1).await;
+        send_one_by_one(&mut sender, config(), endpoint, 1).await;
+        assert_eq!(seen.connections.get(), 2);
+    });
+}
+
+#[test]
+fn as_many_connections_as_tasks_at_a_time_and_the_same_ones_again() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(config(), &[serve_well(&seen, PIPELINING).await]);
+        let mut sender = Sender::new();
+        for _ in 0..3 {
+            (0..4).for_each(|ticket| sender.start(&hop, ticket, body(TEXT)));
+            for _ in 0..4 {
+                assert_eq!(summary(&sender.end().await), ["relayed"]);
+            }
+        }
+        assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (4, 12));
+        sender.remote.close().await;
+        seen.until_quits(4).await;
+    });
+}
+
+#[test]
+fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(Config { idle_connections_max: 1, ..config() }, &[serve_well(&seen, CHUNKING).await]);
+        let mut sender = Sender::new();
+        for ticket in 0..3 {
+            sender.start(&hop, ticket, body(TEXT));
+        }
+        for _ in 0..3 {
+            sender.end().await;
+        }
+        seen.until_quits(2).await;
+        sender.start(&hop, 4, body(TEXT));
+        sender.end().await;
+        assert_eq!((seen.connections.get(), seen.quits.get()), (3, 2));
+    });
+}
+
+#[test]
+fn a_connection_carries_no_more_messages_than_it_may() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve_well(&seen, CHUNKING).await;
+        let mut sender = Sender::new();
+        let config = Config { messages_per_connection_max: 2, ..config() };
+        send_one_by_one(&mut sender, config, endpoint, 5).await;
+        assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (3, 5));
+    });
+}
+
+#[test]
+fn a_server_that_hangs_up_on_an_idle_connection_costs_no_outcome() {
+    run(async {
+        let seen = Seen::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut guest, number| {
+            let seen = inner.clone();
+            async move {
+                if number > 0 {
+                    return guest.serve(CHUNKING, seen).await;
+                }
+                guest.greet(CHUNKING).await;
+                guest.message().await.unwrap();
+                // And off it goes, with a word or without.
+                guest.say("250 kept\r\n421 too long idle\r\n").await;
+            }
+        });
+        let endpoint = endpoint.await;
+        let mut sender = Sender::new();
+        send_one_by_one(&mut sender, config(), endpoint, 2).await;
+        assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (2, 1));
+    });
+}
+
+#[test]
+fn a_used_connection_that_is_dead_when_the_message_comes_is_replaced_once() {
+    for farewell in ["", "421 4.4.2 too late\r\n"] {
+        run(async {
+            let seen = Seen::default();
+            let inner = seen.clone();
+            let endpoint = serve(&seen, move |mut guest, number| {
+                let seen = inner.clone();
+                async move {
+                    if number > 0 {
+                        return guest.serve(CHUNKING, seen).await;
+                    }
+                    guest.greet(CHUNKING).await;
+                    guest.message().await.unwrap();
+                    guest.say("250 kept\r\n").await;
+                    guest.hear_all(&["MAIL"]).await;
+                    guest.say(farewell).await;
+                }
+            });
+            let endpoint = endpoint.await;
+            let mut sender = Sender::new();
+            send_one_by_one(&mut sender, config(), endpoint, 2).await;
+            assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (2, 1));
+        });
+    }
+}
+
+#[test]
+fn a_used_connection_that_dies_later_in_the_message_is_not_replaced() {
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve(&seen, |mut guest, _| async move {
+            guest.greet(PIPELINING).await;
+            guest.message().await.unwrap();
+            guest.say("250 kept\r\n").await;
+            guest.hear_all(&["MAIL", "RCPT", "DATA"]).await;
+            guest.say("250 ok\r\n").await;
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let mut sender = Sender::new();
+        assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
+        let end = sender.send(&hop, &["bob@example.net"], body(TEXT)).await;
+        assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
+        assert!(matches!(end.contact, Contact::Failed(_)));
+        assert_eq!(seen.connections.get(), 1);
+    });
+}
+
+#[test]
+fn closing_waits_for_what_is_under_way() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(config(), &[serve_well(&seen, CHUNKING).await]);
+        let mut sender = Sender::new();
+        sender.start(&hop, 1, body(TEXT));
+        sender.remote.close().await;
+        assert_eq!(summary(&sender.end().await), ["relayed"]);
+        assert_eq!(seen.messages.borrow().len(), 1);
+        seen.until_quits(1).await;
+    });
+}
+
+#[test]
+fn the_limits_of_a_server_are_obeyed_over_transactions_and_connections() {
+    run(async {
+        let seen = Seen::default();
+        let hello = "250-mx\r\n250-PIPELINING\r\n250-CHUNKING\r\n250 LIMITS RCPTMAX=2 MAILMAX=2\r\n";
+        let hop = hop(config(), &[serve_well(&seen, hello).await]);
+        let mut sender = Sender::new();
+        let recipients: Vec<String> = (0..7).map(|number| format!("r{number}@example.net")).collect();
+        let recipients: Vec<&str> = recipients.iter().map(String::as_str).collect();
+        let end = sender.send(&hop, &recipients, body(TEXT)).await;
+        assert_eq!(summary(&end), vec!["relayed"; 7]);
+        let messages = seen.messages.borrow();
+        let counts: Vec<usize> = messages.iter().map(|message| message.envelope.len() - 1).collect();
+        assert_eq!((counts, seen.connections.get()), (vec![2, 2, 2, 1], 2));
+        let named = messages.iter().flat_map(|message| &message.envelope[1..]);
+        assert!(named.zip(recipients).all(|(line, recipient)| line.contains(recipient)));
+    });
+}
