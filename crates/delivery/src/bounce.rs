@@ -19,7 +19,6 @@
 //! | null | the postmaster | nobody: this is what ends it |
 
 mod cap;
-mod former;
 mod letter;
 mod report;
 mod status;
@@ -27,6 +26,5 @@ mod text;
 mod words;
 
 pub use cap::{Cap, CapLimits};
-pub use former::{Bounce, Notice, Undelivered, compose};
 pub use letter::{Letter, ORIGINAL_OCTETS_MAX, Occasion};
 pub use report::{Fate, Finding, Kind, Report};
