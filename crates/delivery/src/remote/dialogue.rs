@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,7 +22,7 @@ const LEAVING_TIME_MAX: Duration = Duration::from_secs(5);
 /// When to look again where the session has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// A session with one server.
+/// A session with one server. It is kept in a box, since it goes from hand to hand.
 #[derive(Debug)]
 pub(super) struct Dialogue {
     wire: Wire,
@@ -40,6 +41,15 @@ pub(super) enum Heard {
     Event(Event),
     /// The message cannot be sent; the session is in the middle of it.
     Damaged(Damaged),
+}
+
+/// Why a connection that nobody uses should end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleEnd {
+    /// The server hung up, or is about to.
+    ServerSpoke,
+    /// Nobody wanted it for long enough.
+    TimeIsOver,
 }
 
 /// Tells once of a task that the server is slow.
@@ -80,19 +90,23 @@ impl<'a> Vigil<'a> {
 
 impl Dialogue {
     /// Over a connection that was just made.
-    pub(super) fn new(wire: Wire, config: Arc<Config>, peer: Peer) -> Self {
+    pub(super) fn new(wire: Wire, config: Arc<Config>, peer: Peer) -> Box<Self> {
         let client = Client::new(config, steady_now());
-        Dialogue { wire, client, peer, asked_at: Instant::now(), slowest: Duration::ZERO, transactions: 0 }
+        Box::new(Dialogue { wire, client, peer, asked_at: Instant::now(), slowest: Duration::ZERO, transactions: 0 })
     }
 
     /// After [`Event::StartTls`]. An error leaves nothing to go on with.
-    pub(super) async fn secure(self, trust: &Trust, patience: Duration, vigil: &mut Vigil<'_>) -> io::Result<Dialogue> {
-        let handshake = self.wire.secure(trust, self.peer.host(), Instant::now() + patience);
+    pub(super) async fn secure(
+        self: Box<Self>,
+        trust: &Trust,
+        patience: Duration,
+        vigil: &mut Vigil<'_>,
+    ) -> io::Result<Box<Dialogue>> {
+        let Dialogue { wire, mut client, peer, slowest, transactions, .. } = *self;
+        let handshake = wire.secure(trust, peer.host(), Instant::now() + patience);
         let wire = vigil.watch(handshake).await?;
-        let mut secured = Dialogue { wire, ..self };
-        secured.client.handle_secured(steady_now());
-        secured.asked_at = Instant::now();
-        Ok(secured)
+        client.handle_secured(steady_now());
+        Ok(Box::new(Dialogue { wire, client, peer, asked_at: Instant::now(), slowest, transactions }))
     }
 
     pub(super) fn peer(&self) -> &Peer {
@@ -103,9 +117,11 @@ impl Dialogue {
         &self.client
     }
 
-    /// Transactions so far, the open one included.
-    pub(super) fn transactions(&self) -> u32 {
-        self.transactions
+    /// Whether it can carry another message: the session is ready, and neither we nor the server (MAILMAX, RFC 9422
+    /// section 4.1) have had enough of it.
+    pub(super) fn may_go_on(&self, transactions_max: u32) -> bool {
+        let theirs = self.client.extensions().transactions_max.map_or(u32::MAX, NonZeroU32::get);
+        self.client.is_ready() && self.transactions < transactions_max.min(theirs)
     }
 
     /// A new task begins; gives the longest wait for a reply in the one before.
@@ -214,18 +230,17 @@ impl Dialogue {
         self.wire.poll_receive(&mut Some(take), context)
     }
 
-    /// Ready when the session came to its end without a word of ours, or that moment: true if the server may still be
-    /// told.
-    pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<bool> {
+    /// Waits for the end of a connection that nobody uses.
+    pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<IdleEnd> {
         match self.poll_receive(context) {
             // Whatever it says now, nobody asked.
-            Poll::Ready(_) => Poll::Ready(false),
-            Poll::Pending => self.wire.poll_deadline(until, context).map(|_| true),
+            Poll::Ready(_) => Poll::Ready(IdleEnd::ServerSpoke),
+            Poll::Pending => self.wire.poll_deadline(until, context).map(|_| IdleEnd::TimeIsOver),
         }
     }
 
     /// Says QUIT, if it is the time for it, and waits a moment for the answer.
-    pub(super) async fn quit(mut self) {
+    pub(super) async fn quit(mut self: Box<Self>) {
         self.client.quit(steady_now());
         let mut vigil = Vigil { slower_than: LEAVING_TIME_MAX, is_told: true, tell: &|| {} };
         let leaving = async {
@@ -236,7 +251,7 @@ impl Dialogue {
     }
 
     /// After [`Event::Closed`]: says the last word that the machine has for the server, if it can be said at once.
-    pub(super) async fn hang_up(mut self) {
+    pub(super) async fn hang_up(mut self: Box<Self>) {
         if !self.client.output().is_empty() {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
         }

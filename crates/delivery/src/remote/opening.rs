@@ -42,7 +42,7 @@ enum Miss {
 }
 
 /// Opens a session with one of the hosts.
-pub(super) async fn open(hop: &NextHop, vigil: &mut Vigil<'_>) -> Result<Dialogue, Unopened> {
+pub(super) async fn open(hop: &NextHop, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Unopened> {
     let mut so_far: Option<Unopened> = None;
     for target in targets(hop) {
         let peer = Peer(Arc::new(target.clone()));
@@ -90,7 +90,7 @@ fn worse(so_far: Option<Unopened>, miss: Miss, peer: Peer) -> Unopened {
     Unopened { outcome, contact, peer }
 }
 
-async fn open_at(config: &Config, peer: &Peer, vigil: &mut Vigil<'_>) -> Result<Dialogue, Miss> {
+async fn open_at(config: &Config, peer: &Peer, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Miss> {
     let client = &config.client;
     let has_tls = config.trust.is_some() && matches!(peer.endpoint(), Endpoint::Tcp(_));
     if client.tls == Tls::Offered && !has_tls {
@@ -112,7 +112,7 @@ async fn greet(
     client: Arc<client::Config>,
     peer: &Peer,
     vigil: &mut Vigil<'_>,
-) -> Result<Dialogue, Miss> {
+) -> Result<Box<Dialogue>, Miss> {
     let handshake_time = client.timeouts.command;
     let wire = vigil.watch(connect(config, peer.endpoint())).await;
     let wire = wire.map_err(|error| Miss::Silent(unreached(format!("{peer}: {}", plainly(&error)))))?;

@@ -10,11 +10,11 @@ use protocol::smtp::client::{Closed, Event, Recipient, Stage, Transaction, Unsen
 use tokio::time::Instant;
 
 use super::content::Content;
-use super::dialogue::{Dialogue, Heard, Vigil};
+use super::dialogue::{Dialogue, Heard, IdleEnd, Vigil};
 use super::opening::open;
 use super::pool::{Pool, Slot, Word};
 use super::verdict::{self, lost, unreadable};
-use super::{Contact, Ended, Peer, Report, Task};
+use super::{Config, Contact, Ended, Peer, Report, Task};
 use crate::{Ending, verp};
 
 /// Takes a task up, on a connection that waits or on a new one.
@@ -27,40 +27,31 @@ pub(super) fn start<T: 'static>(pool: &Rc<Pool<T>>, task: Task<T>) {
 async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
     let _life = pool.life();
     let slot = Slot::new();
-    let mut dialogue = None;
+    let mut used = None;
     loop {
         let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.number });
-        let errand = Errand::new(&task, &tell_slow);
-        let (end, kept) = errand.run(dialogue.take()).await;
+        let (end, kept) = Errand::new(&task, &tell_slow).run(used).await;
         let hop = task.next_hop.clone();
-        let kept = kept.filter(|kept| kept.client().is_ready());
-        let may_wait =
-            |kept: &Dialogue| kept.transactions() < transactions_max(kept, hop.config.messages_per_connection_max);
-        let waits =
-            kept.as_ref().is_some_and(may_wait) && pool.park(hop.number, &slot, hop.config.idle_connections_max);
+        let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
+        let waits = kept.as_ref().is_some_and(|kept| kept.may_go_on(messages_per_connection_max))
+            && pool.park(hop.number, &slot, idle_connections_max);
         pool.report(Report::Ended(end.of(*task)));
         let Some(mut kept) = kept else { return };
         if !waits {
             return kept.quit().await;
         }
-        let until = Instant::now() + hop.config.idle_time_max;
+        let until = Instant::now() + idle_time_max;
         match slot.wait(|context| kept.poll_idle_end(until, context)).await {
-            Ok(Word::Carry(next)) => (task, dialogue) = (next, Some(kept)),
+            Ok(Word::Carry(next)) => (task, used) = (next, Some(kept)),
             Ok(Word::Leave) => return kept.quit().await,
-            Err(may_be_told) => {
+            Err(end) => {
                 pool.withdraw(hop.number, &slot);
-                if may_be_told {
-                    kept.quit().await;
-                }
-                return;
+                return if end == IdleEnd::TimeIsOver {
+                    kept.quit().await
+                };
             }
         }
     }
-}
-
-/// How many transactions a connection carries: what we allow, and what the server does (MAILMAX, RFC 9422 section 4.1).
-fn transactions_max(dialogue: &Dialogue, ours: u32) -> u32 {
-    dialogue.client().extensions().transactions_max.map_or(ours, |theirs| theirs.get().min(ours))
 }
 
 /// What came of a task.
@@ -110,7 +101,7 @@ impl<'a, T> Errand<'a, T> {
     }
 
     /// Gives the connection back if it is of further use.
-    async fn run(mut self, mut used: Option<Dialogue>) -> (End, Option<Dialogue>) {
+    async fn run(mut self, mut used: Option<Box<Dialogue>>) -> (End, Option<Box<Dialogue>>) {
         loop {
             let is_used = used.is_some();
             let mut dialogue = match used.take() {
@@ -135,7 +126,10 @@ impl<'a, T> Errand<'a, T> {
                     dialogue.hang_up().await;
                     return (End { ending: Ending::Outcomes(self.outcomes), contact, peer }, None);
                 }
-                Turn::Unsent(ending, contact) => return (End { ending, contact, peer }, Some(dialogue)),
+                Turn::Unsent(ending, contact) => {
+                    let kept = Some(dialogue).filter(|dialogue| dialogue.client().is_ready());
+                    return (End { ending, contact, peer }, kept);
+                }
             }
         }
     }
@@ -152,13 +146,12 @@ impl<'a, T> Errand<'a, T> {
 
     /// As many transactions as are needed and may be.
     async fn carry(&mut self, dialogue: &mut Dialogue, is_used: bool) -> Turn {
-        let config = &self.task.next_hop.config;
-        let transactions_max = transactions_max(dialogue, config.messages_per_connection_max);
+        let transactions_max = self.task.next_hop.config.messages_per_connection_max;
         let mut is_fresh = !is_used;
         dialogue.take_slowest();
         loop {
             match self.transact(dialogue, is_fresh).await {
-                Turn::Ready if !self.is_done() && dialogue.transactions() < transactions_max => is_fresh = true,
+                Turn::Ready if !self.is_done() && dialogue.may_go_on(transactions_max) => is_fresh = true,
                 turn => return turn,
             }
         }
@@ -272,5 +265,21 @@ fn recipient(recipient: &mail::Recipient) -> Recipient {
         address: recipient.address.clone(),
         notify: recipient.notify,
         orcpt: recipient.orcpt.as_deref().and_then(|orcpt| ClientWord::new(orcpt).ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection costs beside its socket, its timer and its slot: mostly while it waits.
+    #[test]
+    fn a_connection_is_small() {
+        let octets = future_octets(run::<u64>);
+        assert!(octets <= 2048, "{octets} octets");
+    }
+
+    fn future_octets<A, B, F>(_: fn(A, B) -> F) -> usize {
+        size_of::<F>()
     }
 }

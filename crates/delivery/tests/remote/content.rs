@@ -5,8 +5,9 @@ use std::sync::Arc;
 use delivery::Ending;
 use delivery::remote::{Config, Contact};
 use mail::{Body, BodyFlags, Outcome};
+use net::Trust;
 use protocol::smtp::Flavor;
-use protocol::smtp::client::{self, stuff_dots};
+use protocol::smtp::client::{self, Tls, stuff_dots};
 use rustix::fs::{Advice, fadvise};
 
 use super::kit::*;
@@ -203,5 +204,38 @@ fn a_large_body_goes_over_a_unix_socket_too() {
         let end = Sender::new().send(&hop(config(), &[endpoint]), TO, Stored::body(&text).1).await;
         assert_eq!(summary(&end), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
+    });
+}
+
+#[test]
+fn every_text_arrives_through_tls_and_the_connection_is_used_again() {
+    run(async {
+        let seen = Seen::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let seen = inner.clone();
+            async move {
+                guest.greet("250-mx\r\n250 STARTTLS\r\n").await;
+                guest.hear_all(&["STARTTLS"]).await;
+                guest.say("220 go\r\n").await;
+                let mut guest = guest.secured().await;
+                guest.hear_all(&["EHLO"]).await;
+                guest.say(PIPELINING).await;
+                while let Some(message) = guest.message().await {
+                    seen.messages.borrow_mut().push(message);
+                    guest.say("250 kept\r\n").await;
+                }
+            }
+        });
+        let client = client::Config { tls: Tls::Required, ..client() };
+        let config = Config { client: client.into(), trust: Some(Trust::anyone()), ..config() };
+        let hop = hop(config, &[endpoint.await]);
+        let mut sender = Sender::new();
+        for text in texts() {
+            let end = sender.send(&hop, TO, Stored::body(&text).1).await;
+            assert_eq!(summary(&end), ["relayed"]);
+            assert!(seen.messages.take()[0].content == by_data(&text), "{} octets", text.len());
+        }
+        assert_eq!(seen.connections.get(), 1);
     });
 }

@@ -17,10 +17,13 @@ use mail::{Body, BodyFlags, BodyType, ByteSource, Client, Envelope, Notify, Outc
 use net::Endpoint;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Timeouts, Word};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
 
 pub(crate) const PIPELINING: &str = "250-mx\r\n250 PIPELINING\r\n";
 pub(crate) const CHUNKING: &str = "250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
@@ -90,6 +93,21 @@ pub(crate) async fn serve<F: Future<Output = ()> + 'static>(
         }
     });
     endpoint
+}
+
+impl Guest {
+    /// Does the server's part of the handshake.
+    pub(crate) async fn secured(self) -> Guest {
+        const PEM: &[u8] = include_bytes!("mx.example.pem");
+        let certificate = CertificateDer::from_pem_slice(PEM).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(PEM).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+        let stream = TlsAcceptor::from(Arc::new(config)).accept(self.0.into_inner()).await.unwrap();
+        Guest(BufStream::new(Box::new(stream)))
+    }
 }
 
 /// The same over a unix socket.
