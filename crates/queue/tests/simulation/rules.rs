@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mail::Timestamp;
 use proptest::prelude::*;
-use queue::{Limits, QueueNumber, Rate};
+use queue::{Act, Limits, QueueNumber, Rate};
 
 use crate::world::*;
 
@@ -42,6 +42,13 @@ fn admit_random(world: &mut World) {
     world.admit(queue, sender, domains);
 }
 
+/// An act on about half of all that it may choose.
+fn act(world: &mut World, act: Act) {
+    let (now, salt) = (world.now, world.random.next());
+    let chosen = |entry: &queue::Entry| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).next() % 2 == 0;
+    world.queues.pick(act, now, &mut { chosen });
+}
+
 fn is_empty(world: &World) -> bool {
     let queues = &world.queues;
     (queues.len(), queues.messages(), queues.destinations(), queues.unrecorded()) == (0, 0, 0, 0)
@@ -50,7 +57,7 @@ fn is_empty(world: &World) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Mail comes in, peers come and go, queues are paused and everything is stopped for a while.
+    /// Mail comes in, peers come and go, queues are paused, everything is stopped for a while, the operator acts.
     #[test]
     fn everything_resolves_within_the_rules(seed: u64) {
         let mut world = random_world(seed);
@@ -60,6 +67,8 @@ proptest! {
             match dice {
                 0 | 1 => world.queues.pause(queue, dice == 0),
                 2 | 3 => world.queues.set_stopped(dice == 2),
+                4..=6 => act(&mut world, [Act::Hold, Act::Release, Act::Retry][dice as usize - 4]),
+                7 if world.random.below(4) == 0 => act(&mut world, Act::Remove),
                 _ => {}
             }
             for _ in 0..world.random.below(6) {
@@ -68,6 +77,10 @@ proptest! {
         }
         (0..3).for_each(|queue| world.queues.pause(QueueNumber(queue), false));
         world.queues.set_stopped(false);
+        // A hold that is still to be recorded is no hold yet.
+        world.start_attempts();
+        let now = world.now;
+        world.queues.pick(Act::Release, now, &mut |_| true);
         world.run();
         prop_assert!(world.is_resolved());
         prop_assert!(is_empty(&world));

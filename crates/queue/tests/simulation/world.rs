@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Admission, Adopt, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
+    Act, Admission, Adopt, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
     QueueConfig, QueueNumber, Queues, Retry, Routed, Verdict,
 };
 
@@ -56,6 +56,7 @@ pub(crate) enum State {
     /// Waiting or ready.
     Due(Timestamp),
     InFlight,
+    Held,
     Delivered,
     Failed,
 }
@@ -293,6 +294,9 @@ impl World {
         for ordinal in attempt.recipients.clone() {
             self.known(&attempt, ordinal).state = State::InFlight;
         }
+        if let Purpose::Act(_) = attempt.purpose {
+            return self.finish(attempt, None);
+        }
         let next_hop = self.queues.next_hop_name(attempt.next_hop.expect("it is no act")).to_owned();
         if let Purpose::Refuse(reply) = attempt.purpose.clone() {
             return self.finish(attempt, Some(reply));
@@ -334,9 +338,10 @@ impl World {
             let known = self.known(&attempt, ordinal);
             known.state = match &verdict {
                 Verdict::Delivered => State::Delivered,
-                Verdict::Failed { .. } => State::Failed,
+                Verdict::Failed { .. } | Verdict::Removed => State::Failed,
                 Verdict::Deferred { until, .. } => State::Due(*until),
-                other => panic!("{other:?} is for acts"),
+                Verdict::Held => State::Held,
+                Verdict::Relayed { .. } => panic!("nobody relays here"),
             };
             (known.attempts, known.ended_at) = (attempt.number, now);
             if self.checks {
@@ -389,24 +394,40 @@ impl World {
         let domain = self.queues.destination_name(attempt.destination).to_owned();
         let queue = self.queues.destination_queue(attempt.destination);
         assert!(!attempt.recipients.is_empty() && attempt.recipients.len() <= 100);
-        assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "alone is alone");
         for &ordinal in &attempt.recipients {
             let known = self.known(attempt, ordinal);
-            assert_eq!((&known.domain, known.queue, known.attempts + 1), (&domain, queue, attempt.number));
-            assert!(matches!(known.state, State::Due(due) if due <= now), "{known:?} at {now}");
+            assert_eq!((&known.domain, known.queue), (&domain, queue));
+            if let Purpose::Act(act) = attempt.purpose {
+                assert_eq!(known.attempts, attempt.number);
+                match known.state {
+                    State::Due(_) => assert_ne!(act, Act::Release),
+                    State::Held => assert!(matches!(act, Act::Release | Act::Remove | Act::Bounce)),
+                    state => panic!("{act:?} of one that is {state:?}"),
+                }
+            } else {
+                assert_eq!(known.attempts + 1, attempt.number);
+                assert!(matches!(known.state, State::Due(due) if due <= now), "{known:?} at {now}");
+            }
         }
+        if attempt.next_hop.is_some() {
+            self.check_next_hop(attempt, queue);
+        }
+    }
+
+    fn check_next_hop(&self, attempt: &Attempt<()>, queue: QueueNumber) {
         let hop =
             self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
+        assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "alone is alone");
         match &attempt.purpose {
             Purpose::Deliver => {
                 assert!(hop.attempts <= hop.concurrency, "{hop:?}");
-                assert!(hop.probe_at.is_none_or(|at| at <= now), "{hop:?} is hammered");
+                assert!(hop.probe_at.is_none_or(|at| at <= self.now), "{hop:?} is hammered");
                 let serving = hop.adopted_by.unwrap_or(queue);
                 let view = self.queues.queues().nth(usize::from(serving.0)).expect("it is one of three");
                 assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
             }
             Purpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
-            Purpose::Act(_) => panic!("no act was asked for"),
+            Purpose::Act(_) => panic!("an act goes nowhere"),
         }
     }
 
@@ -418,7 +439,8 @@ impl World {
         let states = || self.mail.iter().flat_map(|mail| &mail.recipients).map(|known| known.state);
         let in_flight = states().filter(|&state| state == State::InFlight).count();
         let pending = states().filter(|state| matches!(state, State::Due(_))).count();
-        assert_eq!((self.queues.in_flight(), self.queues.len()), (in_flight, in_flight + pending));
+        let held = states().filter(|&state| state == State::Held).count();
+        assert_eq!((self.queues.in_flight(), self.queues.len()), (in_flight, in_flight + pending + held));
         let mut slots: BTreeMap<QueueNumber, usize> = BTreeMap::new();
         for Flight { attempt, .. } in self.flights.values() {
             let hop =
