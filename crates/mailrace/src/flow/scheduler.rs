@@ -80,9 +80,10 @@ impl Scheduler {
     /// Works until it was told to stop and nothing is under way.
     pub(super) fn run(mut self, notes: &Receiver<Note>) {
         while !self.is_over() {
-            self.ask_ways();
             let is_through = self.dispatch();
-            // Before the sleep: an attempt that contacts nobody has ended by now, and no note will tell of it.
+            // Before the sleep: what has become due may lead where no way is known, and what contacts nobody has ended. No
+            // note tells of either.
+            self.ask_ways();
             self.record();
             let patience = if is_through { self.sleep() } else { Duration::ZERO };
             match notes.recv_timeout(patience) {
