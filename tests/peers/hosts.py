@@ -1,0 +1,302 @@
+"""Mail hosts that play a part: each listens where it is told, does what its script says, and remembers what it saw.
+
+A script says what is answered in a stage: `connect`, a verb such as `RCPT`, `content` (in the middle of it), `message`
+(after it; for LMTP once for each recipient), `STARTTLS`. A stage that is not in the script is answered as a kind server
+would. What is there is a reply as text, or a function of the session and the command's argument, which returns the
+reply, returns None for the kind one, or raises `Over` to end the connection. `hangup`, `stall`, `endless`, `once` and
+`before` make such functions.
+"""
+
+import contextlib
+import dataclasses
+import os
+import socket
+import ssl
+import subprocess
+import threading
+
+EXTENSIONS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
+_TRIES = 50
+_ENDLESS_OCTETS_MAX = 64 << 20
+
+
+class Over(Exception):
+    """The connection ends here."""
+
+
+@dataclasses.dataclass
+class Letter:
+    """One message that came to the end of its content, and how it was answered."""
+
+    sender: str  # the argument of MAIL, with its parameters
+    recipients: list  # those of RCPT that were taken, with their parameters
+    content: bytes
+    session: object
+    replies: list = dataclasses.field(default_factory=list)
+
+    @property
+    def accepted(self):
+        """Whether anybody got it."""
+        return any(reply.startswith("2") for reply in self.replies)
+
+
+class Host:
+    """A server at one address, or behind the unix socket `path`."""
+
+    def __init__(self, address="127.0.0.1", port=0, *, path=None, script=None, extensions=EXTENSIONS, lmtp=False, tls=None):
+        self.script = dict(script or {})
+        self.extensions, self.lmtp, self.tls = list(extensions), lmtp, tls
+        self.sessions, self.letters = [], []
+        self.open_most = 0  # connections at once
+        self.stopped = threading.Event()
+        self.path = path
+        if path is None:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            self._listener = socket.create_server((address, port), family=family, backlog=1024)
+            self.address, self.port = self._listener.getsockname()[:2]
+            self.target = f"{self.address}:{self.port}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            self._listener.listen()
+            os.chmod(path, 0o666)
+            self.target = f"unix:{path}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stop(self):
+        """Takes no more connections, and lets go of those that it stalls."""
+        self.stopped.set()
+        self._listener.close()
+
+    @property
+    def accepted(self):
+        """The letters that somebody got."""
+        return [letter for letter in list(self.letters) if letter.accepted]
+
+    def _accept(self):
+        while not self.stopped.is_set():
+            try:
+                connection, client = self._listener.accept()
+            except OSError:
+                return
+            session = _Session(self, connection, client[0] if client else "")
+            self.sessions.append(session)
+            self.open_most = max(self.open_most, sum(not one.ended.is_set() for one in self.sessions))
+            threading.Thread(target=session.run, daemon=True).start()
+
+
+class _Session:
+    """One connection."""
+
+    def __init__(self, host, connection, client):
+        self.host, self.connection, self.client = host, connection, client
+        self.commands = []  # as they came, without what a message says
+        self.is_secure = False
+        self.ended = threading.Event()
+        self._lines = connection.makefile("rb")
+        self._sender, self._recipients = None, []
+
+    def run(self):
+        """To the end of the connection."""
+        try:
+            self._converse()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(5)
+            while self.connection.recv(65536):  # what was not read would reset the connection, and lose what was said
+                pass
+        except (Over, OSError, ValueError):
+            pass
+        finally:
+            self.ended.set()
+            self._lines.close()
+            self.connection.close()
+
+    def close(self):
+        """Ends the connection from this side, whatever is under way."""
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def say(self, text):
+        """One reply or what goes for one."""
+        self.connection.sendall(text.encode() + b"\r\n")
+
+    def _converse(self):
+        self.say(self._scripted("connect", "", "220 host.test ESMTP"))
+        while line := self._lines.readline():
+            command = line.decode().rstrip("\r\n")
+            self.commands.append(command)
+            verb, _, argument = command.partition(" ")
+            verb = verb.upper()
+            answer = getattr(self, f"_answer_{verb.lower()}", self._answer_any)
+            answer(verb, argument)
+            if verb == "QUIT":
+                return
+
+    def _scripted(self, stage, argument, kind):
+        """What the script has for this stage, or the kind answer."""
+        said = self.host.script.get(stage)
+        said = said(self, argument) if callable(said) else said
+        return kind if said is None else said
+
+    def _answer_any(self, verb, argument):
+        self.say(self._scripted(verb, argument, "221 2.0.0 bye" if verb == "QUIT" else "250 2.0.0 fine"))
+
+    def _answer_ehlo(self, verb, argument):
+        extensions = list(self.host.extensions)
+        if self.host.tls and not self.is_secure:
+            extensions.append("STARTTLS")
+        lines = ["host.test", *extensions]
+        kind = "\r\n".join(f"250{'-' if line is not lines[-1] else ' '}{line}" for line in lines)
+        self.say(self._scripted(verb, argument, kind))
+
+    _answer_lhlo = _answer_ehlo
+
+    def _answer_starttls(self, verb, argument):
+        reply = self._scripted(verb, argument, "220 2.0.0 go on")
+        self.say(reply)
+        if reply.startswith("2"):
+            # All that the client may have said until now is read: it waits for the 220.
+            self.connection = self.host.tls.wrap_socket(self.connection, server_side=True)
+            self._lines = self.connection.makefile("rb")
+            self.is_secure = True
+
+    def _answer_mail(self, verb, argument):
+        self._sender, self._recipients = argument, []
+        self.say(self._scripted(verb, argument, "250 2.1.0 fine"))
+
+    def _answer_rcpt(self, verb, argument):
+        reply = self._scripted(verb, argument, "250 2.1.5 fine")
+        if reply.startswith("2"):
+            self._recipients.append(argument)
+        self.say(reply)
+
+    def _answer_data(self, verb, argument):
+        if not self._recipients:
+            return self.say("554 5.5.1 no recipients")
+        reply = self._scripted(verb, argument, "354 go on")
+        self.say(reply)
+        if reply.startswith("354"):
+            content, first = [], True
+            while (line := self._lines.readline()) != b".\r\n":
+                if not line:
+                    raise Over
+                if first:
+                    self._scripted("content", "", "")
+                    first = False
+                content.append(line[1:] if line.startswith(b".") else line)
+            self._take(b"".join(content))
+
+    def _answer_bdat(self, verb, argument):
+        size, _, last = argument.partition(" ")
+        chunk = self._lines.read(int(size))
+        if len(chunk) < int(size):
+            raise Over
+        self._chunks = getattr(self, "_chunks", b"") + chunk
+        if not last:
+            return self.say("250 2.0.0 more")
+        content, self._chunks = self._chunks, b""
+        self._take(content)
+
+    def _take(self, content):
+        letter = Letter(self._sender, list(self._recipients), content, self)
+        self.host.letters.append(letter)
+        for recipient in self._recipients if self.host.lmtp else [""]:
+            reply = self._scripted("message", recipient, "250 2.0.0 taken")
+            letter.replies.append(reply)
+            self.say(reply)
+        self._sender, self._recipients = None, []
+
+
+def hangup(says=b""):
+    """Says something, or nothing, and ends the connection."""
+
+    def act(session, _argument):
+        session.connection.sendall(says)
+        session.connection.shutdown(socket.SHUT_RDWR)
+        raise Over
+
+    return act
+
+
+def stall(session, _argument):
+    """Says nothing until the client has gone or the host is stopped."""
+    session.connection.settimeout(0.2)
+    while not session.host.stopped.is_set():
+        try:
+            if not session.connection.recv(65536):
+                break
+        except TimeoutError:
+            pass
+    raise Over
+
+
+def endless(line):
+    """Says the same line again and again, until nobody listens."""
+
+    def act(session, _argument):
+        block, said = line * (65536 // len(line)), 0
+        while said < _ENDLESS_OCTETS_MAX:
+            session.connection.sendall(block)
+            said += len(block)
+        raise AssertionError("the client listened to the end")
+
+    return act
+
+
+def once(said):
+    """Only the first time, over all connections; then the kind answer."""
+    left = [said]
+    lock = threading.Lock()
+
+    def act(session, argument):
+        with lock:
+            what = left.pop() if left else None
+        return what(session, argument) if callable(what) else what
+
+    return act
+
+
+def before(event, said=None):
+    """Waits for the event, then says what is said; the client may have gone meanwhile."""
+
+    def act(session, argument):
+        event.wait()
+        return said(session, argument) if callable(said) else said
+
+    return act
+
+
+def neighbours(count, first=2):
+    """Sockets at 127.0.0.2, .3 and so on, all with one port: bound, so that nobody else gets it, and closed to everyone
+    until a `Host` takes the place of one."""
+    for _ in range(_TRIES):
+        with contextlib.ExitStack() as bound:
+            port, sockets = 0, []
+            try:
+                for number in range(first, first + count):
+                    one = bound.enter_context(socket.socket())
+                    one.bind((f"127.0.0.{number}", port))
+                    port = one.getsockname()[1]
+                    sockets.append(one)
+            except OSError:
+                continue
+            bound.pop_all()
+            return sockets
+    raise RuntimeError("no port is free at all of the addresses")
+
+
+def replaced(place, **named):
+    """A host in the place of one of the `neighbours`."""
+    address, port = place.getsockname()
+    place.close()
+    return Host(address, port, **named)
+
+
+def certificate(folder):
+    """A context of a server with a certificate that nobody has signed but itself."""
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-subj", "/CN=host.test", "-keyout", key, "-out", cert]  # fmt: skip
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context

@@ -1,0 +1,144 @@
+"""A name server of a few records, that can be told to fail: RFC 1035 as far as mail asks for it, over UDP and TCP.
+
+    mx, a, aaaa      add a record; a name that has any record exists, every other one is answered with NXDOMAIN
+    null_mx          the domain takes no mail (RFC 7505)
+    broken, silent   names that are answered with SERVFAIL, or not at all
+
+An answer that is too large for a datagram is cut to its header, with TC set, so that it is asked for again by TCP.
+"""
+
+import collections
+import ipaddress
+import socket
+import struct
+import threading
+
+A, SOA, MX, AAAA = 1, 6, 15, 28
+_NO_ERROR, _SERVFAIL, _NXDOMAIN = 0, 2, 3
+_HEADER = struct.Struct("!6H")
+_RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0080
+_IN = 1
+_DATAGRAM_OCTETS_MAX = 512
+_TRIES = 50
+
+
+class Names:
+    """A name server on a port of its own; everything about it may be changed while it runs."""
+
+    def __init__(self, ttl=60):
+        self.ttl = ttl
+        self.records = collections.defaultdict(list)  # by (name, type)
+        self.broken, self.silent = set(), set()
+        self.asked = []  # (name, type), in order
+        self._datagrams, self._listener = _bound()
+        self.target = "127.0.0.1:%d" % self._datagrams.getsockname()[1]
+        threading.Thread(target=self._serve_datagrams, daemon=True).start()
+        threading.Thread(target=self._serve_connections, daemon=True).start()
+
+    def mx(self, domain, preference, host):
+        """One mail host of a domain."""
+        self.records[domain, MX].append(struct.pack("!H", preference) + _encoded(host))
+
+    def null_mx(self, domain):
+        """The domain takes no mail."""
+        self.records[domain, MX].append(struct.pack("!H", 0) + b"\0")
+
+    def a(self, name, address):
+        """An address of a host; also one of IPv6."""
+        packed = ipaddress.ip_address(address).packed
+        self.records[name, A if len(packed) == 4 else AAAA].append(packed)
+
+    def domain(self, domain, *addresses):
+        """A domain whose mail hosts, in this order of preference, have these addresses."""
+        for number, address in enumerate(addresses, 1):
+            self.mx(domain, 10 * number, f"mx{number}.{domain}")
+            self.a(f"mx{number}.{domain}", address)
+
+    def stop(self):
+        """Answers nothing any more."""
+        self._datagrams.close()
+        self._listener.close()
+
+    def _serve_datagrams(self):
+        while True:
+            try:
+                question, client = self._datagrams.recvfrom(4096)
+                answer = self._answer(question)
+                if answer is not None and len(answer) > _DATAGRAM_OCTETS_MAX:
+                    answer = self._answer(question, cut=True)
+                if answer is not None:
+                    self._datagrams.sendto(answer, client)
+            except OSError:
+                return
+
+    def _serve_connections(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
+
+    def _serve_connection(self, connection):
+        with connection, connection.makefile("rb") as questions:
+            try:
+                while length := questions.read(2):
+                    answer = self._answer(questions.read(struct.unpack("!H", length)[0]))
+                    if answer is not None:
+                        connection.sendall(struct.pack("!H", len(answer)) + answer)
+            except OSError:
+                pass
+
+    def _answer(self, message, cut=False):
+        """What is said to one question; None where nothing is."""
+        number, *_ = _HEADER.unpack_from(message)
+        name, end = _decoded(message, _HEADER.size)
+        (kind,) = struct.unpack_from("!H", message, end)
+        question = message[_HEADER.size : end + 4]
+        self.asked.append((name, kind))
+        if name in self.silent:
+            return None
+        found = [] if cut else self.records.get((name, kind), [])
+        exists = any(known == name and records for (known, _), records in list(self.records.items()))
+        code = _SERVFAIL if name in self.broken else _NO_ERROR if exists else _NXDOMAIN
+        answers = [] if code else [(kind, record) for record in found]
+        authority = [] if answers or cut or code == _SERVFAIL else [(SOA, _soa(self.ttl))]
+        flags = _RESPONSE | _AUTHORITATIVE | _RECURSION | (_CUT if cut else 0) | code
+        header = _HEADER.pack(number, flags | 0x0100, 1, len(answers), len(authority), 0)
+        return header + question + b"".join(self._record(*record) for record in answers + authority)
+
+    def _record(self, kind, data):
+        owner = struct.pack("!H", 0xC000 | _HEADER.size)  # the name in the question
+        return owner + struct.pack("!HHIH", kind, _IN, self.ttl, len(data)) + data
+
+
+def _bound():
+    """A datagram socket and a listener with the same port."""
+    for _ in range(_TRIES):
+        listener = socket.create_server(("127.0.0.1", 0))
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            datagrams.bind(listener.getsockname())
+            return datagrams, listener
+        except OSError:
+            datagrams.close()
+            listener.close()
+    raise RuntimeError("no port is free for both UDP and TCP")
+
+
+def _soa(ttl):
+    return _encoded("ns.test") + _encoded("postmaster.test") + struct.pack("!5I", 1, 3600, 600, 86400, ttl)
+
+
+def _encoded(name):
+    labels = [label.encode() for label in name.rstrip(".").split(".")]
+    return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+
+
+def _decoded(message, offset):
+    """The name at the offset, in lower case, and where it ends; questions are never compressed."""
+    labels = []
+    while length := message[offset]:
+        labels.append(message[offset + 1 : offset + 1 + length].decode().lower())
+        offset += 1 + length
+    return ".".join(labels), offset + 1

@@ -1,0 +1,143 @@
+"""What the tests of outbound mail share: servers with next hops, and what their logs say became of each message."""
+
+import dataclasses
+import pathlib
+import re
+import unittest
+
+from harness import Client, await_that, folder
+from hosts import Host
+from names import Names
+from peers.mailrace import Mailrace
+
+EVERYONE = ["127.0.0.0/8"]
+SENDER = "alice@bench.test"
+_FIELD = re.compile(r'([a-z_]+)=("(?:[^"\\]|\\.)*"|\S*)')
+_CONFIG = """
+[transport.smtp]
+{smtp}
+
+[[queue]]
+name = "standard"
+retry = {{ {retry} }}
+{standard}
+
+[dns]
+servers = [{servers}]
+timeout = "{dns_timeout}"
+attempts = 1
+
+{extra}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """One line of the log about mail."""
+
+    name: str
+    fields: dict
+
+    def __getattr__(self, field):
+        return self.fields.get(field, "")
+
+
+def facts(server, name, **having):
+    """The facts of this name in the log whose fields begin with these texts."""
+    found = []
+    for line in server.log.read_text(errors="replace").splitlines():
+        _time, _, rest = line.partition(" ")
+        if rest.startswith(f"{name} "):
+            fields = {key: _plain(value) for key, value in _FIELD.findall(rest)}
+            if all(fields.get(key, "").startswith(value) for key, value in having.items()):
+                found.append(Fact(name, fields))
+    return found
+
+
+def _plain(value):
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+def await_fact(server, name, **having):
+    """Waits for the first such fact."""
+    return await_that(lambda: facts(server, name, **having), f"{name} {having}", server)[0]
+
+
+def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout="1s",
+               extra="", hostname=None, **named):  # fmt: skip
+    """A server whose mail leaves as these settings say; it is not started yet."""
+    named = {"users": ["alice", "bob", "carol", "postmaster"], "networks": EVERYONE} | named
+    servers = f'"{names.target}"' if names else '"127.0.0.1:1"'  # who asks without need is seen to wait
+    extra = _CONFIG.format(
+        smtp=smtp, retry=retry, standard=standard, servers=servers, dns_timeout=dns_timeout, extra=extra
+    )  # fmt: skip
+    server = Mailrace(folder_, extra=extra, **named)
+    if hostname:
+        text = server.config.read_text()
+        server.config.write_text(text.replace('hostname = "mx.bench.test"', f'hostname = "{hostname}"'))
+    return server
+
+
+class OutboundCase(unittest.TestCase):
+    """Tests that make their servers and hosts, which end with them."""
+
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        self.folder = pathlib.Path(made.name)
+
+    def start(self, place=".", **settings):
+        """A server that runs."""
+        server = configured(self.folder / place, **settings)
+        self.addCleanup(server.stop)
+        server.start()
+        return server
+
+    def host(self, *args, **named):
+        """A host that ends with the test."""
+        return self.ending(Host(*args, **named))
+
+    def names(self, **named):
+        """A name server that ends with the test."""
+        return self.ending(Names(**named))
+
+    def ending(self, one):
+        """Stops it when the test ends."""
+        self.addCleanup(one.stop)
+        return one
+
+    def send(self, server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):
+        """One message in, and the identity that the server gave it."""
+        return send(server, *recipients, sender=sender, message=message, mail=mail, rcpt=rcpt)
+
+    def await_letters(self, host, count, server):
+        """Waits until the host has accepted so many letters, and returns them."""
+        return await_that(lambda: len(host.accepted) >= count and host.accepted, f"{count} letters", server)
+
+
+def text_message(subject="hello", body="Hello.\r\n", sender=SENDER):
+    """A small message."""
+    return f"From: {sender}\r\nSubject: {subject}\r\n\r\n{body}".encode()
+
+
+def send(server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):
+    """One message in, and the identity that the server gave it."""
+    with Client(server.port) as client:
+        client.greet()
+        commands = [f"MAIL FROM:<{sender}>{mail and ' ' + mail}"]
+        commands += [f"RCPT TO:<{recipient}>{rcpt and ' ' + rcpt}" for recipient in recipients]
+        for command in commands:
+            reply = client.say(command)
+            if reply.code != 250:
+                raise AssertionError(f"{command}: {reply}")
+        assert client.say("DATA").code == 354
+        client.write((message or text_message()) + b".\r\n")
+        reply = client.read()
+        if reply.code != 250:
+            raise AssertionError(f"content: {reply}")
+        return identity(reply)
+
+
+def identity(reply):
+    """What the server calls the message that it said 250 to."""
+    return re.search(r"[0-9A-Z]+(?:-[0-9a-f]+)+", reply.text)[0]

@@ -1,0 +1,382 @@
+"""How mail leaves: which recipients and messages share a transaction and a connection, in which dialect, and what of
+it the next hop must be able to do."""
+
+import threading
+import unittest
+
+import hosts
+from harness import Client, await_that, stuffed
+from hosts import EXTENSIONS
+from outbound import OutboundCase, await_fact, facts, text_message
+
+ROUTE = '\n[[route]]\ndomain = "{}"\nnext_hop = "{}"\n'
+
+
+def routed(*hosts_, domain="*.test"):
+    """Sections that lead a domain to the first host, or d1.test, d2.test ... to each of several."""
+    if len(hosts_) == 1:
+        return ROUTE.format(domain, _hop(hosts_[0]))
+    return "".join(ROUTE.format(f"d{number}.test", _hop(host)) for number, host in enumerate(hosts_, 1))
+
+
+def _hop(host):
+    return host.target if host.path else f"[{host.address}]:{host.port}"
+
+
+class Transactions(OutboundCase):
+    def test_recipients_of_one_destination_leave_in_one_transaction(self):
+        host = self.host()
+        server = self.start(extra=routed(host))
+        self.send(server, "a@one.test", "b@one.test", "c@one.test", "d@two.test")
+        letters = self.await_letters(host, 2, server)
+        together = sorted(sorted(letter.recipients) for letter in letters)
+        self.assertEqual(together, [["TO:<a@one.test>", "TO:<b@one.test>", "TO:<c@one.test>"], ["TO:<d@two.test>"]])
+
+    def test_a_transaction_has_no_more_recipients_than_the_transport_allows(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp="recipients_per_message = 2")
+        self.send(server, *(f"user{number}@one.test" for number in range(5)))
+        letters = self.await_letters(host, 3, server)
+        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+
+    def test_messages_share_a_connection(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "30s"')
+        self.send_in_turn(server, host, 5)
+        self.assertEqual(len(host.sessions), 1)
+
+    def test_a_connection_carries_no_more_messages_than_it_may(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "30s"\nmessages_per_connection = 2')
+        self.send_in_turn(server, host, 5)
+        self.assertEqual(len(host.sessions), 3)
+        self.assertEqual([session.commands[-1] for session in host.sessions[:2]], ["QUIT", "QUIT"])
+
+    def test_an_unused_connection_is_ended_politely(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "100ms"')
+        self.send_in_turn(server, host, 1)
+        await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
+        self.assertEqual(host.sessions[0].commands[-1], "QUIT")
+
+    def test_a_connection_that_the_next_hop_has_ended_meanwhile_costs_nothing(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "30s"')
+        self.send_in_turn(server, host, 1)
+        host.sessions[0].close()
+        self.send_in_turn(server, host, 1)
+        self.assertEqual(len(host.sessions), 2)
+        self.assertEqual(facts(server, "deferred"), [])
+
+    def test_a_next_hop_may_get_settings_of_its_own(self):
+        names = self.names()
+        host = self.host("127.0.0.2")
+        names.domain("big.test", "127.0.0.2")
+        extra = '\n[[next_hop]]\nhost = "*.big.test"\nmessages_per_connection = 1\nrecipients_per_message = 1\n'
+        server = self.start(names=names, smtp=f"port = {host.port}", extra=extra)
+        self.send(server, "a@big.test", "b@big.test")
+        self.await_letters(host, 2, server)
+        self.assertEqual(len(host.sessions), 2)
+
+    def test_no_more_connections_than_allowed_are_open_at_once(self):
+        go = threading.Event()
+        host = self.host(script={"message": hosts.before(go)})
+        server = self.start(extra=routed(host), smtp="connections = 3\nconcurrency = { start = 3 }")
+        for number in range(20):
+            self.send(server, f"user{number}@d{number}.test")
+        # The first connection is alone until it has had its first answer.
+        await_that(lambda: host.letters, "a first letter", server)
+        go.set()
+        self.await_letters(host, 20, server)
+        self.assertEqual(host.open_most, 3)
+
+    def test_a_rate_holds_messages_back(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='rate = "2/s"')
+        for number in range(5):
+            self.send(server, f"user{number}@one.test")
+        self.await_letters(host, 5, server)
+        delays = sorted(int(fact.delay_ms) for fact in facts(server, "delivered"))
+        self.assertGreaterEqual(delays[-1], 1000, "five messages at two a second take more than a second")
+
+    def test_each_recipient_gets_the_outcome_that_the_next_hop_gave_it(self):
+        later = hosts.once("450 4.2.1 busy")
+        replies = {"TO:<never@one.test>": lambda *_: "550 5.1.1 who", "TO:<later@one.test>": later}
+        host = self.host(script={"RCPT": lambda session, argument: replies.get(argument, _kind)(session, argument)})
+        server = self.start(extra=routed(host), retry='first = "200ms", jitter = 0.0')
+        self.send(server, "never@one.test", "later@one.test", "now@one.test")
+        first, second = self.await_letters(host, 2, server)
+        self.assertEqual((first.recipients, second.recipients), (["TO:<now@one.test>"], ["TO:<later@one.test>"]))
+        self.assertEqual(await_fact(server, "deferred", to="<later@one.test>").reason, "450 4.2.1 busy")
+        self.assertEqual(await_fact(server, "bounced", to="<never@one.test>").reason, "550 5.1.1 who")
+        for recipient in ("<now@one.test>", "<later@one.test>"):
+            await_fact(server, "delivered", to=recipient)
+
+    def test_aliases_that_lead_elsewhere_are_forwarded(self):
+        host, table = self.host(), self.folder / "aliases"
+        table.write_text("team@lists.test alice@bench.test, bob@one.test\n")
+        extra = f'\n[[table]]\nname = "aliases"\ntype = "text"\npath = "{table}"\n'
+        extra += '\n[[domain]]\nname = "lists.test"\naliases = "aliases"\ntransport = "maildir"\n'
+        server = self.start(extra=routed(host) + extra, networks=[])
+        self.send(server, "team@lists.test", sender="stranger@client.test")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<bob@one.test>"])
+        await_fact(server, "delivered", to="<alice@bench.test>", transport="maildir")
+
+    def send_in_turn(self, server, host, count):
+        """Messages of which each is sent when the one before has left, and its outcome is known."""
+        for _ in range(count):
+            before = len(host.accepted)
+            identity = self.send(server, "user@one.test")
+            await_fact(server, "delivered", id=identity)
+            self.assertEqual(len(host.accepted), before + 1)
+
+
+def _kind(_session, _argument):
+    return None
+
+
+class Content(OutboundCase):
+    """What arrives is what was sent, whichever way it went."""
+
+    BODY = ("." + "x" * 70 + "\r\n" + "..\r\n" + "y" * 900 + "\r\n") * 400
+
+    def assert_arrives(self, host, **settings):
+        server = self.start(extra=routed(host), **settings)
+        message = text_message(body=self.BODY + ".\r\n")
+        self.send(server, "bob@one.test", message=stuffed(message))
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertTrue(letter.content.endswith(b"\r\n" + message))
+        return letter
+
+    def test_a_large_message_arrives_as_it_was_sent_by_data_and_sendfile(self):
+        letter = self.assert_arrives(self.host(), smtp='sendfile_above = "1KiB"')
+        self.assertIn("DATA", letter.session.commands)
+
+    def test_a_large_message_arrives_as_it_was_sent_by_data_and_copying(self):
+        self.assert_arrives(self.host(), smtp="sendfile = false")
+
+    def test_a_large_message_arrives_as_it_was_sent_by_bdat(self):
+        letter = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
+        self.assertTrue(any(command.startswith("BDAT ") for command in letter.session.commands))
+
+    def test_a_large_message_arrives_as_it_was_sent_in_cipher(self):
+        tls = hosts.certificate(self.folder)
+        letter = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
+        self.assertTrue(letter.session.is_secure)
+
+    def test_a_next_hop_without_extensions_gets_it_all_the_same(self):
+        letter = self.assert_arrives(self.host(extensions=()))
+        self.assertEqual(letter.sender, "FROM:<alice@bench.test>")
+
+
+class Unsendable(OutboundCase):
+    """What the next hop cannot take comes back at once, for it would not be able to tomorrow."""
+
+    def bounce(self, lacks, **message):
+        host = self.host(extensions=[word for word in EXTENSIONS if not word.startswith(lacks)])
+        server = self.start(extra=routed(host))
+        recipient = message.pop("recipient", "bob@one.test")
+        self.send(server, recipient, **message)
+        bounced = await_fact(server, "bounced")
+        self.assertEqual(host.letters, [])
+        return bounced
+
+    def test_an_international_address_needs_smtputf8(self):
+        bounced = self.bounce("SMTPUTF8", recipient="j\u00fcrgen@one.test", mail="SMTPUTF8")
+        self.assertRegex(bounced.reason, r"^553 5\.6\.7 ")
+
+    def test_an_international_address_is_sent_where_the_next_hop_knows_it(self):
+        host = self.host()
+        server = self.start(extra=routed(host))
+        self.send(server, "j\u00fcrgen@one.test", mail="SMTPUTF8")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<j\u00fcrgen@one.test>"])
+        self.assertIn(" SMTPUTF8", letter.sender)
+
+    def test_eight_bits_need_8bitmime(self):
+        message = text_message(body="gr\u00fc\u00dfe\r\n")
+        bounced = self.bounce("8BITMIME", message=message, mail="BODY=8BITMIME")
+        self.assertRegex(bounced.reason, r"^554 5\.6\.3 ")
+
+    def test_a_message_larger_than_the_next_hop_says_is_not_sent(self):
+        host = self.host(extensions=["SIZE 2000", "ENHANCEDSTATUSCODES"])
+        server = self.start(extra=routed(host))
+        self.send(server, "bob@one.test", message=text_message(body=("x" * 70 + "\r\n") * 100))
+        bounced = await_fact(server, "bounced", to="<bob@one.test>")
+        self.assertRegex(bounced.reason, r"^552 5\.3\.4 ")
+        self.assertFalse(any(command.startswith("MAIL") for command in host.sessions[0].commands))
+        self.send(server, "carol@one.test")
+        self.await_letters(host, 1, server)
+
+
+class Secrecy(OutboundCase):
+    """STARTTLS, offered by servers whose certificate nobody has signed, or that break it."""
+
+    def setUp(self):
+        super().setUp()
+        self.tls = hosts.certificate(self.folder)
+
+    def test_tls_is_used_where_it_is_offered_whoever_signed_the_certificate(self):
+        host = self.host(tls=self.tls)
+        server = self.start(extra=routed(host))
+        self.send(server, "bob@one.test")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertTrue(letter.session.is_secure)
+        verbs = [command.split()[0] for command in letter.session.commands]
+        self.assertEqual(verbs[:4], ["EHLO", "STARTTLS", "EHLO", "MAIL"])
+
+    def test_a_broken_handshake_leads_to_clear_text(self):
+        for break_ in (hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n"), hosts.hangup(), "454 4.7.0 not now"):
+            host = self.host(tls=self.tls, script={"STARTTLS": break_})
+            server = self.start(place=str(id(host)), extra=routed(host))
+            self.send(server, "bob@one.test")
+            (letter,) = self.await_letters(host, 1, server)
+            self.assertFalse(letter.session.is_secure)
+            self.assertEqual(facts(server, "deferred"), [])
+
+    def test_where_tls_is_required_mail_waits_rather_than_go_in_clear_text(self):
+        broken = {"STARTTLS": hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n")}
+        for host in (self.host(), self.host(tls=self.tls, script=broken)):
+            server = self.start(place=str(id(host)), extra=routed(host), smtp='tls = "required"')
+            self.send(server, "bob@one.test")
+            deferred = await_fact(server, "deferred", to="<bob@one.test>")
+            self.assertRegex(deferred.reason, r"^451 4\.7\.5 ")
+            self.assertFalse(any(command.startswith("MAIL") for session in host.sessions for command in session.commands))
+
+    def test_where_tls_is_required_and_works_mail_leaves(self):
+        host = self.host(tls=self.tls)
+        server = self.start(extra=routed(host), smtp='tls = "required"')
+        self.send(server, "bob@one.test")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertTrue(letter.session.is_secure)
+
+    def test_where_tls_is_not_wanted_none_is_used(self):
+        host = self.host(tls=self.tls)
+        server = self.start(extra=routed(host), smtp='tls = "never"')
+        self.send(server, "bob@one.test")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertNotIn("STARTTLS", letter.session.commands)
+
+
+class Lmtp(OutboundCase):
+    """A transport of our own domain that leads to a server of mailboxes."""
+
+    def serving(self, host, **settings):
+        extra = f'\n[transport.store]\ntype = "lmtp"\nnext_hop = "{_hop(host)}"\n'
+        extra += '\n[[domain]]\nname = "store.test"\ntransport = "store"\n'
+        return self.start(extra=extra, networks=[], **settings)
+
+    def assert_each_has_an_outcome(self, host):
+        server = self.serving(host, retry='first = "200ms", jitter = 0.0')
+        self.send(server, "full@store.test", "gone@store.test", "here@store.test", sender="stranger@client.test")
+        letters = self.await_letters(host, 2, server)
+        self.assertEqual(len(letters[0].recipients), 3)
+        self.assertEqual(letters[1].recipients, ["TO:<full@store.test>"])
+        self.assertTrue(letters[0].session.commands[0].startswith("LHLO "))
+        self.assertRegex(await_fact(server, "deferred", to="<full@store.test>").reason, "^452 4.2.2 ")
+        self.assertRegex(await_fact(server, "bounced", to="<gone@store.test>").reason, "^550 5.1.1 ")
+        for recipient in ("<here@store.test>", "<full@store.test>"):
+            await_fact(server, "delivered", to=recipient, transport="store")
+
+    def script(self):
+        later = hosts.once("452 4.2.2 full")
+
+        def reply(session, recipient):
+            if "full" in recipient:
+                return later(session, recipient)
+            return "550 5.1.1 gone" if "gone" in recipient else None
+
+        return {"message": reply}
+
+    def test_each_recipient_has_an_outcome_of_its_own_over_tcp(self):
+        self.assert_each_has_an_outcome(self.host("127.0.0.2", lmtp=True, script=self.script()))
+
+    def test_each_recipient_has_an_outcome_of_its_own_over_a_unix_socket(self):
+        self.assert_each_has_an_outcome(self.host(path=self.folder / "lmtp", lmtp=True, script=self.script()))
+
+    def test_a_socket_that_is_not_there_yet_is_waited_for(self):
+        path = self.folder / "lmtp"
+        absent = self.host(path=path, lmtp=True)
+        absent.stop()
+        path.unlink()
+        server = self.serving(absent, retry='first = "200ms", factor = 1.0, jitter = 0.0')
+        self.send(server, "here@store.test", sender="stranger@client.test")
+        self.assertRegex(await_fact(server, "deferred", to="<here@store.test>").reason, r"^451 4\.4\.1 ")
+        self.await_letters(self.host(path=path, lmtp=True), 1, server)
+
+
+class Relaying(OutboundCase):
+    def test_who_may_not_relay_is_refused(self):
+        server = self.start(networks=[])
+        with Client(server.port) as client:
+            client.greet()
+            reply = client.envelope("bob@elsewhere.test")
+            self.assertTrue(reply.is_a(550, "5.7.1"), reply)
+            self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
+
+    def test_a_route_opens_no_relay(self):
+        server = self.start(extra=routed(self.host(), domain="*"), networks=[])
+        with Client(server.port) as client:
+            client.greet()
+            self.assertTrue(client.envelope("bob@one.test").is_a(550, "5.7.1"))
+
+    def test_a_domain_of_ours_that_another_host_keeps_takes_mail_from_everybody(self):
+        host = self.host()
+        extra = f'\n[transport.onward]\ntype = "smtp"\nnext_hop = "{_hop(host)}"\n'
+        extra += '\n[[domain]]\nname = "backed.test"\ntransport = "onward"\n'
+        server = self.start(extra=extra, networks=[])
+        self.send(server, "bob@backed.test", sender="stranger@client.test")
+        self.await_letters(host, 1, server)
+        with Client(server.port) as client:
+            client.greet()
+            self.assertTrue(client.envelope("bob@elsewhere.test").is_a(550, "5.7.1"))
+
+
+class Queues(OutboundCase):
+    """Named queues: which mail is in which, seen by holding some of them."""
+
+    def serving(self, host, rules):
+        extra = f'\n[[queue]]\nname = "held"\nconcurrency = 0\n{rules}\n'
+        return self.start(extra=routed(host) + extra)
+
+    def assert_holds(self, server, host, held, free):
+        """Of two messages, each the arguments of `send`, one is held and one leaves."""
+        (to_held, more_held), (to_free, more_free) = held, free
+        kept = self.send(server, to_held, **more_held)
+        self.send(server, to_free, **more_free)
+        self.await_letters(host, 1, server)
+        await_that(lambda: server.queued() == 1, "one recipient left", server)
+        self.assertIn(kept, server._queue("list"))
+        self.assertEqual(facts(server, "delivered", to=f"<{to_held}>"), [])
+
+    def test_a_queue_by_domain(self):
+        host = self.host()
+        server = self.serving(host, 'domains = ["slow.test", "*.slow.test"]')
+        self.assert_holds(server, host, ("bob@at.slow.test", {}), ("bob@one.test", {}))
+
+    def test_a_queue_by_sender(self):
+        host = self.host()
+        server = self.serving(host, 'senders = ["news@example.test", "@lists.test"]')
+        held = ("bob@one.test", {"sender": "any@lists.test"})
+        self.assert_holds(server, host, held, ("carol@one.test", {"sender": "other@example.test"}))
+
+    def test_a_queue_by_header(self):
+        host = self.host()
+        server = self.serving(host, 'headers = ["List-Id: *"]')
+        held = ("bob@one.test", {"message": b"List-Id: <news.test>\r\n" + text_message()})
+        self.assert_holds(server, host, held, ("carol@one.test", {}))
+
+    def test_what_was_held_leaves_when_the_queue_has_room_again(self):
+        host = self.host()
+        server = self.serving(host, 'domains = ["slow.test"]')
+        self.assert_holds(server, host, ("bob@slow.test", {}), ("bob@one.test", {}))
+        server.terminate()
+        text = server.config.read_text()
+        server.config.write_text(text.replace("concurrency = 0", "concurrency = 1"))
+        server.start()
+        self.await_letters(host, 2, server)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,248 @@
+"""Where mail goes: by the DNS, whatever that says or does not say, and by what the configuration fixes.
+
+    MX           the hosts in their order; the next one where one refuses, is busy, or has no address
+    no MX        the domain's own address
+    never        null MX, no such domain, nothing but ourselves: the sender hears of it at once
+    not now      SERVFAIL, silence: the mail stays
+    fixed        routes and literals ask no DNS about the domain
+"""
+
+import socket
+import unittest
+
+import hosts
+from harness import await_that
+from names import MX
+from outbound import OutboundCase, await_fact, facts
+
+
+class ByName(OutboundCase):
+    """One server, a name server and three addresses with the same port, as mail hosts have it."""
+
+    def setUp(self):
+        super().setUp()
+        self.zone = self.names()
+        self.places = hosts.neighbours(3)
+        for place in self.places:
+            self.addCleanup(place.close)
+        self.port = self.places[0].getsockname()[1]
+        self.addresses = [place.getsockname()[0] for place in self.places]
+
+    def serving(self, **settings):
+        return self.start(smtp=f"port = {self.port}", names=self.zone, **settings)
+
+    def host_at(self, number, **named):
+        """A host at one of the addresses; number 0 is 127.0.0.2."""
+        return self.ending(hosts.replaced(self.places[number], **named))
+
+    def test_the_preferred_host_gets_the_mail(self):
+        first, second = self.host_at(0), self.host_at(1)
+        self.zone.mx("dest.test", 20, "second.test")
+        self.zone.mx("dest.test", 10, "first.test")
+        self.zone.a("first.test", "127.0.0.2")
+        self.zone.a("second.test", "127.0.0.3")
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        (letter,) = self.await_letters(first, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<bob@dest.test>"])
+        self.assertTrue(letter.content.endswith(b"\r\n\r\nHello.\r\n"))
+        fact = await_fact(server, "delivered", to="<bob@dest.test>")
+        self.assertEqual((fact.relay, fact.reply), (f"first.test[127.0.0.2]:{self.port}", "250 2.0.0 taken"))
+        self.assertEqual(second.sessions, [])
+
+    def test_hosts_of_equal_preference_take_turns(self):
+        both = [self.host_at(0), self.host_at(1)]
+        for number, host in enumerate(("one.test", "two.test")):
+            self.zone.mx("dest.test", 10, host)
+            self.zone.a(host, self.addresses[number])
+        server = self.start(smtp=f'port = {self.port}\nidle = "0s"', names=self.zone)
+        for number in range(100):
+            self.send(server, f"user{number}@dest.test")
+            # By chance all of them may come to one; that happens to one run in 10^30.
+            if all(host.accepted for host in both):
+                return
+        self.fail("all went to one")
+
+    def test_a_host_that_refuses_connections_leads_to_the_next(self):
+        self.zone.domain("dest.test", self.addresses[0], self.addresses[1])
+        second = self.host_at(1)
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        self.await_letters(second, 1, server)
+        await_fact(server, "delivered", relay="mx2.dest.test[127.0.0.3]")
+        self.assertEqual(facts(server, "deferred"), [])
+
+    def test_a_host_that_is_busy_leads_to_the_next(self):
+        self.zone.domain("dest.test", self.addresses[0], self.addresses[1], self.addresses[2])
+        busy = self.host_at(0, script={"connect": hosts.hangup(b"421 4.3.2 not now\r\n")})
+        closed = self.host_at(1, script={"connect": "554 5.3.2 never"})
+        third = self.host_at(2)
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        self.await_letters(third, 1, server)
+        self.assertTrue(busy.sessions and closed.sessions)
+        self.assertEqual(facts(server, "deferred") + facts(server, "bounced"), [])
+
+    def test_a_host_without_an_address_leads_to_the_next(self):
+        self.zone.mx("dest.test", 10, "nowhere.test")
+        self.zone.mx("dest.test", 20, "second.test")
+        self.zone.a("second.test", self.addresses[1])
+        second = self.host_at(1)
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        self.await_letters(second, 1, server)
+
+    def test_a_domain_without_mx_is_its_own_host(self):
+        self.zone.a("dest.test", self.addresses[0])
+        host = self.host_at(0)
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        self.await_letters(host, 1, server)
+        self.assertIn(("dest.test", MX), self.zone.asked)
+
+    def test_an_answer_that_is_too_large_for_a_datagram_is_read_in_full(self):
+        for number in range(60):
+            self.zone.mx("dest.test", 20, f"a-rather-long-name-of-a-mail-host-{number}.dest.test")
+        self.zone.mx("dest.test", 10, "best.test")  # the last one in the answer
+        self.zone.a("best.test", self.addresses[0])
+        host = self.host_at(0)
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        self.await_letters(host, 1, server)
+
+    def test_mail_to_a_domain_that_takes_none_comes_back_at_once(self):
+        self.zone.null_mx("none.test")
+        server = self.serving()
+        self.send(server, "bob@none.test")
+        bounced = await_fact(server, "bounced", to="<bob@none.test>")
+        self.assertTrue(bounced.reason.startswith("556 5.1.10 "), bounced)
+        self.await_notice(server, bounced, b"Status: 5.1.10\r\n")
+
+    def test_mail_to_a_domain_that_does_not_exist_comes_back_at_once(self):
+        server = self.serving()
+        self.send(server, "bob@nowhere.test")
+        bounced = await_fact(server, "bounced", to="<bob@nowhere.test>")
+        self.assertTrue(bounced.reason.startswith("550 5.1.2 "), bounced)
+        self.await_notice(server, bounced, b"Final-Recipient: rfc822; bob@nowhere.test\r\n")
+
+    def test_mail_that_would_come_back_to_us_is_not_sent(self):
+        # Those of our own name and worse do not count (RFC 5321 section 5.1).
+        host = self.host_at(0)
+        self.zone.mx("dest.test", 10, "mx.bench.test")
+        self.zone.mx("dest.test", 20, "backup.test")
+        self.zone.a("mx.bench.test", self.addresses[0])
+        self.zone.a("backup.test", self.addresses[0])
+        server = self.serving()
+        self.send(server, "bob@dest.test")
+        bounced = await_fact(server, "bounced", to="<bob@dest.test>")
+        self.assertTrue(bounced.reason.startswith("554 5.4.6 "), bounced)
+        self.assertEqual(host.sessions, [])
+
+    def test_mail_waits_while_the_name_server_fails_and_leaves_when_it_has_recovered(self):
+        self.zone.broken.add("dest.test")
+        self.zone.domain("dest.test", self.addresses[0])
+        host = self.host_at(0)
+        server = self.serving(retry='first = "500ms", factor = 1.0, jitter = 0.0')
+        self.send(server, "bob@dest.test")
+        deferred = await_fact(server, "deferred", to="<bob@dest.test>")
+        self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
+        self.assertEqual((server.queued(), host.sessions), (1, []))
+        self.zone.broken.clear()
+        server.terminate()  # a failure is remembered for half a minute, but not beyond the process
+        server.start()
+        self.await_letters(host, 1, server)
+
+    def test_mail_waits_while_the_name_server_is_silent(self):
+        self.zone.silent.update({"dest.test", "mx1.slow.test"})
+        self.zone.domain("slow.test", self.addresses[0])
+        server = self.serving(dns_timeout="200ms")
+        self.send(server, "bob@dest.test", "bob@slow.test")
+        for recipient in ("<bob@dest.test>", "<bob@slow.test>"):
+            deferred = await_fact(server, "deferred", to=recipient)
+            self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
+        self.assertEqual(server.queued(), 2)
+
+    def test_a_silent_domain_does_not_hold_up_the_others(self):
+        self.zone.silent.add("dest.test")
+        self.zone.domain("quick.test", self.addresses[0])
+        host = self.host_at(0)
+        server = self.serving(dns_timeout="60s")
+        self.send(server, "bob@dest.test")
+        await_that(lambda: ("dest.test", MX) in self.zone.asked, "a question about the silent domain", server)
+        self.send(server, "bob@quick.test")
+        self.await_letters(host, 1, server)
+        self.assertEqual(facts(server, "deferred"), [])
+
+    def await_notice(self, server, bounced, line):
+        """The letter that tells the sender is in his mailbox, and has this line."""
+        await_fact(server, "delivered", id=bounced.bounce)
+        (path,) = (server.maildir("alice") / "new").iterdir()
+        self.assertIn(line, path.read_bytes())
+
+
+class Fixed(OutboundCase):
+    def test_a_route_asks_no_dns_about_the_domain(self):
+        zone, host, below = self.names(), self.host("127.0.0.2"), self.host("127.0.0.3")
+        route = '\n[[route]]\ndomain = "{}"\nnext_hop = "{}"\n'
+        routes = route.format("partner.test", f"[127.0.0.2]:{host.port}")
+        routes += route.format("*.partner.test", f"[127.0.0.3]:{below.port}")
+        server = self.start(names=zone, extra=routes)
+        self.send(server, "bob@partner.test", "bob@sales.partner.test")
+        self.await_letters(host, 1, server)
+        (letter,) = self.await_letters(below, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<bob@sales.partner.test>"])
+        self.assertEqual(zone.asked, [])
+
+    def test_a_route_to_a_name_takes_its_address_and_not_its_mx(self):
+        zone, host = self.names(), self.host("127.0.0.2")
+        zone.mx("relay.test", 10, "wrong.test")
+        zone.a("relay.test", "127.0.0.2")
+        server = self.start(
+            names=zone, extra=f'\n[[route]]\ndomain = "*"\nnext_hop = "relay.test:{host.port}"\n'
+        )  # fmt: skip
+        self.send(server, "bob@anywhere.test")
+        self.await_letters(host, 1, server)
+        self.assertNotIn(("relay.test", MX), zone.asked)
+
+    def test_a_route_to_the_mx_of_another_domain(self):
+        zone, host = self.names(), self.host("127.0.0.2")
+        zone.domain("provider.test", "127.0.0.2")
+        server = self.start(
+            names=zone, smtp=f"port = {host.port}", extra='\n[[route]]\ndomain = "*"\nnext_hop = "mx:provider.test"\n'
+        )  # fmt: skip
+        self.send(server, "bob@anywhere.test")
+        self.await_letters(host, 1, server)
+
+    def test_an_address_literal_names_its_host(self):
+        host = self.host("127.0.0.2")
+        server = self.start(smtp=f"port = {host.port}")
+        self.send(server, "bob@[127.0.0.2]")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<bob@[127.0.0.2]>"])
+
+    def test_mail_leaves_from_the_source_address_that_is_configured(self):
+        host = self.host("127.0.0.2")
+        server = self.start(smtp=f'port = {host.port}\nsource = ["127.0.0.9"]\nhelo = "out.bench.test"')
+        self.send(server, "bob@[127.0.0.2]")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertEqual((letter.session.client, letter.session.commands[0]), ("127.0.0.9", "EHLO out.bench.test"))
+
+    def test_an_address_of_ipv6_is_reached(self):
+        if not socket.has_ipv6:
+            self.skipTest("the machine has no IPv6")
+        zone, host = self.names(), self.ipv6_host()
+        zone.mx("dest.test", 10, "six.test")
+        zone.a("six.test", "::1")
+        server = self.start(names=zone, smtp=f"port = {host.port}")
+        self.send(server, "bob@dest.test")
+        self.await_letters(host, 1, server)
+
+    def ipv6_host(self):
+        try:
+            return self.host("::1")
+        except OSError as error:
+            self.skipTest(f"the machine has no loopback of IPv6: {error}")
+
+
+if __name__ == "__main__":
+    unittest.main()
