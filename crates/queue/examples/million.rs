@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mail::{QueueId, SpoolId, Timestamp};
 use queue::{
-    Admission, Config, Contact, Destination, Limits, Pending, QueueConfig, QueueNumber, Queues, Routed, Verdict,
+    Act, Admission, Config, Contact, Destination, Limits, Pending, QueueConfig, QueueNumber, Queues, Routed, Verdict,
 };
 
 const RECIPIENTS: u64 = 1_000_000;

@@ -149,9 +149,9 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first (with
-    /// half of [`Config::unrecorded_max`] at most), then attempts (as many as there are slots), then refusals: so none
-    /// holds up the others.
+    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first (with half of
+    /// [`Config::unrecorded_max`] at most), then attempts (as many as there are slots), then refusals: so none holds up
+    /// the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.ring(now);
         self.wake(now);

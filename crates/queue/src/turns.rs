@@ -4,8 +4,8 @@
 //!
 //! | level | holds | a turn costs |
 //! |---|---|---|
-//! | row of a queue | berths: next hops | as many rounds as recipients left |
-//! | berth | desks: destinations | as many rounds as recipients left |
+//! | row of a queue | berths: next hops | as many rounds as recipients leave |
+//! | berth | desks: destinations | as many rounds as recipients leave |
 //! | desk | lines: senders | one round |
 //! | line | recipients | first in, first out |
 //!

@@ -45,7 +45,7 @@ fn admit_random(world: &mut World) {
 /// An act on about half of all that it may choose.
 fn act(world: &mut World, act: Act) {
     let (now, salt) = (world.now, world.random.next());
-    let chosen = |entry: &queue::Entry| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).next() % 2 == 0;
+    let chosen = |entry: &queue::Entry| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
     world.queues.pick(act, now, &mut { chosen });
 }
 
