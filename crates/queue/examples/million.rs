@@ -1,6 +1,6 @@
-//! What a million recipients cost: `cargo run --release -p queue --example million` prints nanoseconds a call and bytes a
-//! recipient, for 20,000 destinations with a next hop each and for 20,000 that share 1,000, as letters and as one mailing.
-//! An act of the operator picks half of them on the way; they end like the others.
+//! What a million recipients cost: `cargo run --release -p queue --example million` prints nanoseconds a call and bytes
+//! a recipient, for 20,000 destinations with a next hop each and for 20,000 that share 1,000, as letters and as one
+//! mailing. An act of the operator picks half of them on the way; they end like the others.
 
 #![expect(clippy::disallowed_methods, reason = "a measurement asks the clock; the queue does not")]
 

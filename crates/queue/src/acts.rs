@@ -19,8 +19,8 @@ const RECIPIENTS_PER_ACT_MAX: usize = 1000;
 pub(crate) type Acts = VecDeque<(Act, Chain)>;
 
 impl<R: Clone> Queues<R> {
-    /// Chooses recipients for an act of the operator in one pass over all (see [`Act`] for who can be chosen; never those
-    /// in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
+    /// Chooses recipients for an act of the operator in one pass over all (see [`Act`] for who can be chosen; never
+    /// those in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
     pub fn pick(&mut self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
         let mut chosen = self.choose(act, now, filter);
         for &index in &chosen {

@@ -64,12 +64,13 @@ impl Default for QueueConfig {
 pub struct Adopt {
     /// After so many failures in a row ([`Contact::Failed`](crate::Contact::Failed)); 0 is taken for 1.
     pub failures: u32,
-    /// After an answer that took longer than this, or an attempt that has waited longer ([`Queues::slow`](crate::Queues::slow)).
+    /// After an answer that took longer than this, or an attempt that has waited longer
+    /// ([`Queues::slow`](crate::Queues::slow)).
     pub slower_than: Duration,
     /// It moves back when it neither failed nor was slow for so long, and its last answer was quick.
     pub release_after: Duration,
-    /// How many attempts at one next hop the adopting queue makes at once; 0 is taken for 1. It holds for those that are
-    /// at home there as well.
+    /// How many attempts at one next hop the adopting queue makes at once; 0 is taken for 1. It holds for those that
+    /// are at home there as well.
     pub per_next_hop: usize,
 }
 
@@ -105,7 +106,8 @@ pub struct Limits {
 /// | a good answer | `start` | + 1 | + `grow` a round: as many good answers as the number itself |
 /// | busy, failed; slow where that counts | stays 1 | x `shrink` | x `shrink` |
 ///
-/// It grows only while at least half of it was in use lately, and shrinks once for all attempts that were under way together.
+/// It grows only while at least half of it was in use lately, and shrinks once for all attempts that were under way
+/// together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     /// After the first answer; before it, one attempt at a time.

@@ -14,8 +14,9 @@ use crate::{Adopt, QueueNumber, Queues};
 const ALARMS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
-    /// The network part of an attempt is over: its slot is free, and the next hop is judged by the contact. At most once;
-    /// [`Queues::report`] does it with [`Contact::None`] where it was not. Nothing happens for attempts without a slot.
+    /// The network part of an attempt is over: its slot is free, and the next hop is judged by the contact. At most
+    /// once; [`Queues::report`] does it with [`Contact::None`] where it was not. Nothing happens for attempts without a
+    /// slot.
     pub fn ended(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: Contact) {
         let (Some(NextHop(hop)), true) = (attempt.next_hop, attempt.under_way) else { return };
         attempt.under_way = false;

@@ -1,7 +1,7 @@
 //! The next hops that are known, by name and by number, and the moments at which one of them changes by time alone.
 //!
-//! A next hop is here while a destination is routed there or an attempt names it. After that it is kept for an hour with
-//! all that was learned of it, unless there are 10,000 such.
+//! A next hop is here while a destination is routed there or an attempt names it. After that it is kept for an hour
+//! with all that was learned of it, unless there are 10,000 such.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Index, IndexMut};

@@ -17,8 +17,8 @@
 //!
 //! Memory: a recipient takes 24 bytes, 16 more while it waits, and a message 48; a sender with something ready at a
 //! destination up to 130, a destination about 300 with its name, a next hop about 700 with its berths. Each recipient
-//! that is admitted, woken, taken or reported costs O(log n), and no store of recipients or messages is ever copied as a
-//! whole to grow. Listings and acts of the operator are one pass over all.
+//! that is admitted, woken, taken or reported costs O(log n), and no store of recipients or messages is ever copied as
+//! a whole to grow. Listings and acts of the operator are one pass over all.
 
 mod acts;
 mod attempt;
@@ -222,7 +222,8 @@ impl<R: Clone> Queues<R> {
         self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).min()
     }
 
-    /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left alone.
+    /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left
+    /// alone.
     pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
         self.lanes[usize::from(queue.0)].is_paused = paused;
     }

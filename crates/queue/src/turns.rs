@@ -175,7 +175,8 @@ impl Turns {
         if origin.is_mailing { Class::Mailing } else { self.senders.join(origin.queue, origin.sender) }
     }
 
-    /// A new line. Whoever became a sender of mailings takes along what waits as letters there, so that it stays in order.
+    /// A new line. Whoever became a sender of mailings takes along what waits as letters there, so that it stays in
+    /// order.
     fn open(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin, class: Class) -> Option<u32> {
         let destination = recipients[index].destination;
         let Origin { sender, is_mailing, .. } = origin;

@@ -22,8 +22,8 @@ pub struct Entry {
     pub accepted_at: Timestamp,
     /// What it waits for.
     pub progress: Progress,
-    /// Why the last attempt was not the last one; None before the first one since the start. Texts are cut to 200 bytes,
-    /// and beyond 10,000 different ones there is one for all others.
+    /// Why the last attempt was not the last one; None before the first one since the start. Texts are cut to 200
+    /// bytes, and beyond 10,000 different ones there is one for all others.
     pub error: Option<Arc<str>>,
 }
 

@@ -1,4 +1,5 @@
-//! The queues on a virtual clock: what only time shows. Rules that hold at every step, fairness, lame next hops, restarts.
+//! The queues on a virtual clock: what only time shows. Rules that hold at every step, fairness, lame next hops,
+//! restarts.
 //!
 //! A failing case prints its seed.
 
