@@ -41,7 +41,8 @@ pub struct Pending {
 /// Where mail for a destination goes, until when.
 #[derive(Clone, Debug)]
 pub struct Routed<R> {
-    /// The identity of the next hop: destinations that name the same one share its limits and its fate.
+    /// The identity of the next hop: destinations that name the same one share its limits and its fate. A way that leads
+    /// nowhere is one, too: attempts that end with [`Contact::Answered`] prove it, so that all of its mail leaves at once.
     pub next_hop: Box<str>,
     /// For the caller; each attempt gets a clone.
     pub route: R,
