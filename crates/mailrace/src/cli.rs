@@ -1,8 +1,12 @@
 //! The command line: what can be asked of the binary, and what its exit codes mean. The help is made of this file.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use mail::{Address, QueueId};
+
+use crate::admin::{By, Filter};
 
 /// What the exit codes mean; also the end of the help.
 const AFTER_HELP: &str = "\
@@ -12,7 +16,8 @@ keep everything under ./mailrace-data, take mail for anyone at localhost.
 
 Exit codes:
    0  done
-   1  done, and the answer is no: the key is not in the table, the spool has damage
+   1  done, and the answer is no: the key is not in the table, the spool has damage,
+      there is no such queue or message
   64  the command line is wrong
   65  the data is wrong: a table's text has a fault
   69  the server does not answer
@@ -43,9 +48,13 @@ pub enum Command {
     /// Make tables, and look things up in them
     #[command(subcommand)]
     Table(TableCommand),
-    /// See what waits to be delivered
+    /// See what waits to be delivered, and decide about it
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Say how mail for an address would go, or what holds a message
+    Explain(Explain),
+    /// Show the load: gauges, limits, and what is in force
+    Load,
     /// Look into the spool of a server that does not run
     #[command(subcommand)]
     Spool(SpoolCommand),
@@ -96,22 +105,100 @@ pub enum TableCommand {
     },
 }
 
-/// What can be asked of the queue.
+/// What can be asked of the queue, and done to it.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List the messages that wait, and for whom
     List(QueueList),
+    /// Keep recipients until they are released
+    Hold(QueueAct),
+    /// Undo that: they are due now
+    Release(QueueAct),
+    /// Try recipients now who wait for a later attempt
+    Retry(QueueAct),
+    /// Take recipients away; nobody is told
+    Remove(QueueAct),
+    /// Give recipients up; their senders are told
+    Bounce(QueueAct),
+    /// Let nothing leave a queue, until it is resumed or the server starts again
+    Pause(QueueName),
+    /// Undo that
+    Resume(QueueName),
 }
 
 /// How to list the queue.
 #[derive(Args, Debug)]
 pub struct QueueList {
-    /// Only say how many there are
-    #[arg(long)]
+    /// Sum them up by destination, next-hop, queue or sender
+    #[arg(long, value_name = "WHAT", hide_possible_values = true)]
+    pub by: Option<By>,
+    /// Show how old they are instead of what they wait for
+    #[arg(long, requires = "by")]
+    pub ages: bool,
+    /// Only say how many recipients there are
+    #[arg(long, conflicts_with = "by")]
     pub count: bool,
     /// As JSON, one object a line
     #[arg(long)]
     pub json: bool,
+    /// Whom to list
+    #[command(flatten, next_help_heading = FILTER)]
+    pub filter: Filter,
+}
+
+/// Whom to do it to. Nobody is meant by saying nothing.
+#[derive(Args, Debug)]
+pub struct QueueAct {
+    /// All recipients; else at least one filter is needed
+    #[arg(long, conflicts_with = "Filter")]
+    pub all: bool,
+    /// Only say how many it would be
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Who is meant
+    #[command(flatten, next_help_heading = FILTER)]
+    pub filter: Filter,
+}
+
+/// The heading of filters.
+const FILTER: &str = "Filters, of which all must hold";
+
+/// Which queue.
+#[derive(Args, Debug)]
+pub struct QueueName {
+    /// Its name in the configuration
+    pub name: String,
+}
+
+/// What to explain.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// An address, or the queue id of a message
+    #[arg(value_name = "ADDRESS|QUEUE-ID")]
+    pub target: Target,
+    /// As mail from this sender, whose queue may be another one
+    #[arg(long, value_name = "ADDRESS")]
+    pub sender: Option<Address>,
+}
+
+/// Something to explain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// How mail for it would go.
+    Address(Address),
+    /// How it stands with it.
+    Message(QueueId),
+}
+
+impl FromStr for Target {
+    type Err = Box<dyn std::error::Error + Send + Sync>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.contains('@') {
+            true => Target::Address(text.parse()?),
+            false => Target::Message(text.parse()?),
+        })
+    }
 }
 
 /// What can be done with a spool.

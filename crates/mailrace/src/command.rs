@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use queue::Act;
 
 use crate::check::Summary;
 use crate::cli::{BenchCommand, Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
-use crate::config::{self, Faults, Loaded};
+use crate::config::{self, Config, Faults, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::{admin, serve, spool_tools, tables};
@@ -44,11 +45,26 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Table(TableCommand::Build { text, cdb }) => tables::build(text, cdb),
         Command::Table(TableCommand::Get { name, key }) => tables::get(&configured(config)?.config, name, key),
         Command::Serve => serve::run(&configured(config)?),
-        Command::Queue(QueueCommand::List(how)) => admin::list(&config::load(config)?.config, how),
+        Command::Queue(command) => queue(&config::load(config)?.config, command),
+        Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
+        Command::Load => admin::load(&config::load(config)?.config),
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
         Command::Bench(command) => measure(command),
+    }
+}
+
+fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
+    match command {
+        QueueCommand::List(how) => admin::list(config, how),
+        QueueCommand::Hold(how) => admin::act(config, Act::Hold, how),
+        QueueCommand::Release(how) => admin::act(config, Act::Release, how),
+        QueueCommand::Retry(how) => admin::act(config, Act::Retry, how),
+        QueueCommand::Remove(how) => admin::act(config, Act::Remove, how),
+        QueueCommand::Bounce(how) => admin::act(config, Act::Bounce, how),
+        QueueCommand::Pause(queue) => admin::pause(config, &queue.name, true),
+        QueueCommand::Resume(queue) => admin::pause(config, &queue.name, false),
     }
 }
 

@@ -39,6 +39,7 @@ use spool::{CommitError, Live, ReadError, Spool};
 
 use crate::line::Level;
 use crate::log::Log;
+use crate::metrics::Attempts;
 
 use carrier::Carriers;
 use courier::Courier;
@@ -153,6 +154,8 @@ pub struct Parts {
     pub notices: Notices,
     /// The name of this server.
     pub hostname: Box<str>,
+    /// Where outcomes are counted.
+    pub attempts: Arc<Attempts>,
     /// Facts and events.
     pub log: Arc<Log>,
 }
@@ -183,8 +186,20 @@ pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message
 impl Flow {
     /// Starts the threads.
     pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> io::Result<Flow> {
-        let Parts { spool, directory, queues, rules, router, fleet, transports, carriers, notices, hostname, log } =
-            parts;
+        let Parts {
+            spool,
+            directory,
+            queues,
+            rules,
+            router,
+            fleet,
+            transports,
+            carriers,
+            notices,
+            hostname,
+            attempts,
+            log,
+        } = parts;
         let (alive, ended) = mpsc::channel();
         let shelf = Shelf::new(spool.clone());
         let couriers = transports
@@ -201,7 +216,7 @@ impl Flow {
             carriers: Carriers::start(carriers, &shelf, &rules, &mailbag, &alive)?,
             navigator: navigator::start(router, fleet, mailbag.clone(), alive.clone())?,
             sorter: SortingRoom::start(rules.clone(), shelf, directory, mailbag.clone(), alive.clone())?,
-            recorder: Recorder::new(registrar, notary, hostname, log),
+            recorder: Recorder::new(registrar, notary, hostname, attempts, log),
             patience,
         };
         let scheduler = Scheduler::new(queues, Sorter::new(rules), crew);

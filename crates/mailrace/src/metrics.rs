@@ -1,15 +1,117 @@
-//! What the server counts of itself, in the text format of Prometheus. No label's values come from outside.
+//! What the server counts of itself, in the text format of Prometheus. No label's value comes from outside: there are the
+//! names of queues and disks, which are the configuration's, and words that stand in the code.
 
-use std::fmt::Write;
+mod text;
 
-use spool::{Histogram, Stats};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use load::Report;
+use queue::{Queues, Verdict};
+use spool::Stats;
+
+use text::Text;
+
+/// What became of recipients, counted when it is durable.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    delivered: AtomicU64,
+    relayed: AtomicU64,
+    deferred: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Attempts {
+    /// Counts what one recipient was told to have become. What the operator did is no outcome.
+    pub fn count(&self, verdict: &Verdict) {
+        let counter = match verdict {
+            Verdict::Delivered => &self.delivered,
+            Verdict::Relayed { .. } => &self.relayed,
+            Verdict::Deferred { .. } => &self.deferred,
+            Verdict::Failed { .. } => &self.failed,
+            Verdict::Held | Verdict::Removed => return,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// How many of each there were.
+    pub fn counted(&self) -> [(&'static str, u64); 4] {
+        [
+            ("delivered", self.delivered.load(Relaxed)),
+            ("relayed", self.relayed.load(Relaxed)),
+            ("deferred", self.deferred.load(Relaxed)),
+            ("failed", self.failed.load(Relaxed)),
+        ]
+    }
+}
+
+/// What the queues say of themselves; their numbers are at hand.
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    lanes: Vec<Lane>,
+    recipients: usize,
+    messages: usize,
+    destinations: usize,
+    unrecorded: usize,
+    /// Next hops by what is the matter with them.
+    next_hops: [(&'static str, usize); 3],
+}
+
+/// One queue.
+#[derive(Clone, Debug)]
+struct Lane {
+    name: Box<str>,
+    /// Recipients in each state.
+    depth: [(&'static str, usize); 4],
+    attempts: usize,
+    concurrency: usize,
+    paused: bool,
+}
+
+impl Census {
+    /// Reads them.
+    pub fn of<R: Clone>(queues: &Queues<R>) -> Census {
+        let lane = |view: queue::QueueView<'_>| Lane {
+            name: view.name.into(),
+            depth: [
+                ("ready", view.ready),
+                ("in_flight", view.in_flight),
+                ("waiting", view.waiting),
+                ("held", view.held),
+            ],
+            attempts: view.attempts,
+            concurrency: view.concurrency,
+            paused: view.paused,
+        };
+        let (mut known, mut adopted, mut dead) = (0, 0, 0);
+        for hop in queues.next_hops() {
+            known += 1;
+            adopted += usize::from(hop.adopted_by.is_some());
+            dead += usize::from(hop.probe_at.is_some());
+        }
+        Census {
+            lanes: queues.queues().map(lane).collect(),
+            recipients: queues.len(),
+            messages: queues.messages(),
+            destinations: queues.destinations(),
+            unrecorded: queues.unrecorded(),
+            next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
+        }
+    }
+}
 
 /// What the metrics tell, read at one moment.
 pub struct Reading {
     /// Sessions.
     pub sessions: usize,
-    /// Recipients that wait or are in flight.
-    pub recipients: usize,
+    /// The queues.
+    pub census: Census,
+    /// Recipients by outcome.
+    pub attempts: [(&'static str, u64); 4],
+    /// Clients that were refused, by what there was too little of.
+    pub refusals: Vec<(&'static str, u64)>,
+    /// Gauges, and limits in force.
+    pub load: Arc<Report>,
     /// Log lines that were lost.
     pub log_lines_dropped: u64,
     /// A 250 does not wait for the disk.
@@ -20,72 +122,101 @@ pub struct Reading {
 
 /// All metrics.
 pub fn text(reading: &Reading) -> String {
-    let mut out = Text(String::new());
+    let mut out = Text::default();
     out.gauge("mailrace_sessions", "Sessions now", reading.sessions as u64);
-    out.gauge("mailrace_queue_recipients", "Recipients that wait or are in flight", reading.recipients as u64);
+    tell_queues(&reading.census, &mut out);
+    tell_next_hops(&reading.census, &mut out);
+    out.family("mailrace_outcomes_total", "Recipients by what an attempt came to", "counter");
+    reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    out.family("mailrace_refusals_total", "Clients refused for want of something", "counter");
+    reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    tell_load(&reading.load, &mut out);
     out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
     out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
-    out.spool(&reading.spool);
-    out.0
+    tell_spool(&reading.spool, &mut out);
+    out.into()
 }
 
-struct Text(String);
-
-impl Text {
-    fn spool(&mut self, stats: &Stats) {
-        self.gauge("mailrace_spool_messages", "Messages with recipients left", stats.messages_live);
-        self.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
-        self.counter("mailrace_spool_copied_total", "Messages copied forward", stats.messages_copied);
-        self.counter("mailrace_spool_set_aside_total", "Damaged places set aside", stats.set_aside);
-        self.counter("mailrace_spool_batches_failed_total", "Batches that failed", stats.batches_failed);
-        self.gauge("mailrace_spool_segments", "Segment files", stats.segments);
-        self.gauge("mailrace_spool_segments_free", "Segment files that are free", stats.segments_free);
-        self.histogram("mailrace_spool_batch_records", "Records in a batch", &stats.batch_records, 1.0);
-        self.histogram("mailrace_spool_sync_seconds", "Time to write and sync a batch", &stats.sync_micros, 1e6);
+fn tell_queues(census: &Census, out: &mut Text) {
+    out.gauge("mailrace_queue_recipients", "Recipients that wait or are in flight", census.recipients as u64);
+    out.gauge("mailrace_queue_messages", "Messages that wait or are in flight", census.messages as u64);
+    out.gauge("mailrace_queue_destinations", "Destinations that have recipients", census.destinations as u64);
+    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended and are not recorded", census.unrecorded as u64);
+    out.family("mailrace_queue_depth", "Recipients by queue and state", "gauge");
+    for lane in &census.lanes {
+        lane.depth.iter().for_each(|(state, count)| out.sample(&[("queue", &lane.name), ("state", state)], count));
     }
+    out.family("mailrace_queue_attempts", "Attempts under way by the queue that serves them", "gauge");
+    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.attempts));
+    out.family("mailrace_queue_concurrency", "Attempts that may be under way", "gauge");
+    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.concurrency));
+    out.family("mailrace_queue_paused", "Whether the operator lets nothing leave", "gauge");
+    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], u8::from(lane.paused)));
+}
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.single(name, help, "gauge", value);
-    }
+fn tell_next_hops(census: &Census, out: &mut Text) {
+    out.family("mailrace_next_hops", "Next hops that are known, and those of them in trouble", "gauge");
+    census.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
+}
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.single(name, help, "counter", value);
-    }
-
-    fn single(&mut self, name: &str, help: &str, kind: &str, value: u64) {
-        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"));
-    }
-
-    /// Values are stored in units of which `scale` make one of the metric's.
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, scale: f64) {
-        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} histogram"));
-        let mut below = 0;
-        for (power, count) in histogram.buckets[..Histogram::BUCKETS - 1].iter().enumerate() {
-            below += count;
-            let bound = (1u64 << power) as f64 / scale;
-            self.line(format_args!("{name}_bucket{{le=\"{bound}\"}} {below}"));
+fn tell_load(report: &Report, out: &mut Text) {
+    out.family("mailrace_load", "Load by gauge, in tasks, percent, bytes or files", "gauge");
+    for reading in &report.sample.readings {
+        if let Some(value) = reading.value {
+            out.sample(&[("gauge", &reading.gauge.to_string())], value);
         }
-        let (count, sum) = (histogram.count(), histogram.sum as f64 / scale);
-        self.line(format_args!("{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}"));
     }
+    out.family("mailrace_load_limit_in_force", "Whether a limit is in force", "gauge");
+    for limit in &report.limits {
+        let in_force = report.state.reasons.iter().any(|reason| reason.limit == *limit);
+        let labels = [("gauge", &*limit.gauge.to_string()), ("measure", &*limit.measure.to_string())];
+        out.sample(&labels, u8::from(in_force));
+    }
+}
 
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.0, "{line}");
-    }
+fn tell_spool(stats: &Stats, out: &mut Text) {
+    out.gauge("mailrace_spool_messages", "Messages with recipients left", stats.messages_live);
+    out.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
+    out.counter("mailrace_spool_copied_total", "Messages copied forward", stats.messages_copied);
+    out.counter("mailrace_spool_set_aside_total", "Damaged places set aside", stats.set_aside);
+    out.counter("mailrace_spool_batches_failed_total", "Batches that failed", stats.batches_failed);
+    out.gauge("mailrace_spool_segments", "Segment files", stats.segments);
+    out.gauge("mailrace_spool_segments_free", "Segment files that are free", stats.segments_free);
+    out.histogram("mailrace_spool_batch_records", "Records in a batch", &stats.batch_records, 1.0);
+    out.histogram("mailrace_spool_sync_seconds", "Time to write and sync a batch", &stats.sync_micros, 1e6);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
 
-    #[test]
-    fn the_text_is_what_prometheus_reads() {
+    use load::policy::{Gauge, Limits, Sample, State};
+    use mail::{Reply, Timestamp};
+    use spool::Histogram;
+
+    use super::*;
+    use crate::admin::sample;
+
+    fn load() -> Report {
+        let reading = |gauge, value| load::policy::Reading { gauge, source: "told", value };
+        let disk = Gauge::FreeSpace(Path::new("/var/a \"b\"").into());
+        let readings = vec![
+            reading(Gauge::LoadAverage, Some(9.5)),
+            reading(disk, Some(1e9)),
+            reading(Gauge::MemoryAvailable, None),
+        ];
+        let (sample, limits) =
+            (Sample { at: Timestamp(1), readings }, Limits { refuse_above: Some(9.0), ..Limits::default() });
+        let of_each = sample.readings.iter().flat_map(|one| limits.of(&one.gauge)).collect();
+        Report { state: State::default().after(&sample, &limits), limits: of_each, sample }
+    }
+
+    fn stats() -> Stats {
         let mut batch_records = Histogram { sum: 9, ..Histogram::default() };
         (batch_records.buckets[0], batch_records.buckets[3]) = (1, 1);
         let mut sync_micros = Histogram { sum: 20_001_500, ..Histogram::default() };
         (sync_micros.buckets[11], sync_micros.buckets[Histogram::BUCKETS - 1]) = (1, 1);
-        let spool = Stats {
+        Stats {
             messages_live: 4,
             messages_committed: 5,
             batch_records,
@@ -95,8 +226,33 @@ mod tests {
             segments_free: 8,
             messages_copied: 9,
             set_aside: 10,
+        }
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let mut queues = sample::queues().queues;
+        queues.pause(queue::QueueNumber(1), true);
+        let reading = Reading {
+            sessions: 1,
+            census: Census::of(&queues),
+            attempts: Attempts::default().counted(),
+            refusals: vec![("load", 2), ("disk", 0)],
+            load: Arc::new(load()),
+            log_lines_dropped: 3,
+            relaxed: true,
+            spool: stats(),
         };
-        let reading = Reading { sessions: 1, recipients: 2, log_lines_dropped: 3, relaxed: true, spool };
         insta::assert_snapshot!(text(&reading));
+    }
+
+    #[test]
+    fn each_outcome_is_counted_by_itself_and_acts_are_not() {
+        let (attempts, reason) = (Attempts::default(), Reply::plain(450, "x"));
+        let deferred = Verdict::Deferred { reason: reason.clone(), until: Timestamp(1) };
+        let relayed = Verdict::Relayed { reply: reason.clone(), dsn: false };
+        let verdicts = [Verdict::Delivered, deferred.clone(), deferred, relayed, Verdict::Failed { reason }];
+        verdicts.iter().chain(&[Verdict::Held, Verdict::Removed]).for_each(|verdict| attempts.count(verdict));
+        assert_eq!(attempts.counted(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
     }
 }

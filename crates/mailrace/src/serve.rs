@@ -26,6 +26,7 @@ use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
+use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
 use crate::{admin, plan};
@@ -53,7 +54,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone())?;
+    let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone(), house.attempts.clone())?;
     let (flow, spool) = (house.flow, house.spool);
 
     let (stopper, stop) = Stopper::new();
@@ -156,6 +157,7 @@ struct House {
     directory: Arc<Directory>,
     flow: Flow,
     mailbag: Mailbag,
+    attempts: Arc<Attempts>,
     log: Arc<Log>,
 }
 
@@ -168,6 +170,7 @@ impl House {
         let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
         let directory = Arc::new(plan::directory(config)?);
+        let attempts = Arc::new(Attempts::default());
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
@@ -179,10 +182,11 @@ impl House {
             carriers: threads(config),
             notices: plan::notices(config, random()),
             hostname: config.hostname.clone(),
+            attempts: attempts.clone(),
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, directory, flow, mailbag, log })
+        Ok(House { spool, directory, flow, mailbag, attempts, log })
     }
 
     fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {

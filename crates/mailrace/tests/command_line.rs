@@ -27,7 +27,10 @@ fn help_says_what_can_be_done() {
         ("help", &["--help"][..]),
         ("help_table", &["table", "--help"]),
         ("help_table_build", &["table", "build", "--help"]),
+        ("help_queue", &["queue", "--help"]),
         ("help_queue_list", &["queue", "list", "--help"]),
+        ("help_queue_remove", &["queue", "remove", "--help"]),
+        ("help_explain", &["explain", "--help"]),
         ("help_spool_verify", &["spool", "verify", "--help"]),
         ("help_bench", &["bench", "--help"]),
         ("help_bench_smtp", &["bench", "smtp", "--help"]),
@@ -47,8 +50,23 @@ fn no_two_options_of_a_command_have_one_name() {
 #[test]
 fn a_wrong_command_line_is_64() {
     let folder = tempfile::tempdir().unwrap();
-    for arguments in [&["serv"][..], &["table"], &["check", "--colour"], &["spool", "verify", "--lane", "a", "-c", "b"]]
-    {
+    for arguments in [
+        &["serv"][..],
+        &["table"],
+        &["check", "--colour"],
+        &["spool", "verify", "--lane", "a", "-c", "b"],
+        &["queue", "list", "--by", "colour"],
+        &["queue", "list", "--by", "queue", "--count"],
+        &["queue", "list", "--ages"],
+        &["queue", "list", "--older-than", "soon"],
+        &["queue", "hold"],
+        &["queue", "remove", "--dry-run"],
+        &["queue", "remove", "--all", "--queue", "lists"],
+        &["queue", "bounce", "--sender", "bob"],
+        &["queue", "retry", "--id"],
+        &["queue", "pause"],
+        &["explain", "bob"],
+    ] {
         assert_eq!(mailrace(folder.path(), arguments).status.code(), Some(64), "{arguments:?}");
     }
 }

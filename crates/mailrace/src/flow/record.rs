@@ -14,6 +14,7 @@ use spool::{CommitError, Entry, Spool, State};
 use super::{Attempt, Judged, Mailbag, Note};
 use crate::line::Level;
 use crate::log::Log;
+use crate::metrics::Attempts;
 
 /// What an outcome and each of its recipients take in the log, about.
 const OUTCOME_BYTES: usize = 128;
@@ -26,6 +27,7 @@ pub(super) struct Recorder {
     registrar: Registrar,
     notary: Sender<Vec<Judged>>,
     hostname: Box<str>,
+    attempts: Arc<Attempts>,
     log: Arc<Log>,
 }
 
@@ -45,8 +47,14 @@ struct Sheaf {
 }
 
 impl Recorder {
-    pub(super) fn new(registrar: Registrar, notary: Sender<Vec<Judged>>, hostname: Box<str>, log: Arc<Log>) -> Self {
-        Recorder { registrar, notary, hostname, log }
+    pub(super) fn new(
+        registrar: Registrar,
+        notary: Sender<Vec<Judged>>,
+        hostname: Box<str>,
+        attempts: Arc<Attempts>,
+        log: Arc<Log>,
+    ) -> Self {
+        Recorder { registrar, notary, hostname, attempts, log }
     }
 
     /// Submits verdicts, many of a lane together.
@@ -75,6 +83,7 @@ impl Recorder {
 
     /// Writes what is durable now into the log.
     pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
+        judged.verdicts.iter().for_each(|verdict| self.attempts.count(verdict));
         if let Some(told) = &judged.notice {
             self.log.write(Fact::Received {
                 id: told.id,

@@ -1,0 +1,264 @@
+//! The clerk answers questions. What is asked of the queues is one short pass on the scheduler's thread; letters, the
+//! directory and the DNS are asked on the clerk's own, which may wait for them. He carries out orders in the same way,
+//! and changes nothing but what they say.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use intake::{Desk, Refusal};
+use mail::{Address, QueueId, Timestamp};
+use queue::{Act, Destination};
+use serde_json::Value;
+
+use super::explain::{Account, Guide};
+use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
+use super::found::{self, Found, Letter, Letters, Place, Whom};
+use super::question::{By, NotAQuestion, Order, Question};
+use super::summary::{self, Tally};
+use super::{list, load};
+use crate::flow::{Mailbag, Queues};
+use crate::log::Log;
+use crate::metrics::{self, Attempts, Census, Reading};
+
+/// Answers questions.
+pub(super) struct Clerk {
+    pub(super) mailbag: Mailbag,
+    pub(super) desk: Arc<Desk>,
+    pub(super) log: Arc<Log>,
+    pub(super) guide: Guide,
+    pub(super) attempts: Arc<Attempts>,
+    /// A 250 does not wait for the disk.
+    pub(super) relaxed: bool,
+    pub(super) stopping: Arc<AtomicBool>,
+}
+
+/// Why there is no answer, or none to the end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unanswered {
+    #[error("the server is stopping")]
+    Stopping,
+    #[error("it does not understand: {0}")]
+    Unknown(#[from] NotAQuestion),
+    /// It was understood, and the answer is no.
+    #[error("{0}")]
+    No(String),
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+impl From<NoSuchQueue> for Unanswered {
+    fn from(error: NoSuchQueue) -> Self {
+        Unanswered::No(error.to_string())
+    }
+}
+
+type Answered<T> = Result<T, Unanswered>;
+
+impl Clerk {
+    /// Set when he is to leave off.
+    pub(super) fn stopping(&self) -> Arc<AtomicBool> {
+        self.stopping.clone()
+    }
+
+    /// Answers one question.
+    pub(super) fn answer(&self, line: &str, out: &mut impl Write) -> Answered<()> {
+        match line.parse()? {
+            Question::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
+            Question::List(filter) => self.list(filter, out)?,
+            Question::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
+            Question::Hold(order) => self.act(Act::Hold, order, out)?,
+            Question::Release(order) => self.act(Act::Release, order, out)?,
+            Question::Retry(order) => self.act(Act::Retry, order, out)?,
+            Question::Remove(order) => self.act(Act::Remove, order, out)?,
+            Question::Bounce(order) => self.act(Act::Bounce, order, out)?,
+            Question::Pause { queue } => self.pause(queue, true)?,
+            Question::Resume { queue } => self.pause(queue, false)?,
+            Question::ExplainAddress { address, sender } => {
+                self.explain_address(&address.0, sender.map(|sender| sender.0), out)?;
+            }
+            Question::ExplainMessage { id } => self.explain_message(id.0, out)?,
+            Question::Load => out.write_all(self.load().as_bytes())?,
+            Question::Status => out.write_all(metrics::text(&self.reading()?).as_bytes())?,
+        }
+        Ok(())
+    }
+
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Queues) -> T + Send + 'static) -> Answered<T> {
+        self.mailbag.ask(question).ok_or(Unanswered::Stopping)
+    }
+
+    fn count(&self, filter: Filter) -> Answered<usize> {
+        if filter.needs_letters() {
+            let mut number = 0;
+            self.each(filter, |_, _, _| {
+                number += 1;
+                Ok(())
+            })?;
+            return Ok(number);
+        }
+        Ok(self.ask(move |queues| found::count(queues, &filter, now()))??)
+    }
+
+    fn list(&self, filter: Filter, out: &mut impl Write) -> Answered<()> {
+        self.each(filter, |entry, place, (envelope, size)| match list::object(entry, place, envelope, *size) {
+            Some(line) => writeln!(out, "{line}"),
+            None => Ok(()),
+        })
+    }
+
+    /// Shows everyone whom the filter means with his letter, oldest first. What was delivered since the question, or
+    /// cannot be read, is left out.
+    fn each(
+        &self,
+        filter: Filter,
+        mut show: impl FnMut(&queue::Entry, &Place, &Letter) -> io::Result<()>,
+    ) -> Answered<()> {
+        let (filter, Found { entries, places }) = self.find(filter)?;
+        let mut letters = Letters::new(&self.desk.spool);
+        for entry in entries {
+            self.go_on()?;
+            let Some(letter) = letters.letter(entry.id) else { continue };
+            if filter.passes_letter(&letter.0, letter.1, entry.ordinal) {
+                show(&entry, &places[&entry.destination], letter)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, filter: Filter) -> Answered<(Filter, Found)> {
+        let (filter, found) = self.ask(move |queues| {
+            let found = found::find(queues, &filter, now());
+            (filter, found)
+        })?;
+        let mut found = found?;
+        found.sort();
+        Ok((filter, found))
+    }
+
+    /// Reading a million letters takes a while; the server is not to wait for that when it stops.
+    fn go_on(&self) -> Answered<()> {
+        if self.stopping.load(Relaxed) { Err(Unanswered::Stopping) } else { Ok(()) }
+    }
+
+    fn summary(&self, by: By, filter: Filter) -> Answered<Vec<Value>> {
+        match by {
+            By::NextHop if filter.is_empty() => self.ask(|queues| summary::by_next_hop(queues, now())),
+            By::NextHop => {
+                Err(Unanswered::No("next hops are listed all or not at all: a filter chooses recipients".into()))
+            }
+            By::Destination => Ok(summary::by_destination(self.places(filter)?, now())),
+            By::Queue => {
+                let places = self.places(filter)?;
+                Ok(summary::by_queue(self.ask(|queues| summary::lanes(queues))?, places, now()))
+            }
+            By::Sender => self.senders(filter),
+        }
+    }
+
+    /// Counts by destination: where that needs no letters, by the scheduler's thread and without a copy of anybody.
+    fn places(&self, filter: Filter) -> Answered<HashMap<Place, Tally>> {
+        if !filter.needs_letters() {
+            return Ok(self.ask(move |queues| tally_places(queues, &filter))??);
+        }
+        let mut tallies: HashMap<Place, Tally> = HashMap::new();
+        self.each(filter, |entry, place, _| {
+            tallies.entry(place.clone()).or_default().count(entry, now());
+            Ok(())
+        })?;
+        Ok(tallies)
+    }
+
+    fn senders(&self, filter: Filter) -> Answered<Vec<Value>> {
+        let (mut tallies, now): (HashMap<String, Tally>, _) = (HashMap::new(), now());
+        self.each(filter, |entry, _, (envelope, _)| {
+            let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
+            match tallies.get_mut(sender) {
+                Some(tally) => tally.count(entry, now),
+                None => tallies.entry(sender.to_owned()).or_default().count(entry, now),
+            }
+            Ok(())
+        })?;
+        Ok(summary::by_sender(tallies, now))
+    }
+
+    fn act(&self, act: Act, order: Order, out: &mut impl Write) -> Answered<()> {
+        let letters = if order.filter.needs_letters() { Some(self.choose(act, &order.filter)?) } else { None };
+        let chosen = self.ask(move |queues| found::pick(queues, act, &order, letters.as_ref(), now()))??;
+        Ok(writeln!(out, "{chosen}")?)
+    }
+
+    /// Those whom an act may choose by their letters.
+    fn choose(&self, act: Act, filter: &Filter) -> Answered<HashSet<Whom>> {
+        let asked = filter.clone();
+        let mut candidates = self.ask(move |queues| found::candidates(queues, act, &asked, now()))??;
+        candidates.sort_unstable();
+        let mut letters = Letters::new(&self.desk.spool);
+        let mut chosen = HashSet::new();
+        for (id, ordinal) in candidates {
+            self.go_on()?;
+            if letters.letter(id).is_some_and(|(envelope, size)| filter.passes_letter(envelope, *size, ordinal)) {
+                chosen.insert((id, ordinal));
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn pause(&self, queue: String, paused: bool) -> Answered<()> {
+        Ok(self.ask(move |queues| Ok::<_, NoSuchQueue>(queues.pause(queue_named(queues, &queue)?, paused)))??)
+    }
+
+    fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
+        let journey = self.guide.follow(address, sender.as_ref())?;
+        let legs = journey.legs.clone();
+        let situations =
+            self.ask(move |queues| legs.iter().map(|leg| leg.situation(queues, now())).collect::<Vec<_>>())?;
+        Ok(self.guide.tell(address, &journey, &situations, now(), out)?)
+    }
+
+    fn explain_message(&self, id: QueueId, out: &mut impl Write) -> Answered<()> {
+        let account = self.ask(move |queues| Account::of(queues, id, now()))?;
+        match self.desk.spool.message(id) {
+            Ok(stored) => Ok(account.tell(&stored, now(), out)?),
+            Err(spool::ReadError::Unknown) => Err(Unanswered::No(format!(
+                "nobody waits for {id}: all its mail is done, or it was never here; the log tells"
+            ))),
+            Err(error) => Err(Unanswered::No(format!("{id} cannot be read: {error}"))),
+        }
+    }
+
+    fn load(&self) -> String {
+        load::text(&self.desk.load.report(), &self.desk.refusals, now())
+    }
+
+    fn reading(&self) -> Answered<Reading> {
+        Ok(Reading {
+            sessions: self.desk.gate.sessions(),
+            census: self.ask(|queues| Census::of(queues))?,
+            attempts: self.attempts.counted(),
+            refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
+            load: self.desk.load.report(),
+            log_lines_dropped: self.log.dropped(),
+            relaxed: self.relaxed,
+            spool: self.desk.spool.stats(),
+        })
+    }
+}
+
+fn tally_places(queues: &Queues, filter: &Filter) -> Result<HashMap<Place, Tally>, NoSuchQueue> {
+    let now = now();
+    let mut sieve = Sieve::new(filter, queues, now)?;
+    let meant = queues.entries().filter(|entry| sieve.passes(entry));
+    let tallies: HashMap<Destination, Tally> = summary::tally(meant, now, |entry| entry.destination);
+    Ok(tallies.into_iter().map(|(destination, tally)| (Place::of(queues, destination), tally)).collect())
+}
+
+fn write_rows(rows: &[Value], out: &mut impl Write) -> io::Result<()> {
+    rows.iter().try_for_each(|row| writeln!(out, "{row}"))
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}

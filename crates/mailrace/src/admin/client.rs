@@ -1,0 +1,171 @@
+//! The client's side of the control socket: what the command line asks of a running server, and how its answers are
+//! shown. An answer is read whole before any of it is shown: the server waits for nobody who pages through a list.
+
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use queue::Act;
+use serde_json::Value;
+
+use super::question::{Order, Question};
+use super::text::{Text, counted};
+use super::{QUESTION_OCTETS_MAX, list as listed, show};
+use crate::cli::{Explain, QueueAct, QueueList, Target};
+use crate::config::Config;
+use crate::exit::{self, Exit};
+
+/// `mailrace queue list`.
+pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
+    let filter = how.filter.clone();
+    let question = match how.by {
+        Some(by) => Question::Summary { by, filter },
+        None if how.count => Question::Count(filter),
+        None => Question::List(filter),
+    };
+    let answer = ask(&config.admin.socket, &question)?;
+    if how.count || how.json {
+        return print(answer.lines());
+    }
+    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    match how.by {
+        Some(by) => print(show::summary(by, &rows, how.ages)),
+        None => print(rows.iter().map(listed::human)),
+    }
+}
+
+/// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
+pub fn act(config: &Config, act: Act, how: &QueueAct) -> anyhow::Result<()> {
+    if how.filter.is_empty() && !how.all {
+        let text = "nobody is meant: name at least one filter, or --all".into();
+        return Err(Exit { code: exit::USAGE, text }.into());
+    }
+    let question = Question::act(act, Order { filter: how.filter.clone(), dry_run: how.dry_run });
+    let answer = ask(&config.admin.socket, &question)?;
+    let fate = match act {
+        Act::Hold => "held",
+        Act::Release => "released",
+        Act::Retry => "tried again",
+        Act::Remove => "removed",
+        Act::Bounce => "bounced",
+    };
+    let will = if how.dry_run { "would be" } else { "to be" };
+    print([format!("{} {will} {fate}", counted(answer.trim_end().parse()?, "recipient"))])
+}
+
+/// `mailrace queue pause` and `resume`.
+pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
+    let queue = queue.to_owned();
+    let question = if paused { Question::Pause { queue } } else { Question::Resume { queue } };
+    ask(&config.admin.socket, &question).map(drop)
+}
+
+/// `mailrace explain`.
+pub fn explain(config: &Config, what: &Explain) -> anyhow::Result<()> {
+    let sender = what.sender.clone().map(Text);
+    let question = match &what.target {
+        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender },
+        Target::Message(id) => Question::ExplainMessage { id: Text(*id) },
+    };
+    print(ask(&config.admin.socket, &question)?.lines())
+}
+
+/// `mailrace load`.
+pub fn load(config: &Config) -> anyhow::Result<()> {
+    print(ask(&config.admin.socket, &Question::Load)?.lines())
+}
+
+/// `mailrace status`.
+pub fn status(config: &Config) -> anyhow::Result<()> {
+    print(ask(&config.admin.socket, &Question::Status)?.lines())
+}
+
+fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    lines.into_iter().try_for_each(|line| writeln!(out, "{}", line.as_ref()))?;
+    Ok(out.flush()?)
+}
+
+/// The whole answer.
+fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> {
+    let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
+    let line = format!("{question}\n");
+    if line.len() as u64 > QUESTION_OCTETS_MAX {
+        return Err(Exit { code: exit::USAGE, text: format!("more than {QUESTION_OCTETS_MAX} bytes to ask") }.into());
+    }
+    let stream = UnixStream::connect(socket)
+        .map_err(|error| unavailable(format!("the server does not answer on {}: {error}", socket.display())))?;
+    // One that refuses has hung up before it was asked; what it said is there to read.
+    let asked = (&stream).write_all(line.as_bytes());
+    let mut answer = Vec::new();
+    let read = (&stream).read_to_end(&mut answer);
+    // What is no text is no answer.
+    let mut answer = String::from_utf8(answer).unwrap_or_default();
+    let body = answer.trim_end_matches('\n');
+    let (start, last) = body.rsplit_once('\n').map_or((0, body), |(before, last)| (before.len() + 1, last));
+    let is_whole = answer.ends_with('\n');
+    if let Some(why) = last.strip_prefix("no: ").filter(|_| is_whole) {
+        return Err(Exit { code: exit::NO, text: why.into() }.into());
+    }
+    if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
+        return Err(unavailable(format!("the server does not answer: {why}")).into());
+    }
+    if last != "done" || !is_whole {
+        let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
+        let text = format!("the server's answer was cut short{error}");
+        return Err(Exit { code: exit::IO, text }.into());
+    }
+    answer.truncate(start);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::filter::Filter;
+    use super::super::sample;
+    use super::super::server::{bind, read_question};
+    use super::*;
+
+    /// What the client makes of an answer of these bytes.
+    fn answered(bytes: &'static [u8]) -> Result<String, (u8, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let listener = bind(&socket).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert_eq!(read_question(&stream).unwrap(), "list {}");
+            stream.write_all(bytes).unwrap();
+        });
+        let answer = ask(&socket, &Question::List(Filter::default())).map_err(|error| {
+            let exit = error.downcast::<Exit>().unwrap();
+            (exit.code, exit.text)
+        });
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_short_is_none() {
+        assert_eq!(answered(b"a\nb\ndone\n").unwrap(), "a\nb\n");
+        assert_eq!(answered(b"done\n").unwrap(), "");
+        for cut in [&b""[..], b"a\n", b"a\nb", b"a\ndone", b"a\nfailed: x", b"a\nno: x", b"done\na\n"] {
+            assert_eq!(answered(cut).unwrap_err(), (74, "the server's answer was cut short".into()), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn a_no_is_told_apart_from_a_failure() {
+        assert_eq!(answered(b"a\nfailed: x\n").unwrap_err(), (69, "the server does not answer: x".into()));
+        assert_eq!(answered(b"no: there is no queue\n").unwrap_err(), (1, "there is no queue".into()));
+    }
+
+    #[test]
+    fn what_the_server_would_not_read_is_not_sent() {
+        let id = "7-0-1";
+        let filter = sample::filter(&[&["--id"][..], &[id; 10_000]].concat());
+        let error = ask(Path::new("nowhere"), &Question::List(filter)).unwrap_err();
+        assert_eq!(error.downcast::<Exit>().unwrap().code, 64);
+    }
+}

@@ -1,0 +1,104 @@
+//! `mailrace explain`: how mail for an address would go, how it stands with a message, and what holds it now. Answers
+//! are sentences, for people; each obstacle that the queue names has one.
+
+mod address;
+mod message;
+
+use mail::Timestamp;
+use queue::{NextHopView, Obstacle, QueueNumber};
+
+pub(super) use address::Guide;
+pub(super) use message::Account;
+
+use super::text::{brief, counted};
+
+/// What an obstacle says, as a sentence without its period. Queues are called by what `name` says.
+fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
+    match obstacle {
+        Obstacle::Stopped => "the load is too high: no delivery starts (see `mailrace load`)".into(),
+        Obstacle::Unrecorded { attempts, most } => {
+            format!(
+                "{} ended and not yet recorded, of {most} that may be: the disk is slow",
+                counted(*attempts, "attempt")
+            )
+        }
+        Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
+        Obstacle::NoRoute => "nobody has asked yet where it goes".into(),
+        Obstacle::Dead { probe_at, error } => {
+            format!("the next hop cannot be reached ({error}); it is tried again {}", moment(*probe_at, now))
+        }
+        Obstacle::Rate { until } => {
+            format!("the next hop has had as much as its rate allows; more may leave {}", moment(*until, now))
+        }
+        Obstacle::NextHopFull { attempts, most } => {
+            format!("the next hop has {}, as many as it may have now ({most})", counted(*attempts, "attempt"))
+        }
+        Obstacle::QueueFull { queue, attempts, most } => {
+            format!("the queue {} has {}, as many as it may have ({most})", name(*queue), counted(*attempts, "attempt"))
+        }
+        Obstacle::Adopted { queue, release_after, since } => format!(
+            "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it has \
+             given no trouble for {}",
+            brief(now.since(*since)),
+            name(*queue),
+            brief(*release_after)
+        ),
+    }
+}
+
+/// All that holds a destination, a line each; or that nothing does.
+fn obstacle_lines<'a>(
+    obstacles: &[Obstacle],
+    now: Timestamp,
+    name: impl Fn(QueueNumber) -> &'a str + Copy,
+) -> Vec<String> {
+    match obstacles {
+        [] => vec!["nothing holds it".into()],
+        _ => obstacles.iter().map(|obstacle| format!("held: {}", sentence(obstacle, now, name))).collect(),
+    }
+}
+
+/// What a next hop does now.
+fn busy(hop: &NextHopView<'_>) -> String {
+    let attempts = format!("{} under way of {} that may be now", counted(hop.attempts, "attempt"), hop.concurrency);
+    match hop.failures {
+        0 => attempts,
+        failures => format!("{attempts}, {} since it last answered", counted(failures as usize, "failure")),
+    }
+}
+
+/// A moment, absolute and from now.
+fn moment(at: Timestamp, now: Timestamp) -> String {
+    match at.since(now) {
+        left if left.is_zero() => "now".into(),
+        left => format!("at {} (in {})", at.rfc3339_date(), brief(left)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::Reply;
+
+    use super::super::sample::{HOUR, NOW};
+    use super::*;
+
+    #[test]
+    fn each_obstacle_is_a_sentence() {
+        let name = |number: QueueNumber| ["standard", "lame"][usize::from(number.0)];
+        let (standard, lame) = (QueueNumber(0), QueueNumber(1));
+        let obstacles = [
+            Obstacle::Stopped,
+            Obstacle::Unrecorded { attempts: 10_001, most: 10_000 },
+            Obstacle::Paused(standard),
+            Obstacle::NoRoute,
+            Obstacle::Dead { probe_at: NOW + HOUR, error: Reply::plain(451, "connection refused") },
+            Obstacle::Dead { probe_at: NOW - HOUR, error: Reply::plain(451, "timed out") },
+            Obstacle::Rate { until: NOW + HOUR / 60 },
+            Obstacle::NextHopFull { attempts: 1, most: 1 },
+            Obstacle::QueueFull { queue: lame, attempts: 75, most: 75 },
+            Obstacle::Adopted { queue: lame, release_after: HOUR, since: NOW - HOUR / 2 },
+        ];
+        let lines = [obstacle_lines(&obstacles, NOW, name), obstacle_lines(&[], NOW, name)].concat();
+        insta::assert_snapshot!("obstacles", lines.join("\n"));
+    }
+}

@@ -1,0 +1,367 @@
+//! How mail for an address would go: what the directory says of it, which queue it would wait in and by which rule,
+//! which hosts would take it, and what holds their mail now. The router is one of its own, with nothing in its cache:
+//! what it says is what the DNS says now.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use lookup::directory::{Directory, Resolution, Store};
+use mail::{Address, Timestamp};
+use queue::{Limits, NextHopView, Obstacle, QueueNumber, Queues};
+use route::{Answer, Endpoint, Host, Hosts, Route, Router};
+
+use super::super::text::{brief, counted};
+use super::{busy, obstacle_lines};
+use crate::config::Config;
+use crate::flow::{Fleet, Rules};
+use crate::plan;
+
+/// Of the addresses that one stands for, so many are followed.
+const LEGS_MAX: usize = 20;
+
+/// Knows what the flow knows of addresses, rules and routes.
+pub(in super::super) struct Guide {
+    directory: Arc<Directory>,
+    rules: Rules,
+    routes: route::Config,
+    fleet: Fleet,
+}
+
+/// What became of the question, before the queues are asked.
+pub(in super::super) struct Journey {
+    /// What the directory says.
+    resolution: String,
+    pub(in super::super) legs: Vec<Leg>,
+    /// Addresses that are not followed.
+    more: usize,
+}
+
+/// The way to one address.
+#[derive(Clone)]
+pub(in super::super) struct Leg {
+    address: Address,
+    /// As the queue calls it.
+    destination: String,
+    queue: QueueNumber,
+    rule: String,
+    route: Result<Route, String>,
+}
+
+/// What the queues know of a leg.
+pub(in super::super) struct Situation {
+    queue: Box<str>,
+    obstacles: Vec<Obstacle>,
+    busy: Option<String>,
+    names: Vec<Box<str>>,
+}
+
+impl Guide {
+    pub(in super::super) fn new(config: &Config, directory: Arc<Directory>) -> anyhow::Result<Guide> {
+        let (rules, routes) = (plan::rules(config), plan::routes(config));
+        Ok(Guide { directory, rules, routes, fleet: plan::fleet(config)? })
+    }
+
+    /// Asks the directory and the DNS; that may take its time.
+    pub(in super::super) fn follow(&self, address: &Address, sender: Option<&Address>) -> io::Result<Journey> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (resolution, finals) = told(self.directory.resolve(address).await);
+            let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
+            let mut legs = Vec::new();
+            for address in finals.iter().take(LEGS_MAX) {
+                legs.push(self.leg(address, sender, &router).await);
+            }
+            Ok(Journey { resolution, legs, more: finals.len().saturating_sub(LEGS_MAX) })
+        })
+    }
+
+    async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
+        let domain = address.domain();
+        let host = match self.rules.shared.contains(domain) {
+            true => self.directory.stores(std::slice::from_ref(address)).await.pop(),
+            false => None,
+        };
+        let destination = match &host {
+            Some(Store::At(host)) => format!("{host}!{domain}"),
+            Some(Store::Here | Store::Unavailable(_)) | None => domain.to_owned(),
+        };
+        let (queue, rule) = self.queue(sender, domain, destination == domain);
+        let route = match (host, router) {
+            (Some(Store::Unavailable(why)), _) => Err(format!("the directory does not say who stores it: {why}")),
+            (_, Ok(router)) => Ok(router.route(&destination).await),
+            (_, Err(why)) => Err(why.clone()),
+        };
+        Leg { address: address.clone(), destination, queue, rule, route }
+    }
+
+    /// The queue and the rule that names it, in the order of precedence that the sorter has.
+    fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, String) {
+        let (local, local_queue) = &self.rules.local;
+        if is_here && local.contains(domain) {
+            return (*local_queue, "since it goes into mailboxes here".into());
+        }
+        let by_sender = sender.and_then(|sender| self.rules.senders.iter().find(|(rule, _)| rule.matches(sender)));
+        let by_domain = || self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain));
+        let (queue, rule) = match (by_sender, by_domain()) {
+            (Some((rule, queue)), _) => (*queue, format!("by the sender, {rule}")),
+            (None, Some((pattern, queue))) => (*queue, format!("by the domain, {pattern}")),
+            (None, None) => (self.rules.standard, "since no rule names another".into()),
+        };
+        match self.rules.headers.len() {
+            0 => (queue, rule),
+            headers => (queue, format!("{rule}; unless a header says otherwise ({})", counted(headers, "rule"))),
+        }
+    }
+
+    /// Tells it all.
+    pub(in super::super) fn tell(
+        &self,
+        address: &Address,
+        journey: &Journey,
+        situations: &[Situation],
+        now: Timestamp,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        writeln!(out, "{address}: {}", journey.resolution)?;
+        for (leg, situation) in journey.legs.iter().zip(situations) {
+            writeln!(out, "{}", leg.address)?;
+            writeln!(out, "  queue: {}, {}", situation.queue, leg.rule)?;
+            if leg.destination != leg.address.domain() {
+                writeln!(out, "  destination: {}, as the directory says", leg.destination)?;
+            }
+            match &leg.route {
+                Ok(route) => self.tell_route(route, out)?,
+                Err(why) => writeln!(out, "  route: not known: {why}")?,
+            }
+            if let Some(busy) = &situation.busy {
+                writeln!(out, "  next hop now: {busy}")?;
+            }
+            let name = |number: QueueNumber| &*situation.names[usize::from(number.0)];
+            obstacle_lines(&situation.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        }
+        if journey.more > 0 {
+            writeln!(out, "and {} addresses more", journey.more)?;
+        }
+        Ok(())
+    }
+
+    fn tell_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
+        match &route.answer {
+            Answer::Local { transport } => {
+                writeln!(out, "  route: into mailboxes here, by transport {transport}")?;
+                self.tell_limits(transport, None, out)
+            }
+            Answer::Hosts(hosts) => {
+                let good_for = brief(route.valid_for);
+                writeln!(out, "  route: to {}, by transport {}; good for {good_for}", hosts.next_hop, hosts.transport)?;
+                for (place, tier) in (1..).zip(&hosts.tiers) {
+                    tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", listening(host)))?;
+                }
+                self.tell_limits(&hosts.transport, Some(hosts), out)
+            }
+            Answer::Defer(reply) => writeln!(out, "  route: nobody can say now, so mail waits: {reply}"),
+            Answer::Fail(reply) => writeln!(out, "  route: there is none, so mail fails: {reply}"),
+        }
+    }
+
+    fn tell_limits(&self, transport: &str, hosts: Option<&Hosts>, out: &mut impl Write) -> io::Result<()> {
+        if let Some(ship) = self.fleet.ships.get(transport) {
+            writeln!(out, "  limits: {}", limits(&ship.limits))?;
+        }
+        let names = || hosts.into_iter().flat_map(|hosts| hosts.tiers.iter().flatten()).map(|host| &*host.name);
+        let exception = self.fleet.exceptions.iter().find(|exception| names().any(|name| (exception.is_for)(name)));
+        let Some(exception) = exception else { return Ok(()) };
+        let told = [
+            exception.connections.map(|most| counted(most, "connection")),
+            exception.rate.map(|rate| format!("{} every {:?}", counted(rate.messages as usize, "message"), rate.per)),
+            exception.messages_per_connection.map(|most| counted(most as usize, "message") + " a connection"),
+            exception.recipients_per_message.map(|most| counted(most, "recipient") + " a message"),
+        ];
+        writeln!(out, "  limits of this next hop alone: {}", told.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Leg {
+    /// What the queues know of it. The destination is named to them for that, and forgotten if nobody waits there.
+    pub(in super::super) fn situation<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> Situation {
+        let destination = queues.destination(self.queue, &self.destination);
+        let mut obstacles = queues.explain(now, destination);
+        let next_hop = self.next_hop();
+        let view = queues.next_hops().find(|hop| Some(hop.name) == next_hop);
+        if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == Obstacle::NoRoute) {
+            // Nobody has asked since nobody waits; what holds the next hop would hold them too.
+            obstacles.splice(at..=at, view.iter().flat_map(|hop| troubles(hop, now)));
+        }
+        let names: Vec<_> = queues.config().queues.iter().map(|queue| queue.name.clone()).collect();
+        let busy = view.as_ref().map(busy);
+        Situation { queue: names[usize::from(self.queue.0)].clone(), obstacles, busy, names }
+    }
+
+    fn next_hop(&self) -> Option<&str> {
+        match &self.route.as_ref().ok()?.answer {
+            Answer::Local { transport } => Some(transport),
+            Answer::Hosts(hosts) => Some(&hosts.next_hop),
+            Answer::Defer(_) | Answer::Fail(_) => None,
+        }
+    }
+}
+
+/// What holds a next hop, whatever the destination.
+fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
+    let dead = hop.probe_at.zip(hop.error).map(|(probe_at, error)| Obstacle::Dead { probe_at, error: error.clone() });
+    let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| Obstacle::Rate { until });
+    let (attempts, most) = (hop.attempts, hop.concurrency);
+    let full = (attempts >= most).then_some(Obstacle::NextHopFull { attempts, most });
+    [dead, rate, full].into_iter().flatten().collect()
+}
+
+/// What the directory says, and who gets the mail in the end.
+fn told(resolution: Resolution) -> (String, Vec<Address>) {
+    match resolution {
+        Resolution::Remote(address) => ("elsewhere: its domain is none of ours".into(), vec![address]),
+        Resolution::Unknown => ("unknown: its domain is ours, and nobody is behind it".into(), Vec::new()),
+        Resolution::Unavailable(why) => (format!("nobody can say now: {why}"), Vec::new()),
+        Resolution::TooDeep => ("aliases lead on and on, in a loop perhaps".into(), Vec::new()),
+        Resolution::TooMany => ("it stands for too many addresses".into(), Vec::new()),
+        Resolution::Local(finals) => {
+            let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
+            let is_alias = finals.iter().any(|found| found.original.is_some());
+            let resolution = match is_alias {
+                false => "a mailbox of ours".into(),
+                true => {
+                    format!("ours; stands for {}", addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", "))
+                }
+            };
+            (resolution, addresses)
+        }
+    }
+}
+
+fn listening(host: &Host) -> String {
+    let endpoint = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => format!("unix:{}", path.display()),
+    };
+    format!("{}: {}", host.name, host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", "))
+}
+
+fn limits(limits: &Limits) -> String {
+    let most = counted(limits.concurrency.most, "attempt");
+    let recipients = limits
+        .recipients_per_attempt_max
+        .map(|most| format!(", {} each", counted(most, "recipient")))
+        .unwrap_or_default();
+    let rate = match limits.rate {
+        Some(rate) => format!("{} every {:?}", counted(rate.messages as usize, "message"), rate.per),
+        None => "no rate".into(),
+    };
+    format!("at most {most} at once{recipients}; {rate}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mail::{Enhanced, Reply};
+    use queue::Contact;
+
+    use super::super::super::sample::{self, NOW};
+    use super::*;
+
+    const CONFIG: &str = r#"
+        hostname = "mx.here"
+        [[domain]]
+        name = "here.example"
+        [[queue]]
+        name = "lists"
+        senders = ["@lists.example"]
+        domains = ["*.slow.example"]
+        headers = ["Precedence: bulk"]
+        [[route]]
+        domain = "d.example"
+        next_hop = "[192.0.2.1]:2525"
+        [[next_hop]]
+        host = "192.0.2.1"
+        connections = 3
+        rate = "5/m"
+    "#;
+
+    fn guide() -> Guide {
+        let config = Config::parse(CONFIG, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        Guide::new(&config, Arc::new(plan::directory(&config).unwrap())).unwrap()
+    }
+
+    fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
+        let (guide, address) = (guide(), address.parse().unwrap());
+        let journey = guide.follow(&address, sender.map(|sender| sender.parse().unwrap()).as_ref()).unwrap();
+        let situations: Vec<_> = journey.legs.iter().map(|leg| leg.situation(queues, NOW)).collect();
+        let mut out = Vec::new();
+        guide.tell(&address, &journey, &situations, NOW, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Queues of the names and in the order of the configuration.
+    fn queues() -> Queues<()> {
+        let queue = |name: &str| queue::QueueConfig { name: name.into(), ..queue::QueueConfig::default() };
+        let queues = ["local", "standard", "lame", "lists"].map(queue).into();
+        Queues::new(queue::Config { queues, ..queue::Config::default() }, 0)
+    }
+
+    #[test]
+    fn a_mailbox_here_and_a_host_that_a_route_names() {
+        let mut queues = queues();
+        let told = [
+            explain("bob@here.example", None, &mut queues),
+            explain("eve@d.example", None, &mut queues),
+            explain("eve@d.example", Some("news@lists.example"), &mut queues),
+        ];
+        insta::assert_snapshot!("addresses", told.join("\n"));
+    }
+
+    #[test]
+    fn a_rule_names_the_queue_by_its_precedence() {
+        let guide = guide();
+        let name = |sender: Option<&str>, domain, is_here| {
+            let sender: Option<Address> = sender.map(|sender| sender.parse().unwrap());
+            guide.queue(sender.as_ref(), domain, is_here)
+        };
+        let expected = [
+            (Some("a@lists.example"), "here.example", true, 0, "since it goes into mailboxes here"),
+            (Some("a@lists.example"), "a.slow.example", true, 3, "by the sender, @lists.example"),
+            (Some("a@b.example"), "a.slow.example", true, 3, "by the domain, *.slow.example"),
+            (None, "here.example", false, 1, "since no rule names another"),
+        ];
+        for (sender, domain, is_here, queue, rule) in expected {
+            let (number, told) = name(sender, domain, is_here);
+            assert_eq!(number, QueueNumber(queue), "{told}");
+            assert!(told.starts_with(rule), "{told}");
+        }
+        assert!(name(None, "b.example", true).1.ends_with("unless a header says otherwise (1 rule)"));
+    }
+
+    /// Its last mail is gone, but the next hop is remembered, and dead.
+    #[test]
+    fn where_nobody_waits_the_troubles_of_the_next_hop_are_told() {
+        let mut sample = sample::queues();
+        let refused = Reply::new(451, Enhanced(4, 4, 1), "connection refused");
+        sample.queues.ended(NOW, &mut sample.attempt, Contact::Failed(refused.clone()));
+        let hosts = Hosts { transport: "smtp".into(), next_hop: "smtp:mx.here!d.example".into(), tiers: Vec::new() };
+        let leg = Leg {
+            address: "joe@new.example".parse().unwrap(),
+            destination: "new.example".into(),
+            queue: QueueNumber(0),
+            rule: String::new(),
+            route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO }),
+        };
+        let situation = leg.situation(&mut sample.queues, NOW);
+        assert!(!situation.obstacles.contains(&Obstacle::NoRoute));
+        assert_eq!(
+            situation.busy.as_deref(),
+            Some("0 attempts under way of 1 that may be now, 1 failure since it last answered")
+        );
+        let view = sample.queues.next_hops().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
+        let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };
+        let probe_at = NOW + sample::HOUR;
+        assert_eq!(troubles(&dead, NOW), [Obstacle::Dead { probe_at, error: refused }]);
+    }
+}

@@ -1,0 +1,247 @@
+//! Who is meant: the conditions of an operator, all of which must hold. They are options of the command line and
+//! members of a question, by the same definition.
+//!
+//! | condition | what has to be known |
+//! |---|---|
+//! | queue, destination, age, error, id, the domain of the recipient | what the queue knows: the [`Sieve`] |
+//! | sender, local part of the recipient, size | the letter: its envelope and its length, from the spool |
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use clap::Args;
+use mail::{Envelope, QueueId, Timestamp};
+use queue::{Destination, Entry, QueueNumber, Queues};
+use serde::{Deserialize, Serialize};
+
+use super::pattern::{AddressPattern, NamePattern, domain_of};
+use super::text::{Size, Span, Text};
+
+/// Conditions on a recipient and its message.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// Sent by this address, @domain or pattern with *; <> for bounces
+    #[arg(long, value_name = "ADDRESS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Text<AddressPattern>>,
+    /// To this address, @domain or pattern with *
+    #[arg(long, value_name = "ADDRESS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipient: Option<Text<AddressPattern>>,
+    /// For this destination, or a pattern with *
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Text<NamePattern>>,
+    /// In this queue
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Accepted longer ago than this: 90s, 30m, 2h, 5d
+    #[arg(long, value_name = "SPAN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older_than: Option<Text<Span>>,
+    /// Accepted less long ago than this
+    #[arg(long, value_name = "SPAN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub younger_than: Option<Text<Span>>,
+    /// Of a message larger than this: 500B, 100kB, 10MiB
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub larger_than: Option<Text<Size>>,
+    /// Of a message smaller than this
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smaller_than: Option<Text<Size>>,
+    /// Whose last error has this text in it
+    #[arg(long, value_name = "TEXT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Of these messages
+    #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub id: Vec<Text<QueueId>>,
+}
+
+impl Filter {
+    /// Whether everybody is meant.
+    pub fn is_empty(&self) -> bool {
+        *self == Filter::default()
+    }
+
+    /// Whether what the queue knows does not suffice.
+    pub(super) fn needs_letters(&self) -> bool {
+        let needs_recipient = self.recipient.as_ref().is_some_and(|pattern| !pattern.0.is_domain());
+        self.sender.is_some() || needs_recipient || self.larger_than.is_some() || self.smaller_than.is_some()
+    }
+
+    /// Whether a letter fulfils the conditions on letters, for one of its recipients.
+    pub(super) fn passes_letter(&self, envelope: &Envelope, size: u64, ordinal: u32) -> bool {
+        let recipient = envelope.recipients.get(ordinal as usize).map(|recipient| &recipient.address);
+        self.sender.as_ref().is_none_or(|pattern| pattern.0.matches(envelope.sender.as_ref()))
+            && self.recipient.as_ref().is_none_or(|pattern| recipient.is_some() && pattern.0.matches(recipient))
+            && self.larger_than.as_ref().is_none_or(|least| size > least.0.0)
+            && self.smaller_than.as_ref().is_none_or(|most| size < most.0.0)
+    }
+
+    fn names_destinations(&self) -> bool {
+        self.destination.is_some() || self.queue.is_some() || self.recipient.is_some()
+    }
+
+    fn passes_name(&self, name: &str) -> bool {
+        self.destination.as_ref().is_none_or(|pattern| pattern.0.matches(name))
+            && self.recipient.as_ref().is_none_or(|pattern| pattern.0.reaches(domain_of(name)))
+    }
+
+    fn passes_age(&self, age: Duration) -> bool {
+        self.older_than.as_ref().is_none_or(|span| age > span.0.0)
+            && self.younger_than.as_ref().is_none_or(|span| age < span.0.0)
+    }
+}
+
+/// No queue has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no queue {name:?}; there are: {others}")]
+pub(super) struct NoSuchQueue {
+    name: String,
+    others: String,
+}
+
+/// The number of the queue of this name.
+pub(super) fn queue_named<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, NoSuchQueue> {
+    queues.queues().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
+        let others: Vec<_> = queues.queues().map(|queue| queue.name).collect();
+        NoSuchQueue { name: name.into(), others: others.join(", ") }
+    })
+}
+
+/// The conditions on what the queue knows, made ready for one pass over a million: each destination and each error is
+/// looked at once.
+pub(super) struct Sieve<'a> {
+    filter: &'a Filter,
+    now: Timestamp,
+    /// None: all.
+    destinations: Option<HashSet<Destination>>,
+    ids: HashSet<QueueId>,
+    /// In small letters.
+    error: Option<String>,
+    /// By the place of the text in memory, whether it has the one that is looked for.
+    errors: HashMap<usize, bool>,
+}
+
+impl<'a> Sieve<'a> {
+    pub(super) fn new<R: Clone>(
+        filter: &'a Filter,
+        queues: &Queues<R>,
+        now: Timestamp,
+    ) -> Result<Sieve<'a>, NoSuchQueue> {
+        let queue = filter.queue.as_ref().map(|name| queue_named(queues, name)).transpose()?;
+        let is_meant = |destination: &Destination| {
+            queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
+                && filter.passes_name(queues.destination_name(*destination))
+        };
+        let all = || queues.entries().map(|entry| entry.destination).collect::<HashSet<_>>();
+        Ok(Sieve {
+            filter,
+            now,
+            destinations: filter.names_destinations().then(|| all().into_iter().filter(is_meant).collect()),
+            ids: filter.id.iter().map(|id| id.0).collect(),
+            error: filter.error.as_ref().map(|text| text.to_lowercase()),
+            errors: HashMap::new(),
+        })
+    }
+
+    /// Whether an entry fulfils them.
+    pub(super) fn passes(&mut self, entry: &Entry) -> bool {
+        self.destinations.as_ref().is_none_or(|meant| meant.contains(&entry.destination))
+            && (self.ids.is_empty() || self.ids.contains(&entry.id))
+            && self.filter.passes_age(self.now.since(entry.accepted_at))
+            && self.passes_error(entry)
+    }
+
+    fn passes_error(&mut self, entry: &Entry) -> bool {
+        let Some(wanted) = &self.error else { return true };
+        let Some(error) = &entry.error else { return false };
+        // The queue keeps each text once for as long as this pass lasts.
+        let place = error.as_ptr().addr();
+        *self.errors.entry(place).or_insert_with(|| error.to_lowercase().contains(wanted.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{self, HOUR, NOW};
+    use super::*;
+
+    /// Whom a filter means among those of the sample, by the ordinal that each of them has.
+    fn meant(options: &[&str]) -> Vec<u32> {
+        let filter = sample::filter(options);
+        let sample = sample::queues();
+        let mut sieve = Sieve::new(&filter, &sample.queues, NOW).unwrap();
+        let passes_letter = |entry: &Entry| {
+            let (envelope, size) = &sample.letters[&entry.id];
+            filter.passes_letter(envelope, *size, entry.ordinal)
+        };
+        let entries = sample.queues.entries().filter(|entry| sieve.passes(entry) && passes_letter(entry));
+        let mut found: Vec<_> = entries.map(|entry| sample.number(&entry)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn each_condition_alone_means_those_who_fulfil_it() {
+        for (options, expected) in [
+            (&[][..], &[0, 1, 2, 3, 4][..]),
+            (&["--sender", "news@lists.example"], &[0, 1, 2]),
+            (&["--sender", "@LISTS.example"], &[0, 1, 2]),
+            (&["--sender", "<>"], &[4]),
+            (&["--recipient", "bob@a.example"], &[0, 3]),
+            (&["--recipient", "@a.example"], &[0, 1, 3]),
+            (&["--recipient", "*o*"], &[0, 2, 3]),
+            (&["--destination", "b.example"], &[2]),
+            (&["--destination", "*.example"], &[0, 1, 2, 3, 4]),
+            (&["--destination", "mx.here!*"], &[4]),
+            (&["--queue", "standard"], &[0, 1, 2, 4]),
+            (&["--older-than", "90m"], &[0, 1, 2]),
+            (&["--younger-than", "2h"], &[3, 4]),
+            (&["--larger-than", "1999B"], &[0, 1, 2]),
+            (&["--larger-than", "2000B"], &[]),
+            (&["--smaller-than", "2kB"], &[3, 4]),
+            (&["--error", "GREYLISTED"], &[1, 2]),
+            (&["--id", "7-0-1", "7-0-3"], &[0, 1, 2, 4]),
+        ] {
+            assert_eq!(meant(options), expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn all_conditions_together_must_hold() {
+        for (options, expected) in [
+            (&["--sender", "@lists.example", "--recipient", "@a.example"][..], &[0, 1][..]),
+            (&["--queue", "lists", "--older-than", "10m"], &[3]),
+            (&["--queue", "lists", "--destination", "b.example"], &[]),
+            (&["--error", "greylisted", "--recipient", "*@b.example", "--larger-than", "1kB"], &[2]),
+            (&["--older-than", "10m", "--younger-than", "90m", "--smaller-than", "1001B"], &[3, 4]),
+        ] {
+            assert_eq!(meant(options), expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn letters_are_read_only_where_the_queue_does_not_know() {
+        let needs = |options: &[&str]| sample::filter(options).needs_letters();
+        for options in [&["--sender", "@a"][..], &["--recipient", "b*"], &["--larger-than", "1B"]] {
+            assert!(needs(options), "{options:?}");
+        }
+        for options in [&["--recipient", "@a"][..], &["--queue", "a", "--error", "b", "--older-than", "1d"]] {
+            assert!(!needs(options), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_does_not_exist_is_told_with_those_that_do() {
+        let (filter, sample) = (sample::filter(&["--queue", "list"]), sample::queues());
+        let error = Sieve::new(&filter, &sample.queues, NOW + HOUR).err().unwrap();
+        assert_eq!(error.to_string(), "there is no queue \"list\"; there are: standard, lists, lame");
+    }
+}

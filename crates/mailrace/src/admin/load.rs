@@ -1,0 +1,121 @@
+//! `mailrace load`: what the gauges say and where they are read, which limits there are, which are in force and why,
+//! which can never be, and who was refused for it.
+
+use std::fmt::{self, Write};
+
+use intake::{Refusal, Refusals};
+use load::Report;
+use load::policy::{Bound, Gauge, Limit, Reading};
+use mail::Timestamp;
+
+use super::text::brief;
+
+/// The whole report, as lines.
+pub(super) fn text(report: &Report, refusals: &Refusals, now: Timestamp) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(report, refusals, now, &mut out);
+    out
+}
+
+fn write(report: &Report, refusals: &Refusals, now: Timestamp, out: &mut String) -> fmt::Result {
+    let sample = &report.sample;
+    let age = brief(now.since(sample.at));
+    writeln!(out, "gauges, as of {} ({age} ago)", sample.at.rfc3339_date())?;
+    sample.readings.iter().try_for_each(|reading| writeln!(out, "  {}", told(reading)))?;
+    writeln!(out, "limits")?;
+    for limit in &report.limits {
+        writeln!(out, "  {}: {}", named(limit), standing(report, limit, now))?;
+    }
+    if report.limits.is_empty() {
+        writeln!(out, "  none")?;
+    }
+    writeln!(out, "refused since the start")?;
+    for refusal in Refusal::ALL {
+        writeln!(out, "  {:<18} {}", refusal.name(), refusals.counted(refusal))?;
+    }
+    Ok(())
+}
+
+/// `load average: 0.52, from /proc/loadavg`.
+fn told(reading: &Reading) -> String {
+    let value = reading.value.map_or("absent".into(), |value| amount(&reading.gauge, value));
+    format!("{}: {value}, from {}", reading.gauge, reading.source)
+}
+
+/// `load average above 20.00, only the reserved networks are let in`.
+fn named(limit: &Limit) -> String {
+    let bound = match limit.bound {
+        Bound::Above(most) => format!("above {}", amount(&limit.gauge, most)),
+        Bound::Below(least) => format!("below {}", amount(&limit.gauge, least)),
+    };
+    format!("{} {bound}, {}", limit.gauge, limit.measure)
+}
+
+/// Whether it is in force, since when and why; or that it cannot be.
+fn standing(report: &Report, limit: &Limit, now: Timestamp) -> String {
+    if let Some(reason) = report.state.reasons.iter().find(|reason| reason.limit == *limit) {
+        let (since, ago) = (reason.since.rfc3339_date(), brief(now.since(reason.since)));
+        return format!("IN FORCE since {since} ({ago} ago), at {}", amount(&limit.gauge, reason.value));
+    }
+    match report.blind().any(|blind| blind == limit) {
+        true => "cannot work: its gauge is absent".into(),
+        false => "not in force".into(),
+    }
+}
+
+/// A value in the unit of its gauge, for people.
+fn amount(gauge: &Gauge, value: f64) -> String {
+    match gauge {
+        Gauge::LoadAverage => format!("{value:.2}"),
+        Gauge::Pressure(_) => format!("{value:.2} %"),
+        Gauge::MemoryAvailable | Gauge::FreeSpace(_) => bytes(value),
+        Gauge::FreeInodes(_) => format!("{value:.0}"),
+    }
+}
+
+fn bytes(value: f64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.into_iter().find(|(_, power)| value >= f64::from(1u32 << power)) {
+        Some((unit, power)) => format!("{:.1} {unit}", value / f64::from(1u32 << power)),
+        None => format!("{value:.0} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use load::policy::{Limits, Sample, State};
+    use load::{Resource, policy};
+
+    use super::*;
+
+    fn report(now: Timestamp) -> Report {
+        let reading = |gauge, source, value| Reading { gauge, source, value };
+        let disk: Arc<Path> = Path::new("/var/spool").into();
+        let sample = Sample {
+            at: now - Duration::from_secs(1),
+            readings: vec![
+                reading(Gauge::LoadAverage, "/proc/loadavg", Some(21.3)),
+                reading(Gauge::Pressure(Resource::Io), "/proc/pressure/io", None),
+                reading(Gauge::MemoryAvailable, "/proc/meminfo", Some(3.5e9)),
+                reading(Gauge::FreeSpace(disk.clone()), "statvfs", Some(1000.0)),
+                reading(Gauge::FreeInodes(disk), "statvfs", Some(1e6)),
+            ],
+        };
+        let limits = Limits { refuse_above: Some(20.0), io_pressure_max: Some(50.0), ..Limits::default() };
+        let state = State::default().after(&Sample { at: now - Duration::from_secs(300), ..sample.clone() }, &limits);
+        let of_each: Vec<policy::Limit> = sample.readings.iter().flat_map(|one| limits.of(&one.gauge)).collect();
+        Report { sample, limits: of_each, state }
+    }
+
+    #[test]
+    fn the_report_tells_what_is_in_force_and_what_cannot_be() {
+        let now = super::super::sample::NOW;
+        let told = [text(&report(now), &Refusals::default(), now), text(&Report::default(), &Refusals::default(), now)];
+        insta::assert_snapshot!("load", told.join("\n"));
+    }
+}

@@ -1,0 +1,204 @@
+//! What can be asked on the control socket, as a line: a word, and behind a space an object of JSON where there is more
+//! to say. Both sides read and write questions by this one definition. A member that is not known is refused: a filter
+//! that was misspelt must not mean everybody.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use mail::{Address, QueueId};
+use queue::Act;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::filter::Filter;
+use super::text::Text;
+
+/// A question, or an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum Question {
+    /// How many recipients there are.
+    Count(Filter),
+    /// Each of them.
+    List(Filter),
+    /// How many of each kind.
+    Summary {
+        by: By,
+        #[serde(default, deserialize_with = "object")]
+        filter: Filter,
+    },
+    Hold(Order),
+    Release(Order),
+    Retry(Order),
+    Remove(Order),
+    Bounce(Order),
+    /// Nothing leaves this queue.
+    Pause {
+        queue: String,
+    },
+    Resume {
+        queue: String,
+    },
+    /// How mail for this address would go.
+    ExplainAddress {
+        address: Text<Address>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sender: Option<Text<Address>>,
+    },
+    /// How it stands with this message.
+    ExplainMessage {
+        id: Text<QueueId>,
+    },
+    /// Gauges and limits.
+    Load,
+    /// Metrics.
+    Status,
+}
+
+/// Whom an act is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Order {
+    /// Always there, so that nobody is meant by leaving it out.
+    #[serde(deserialize_with = "object")]
+    pub(super) filter: Filter,
+    /// Only count them.
+    #[serde(default)]
+    pub(super) dry_run: bool,
+}
+
+/// What recipients are summed up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// Where they are
+    Destination,
+    /// The hosts that take their mail, with limits and troubles
+    NextHop,
+    /// The queue in which they wait
+    Queue,
+    /// Who writes to them
+    Sender,
+}
+
+impl Question {
+    /// The question for an act.
+    pub(super) fn act(act: Act, order: Order) -> Question {
+        match act {
+            Act::Hold => Question::Hold(order),
+            Act::Release => Question::Release(order),
+            Act::Retry => Question::Retry(order),
+            Act::Remove => Question::Remove(order),
+            Act::Bounce => Question::Bounce(order),
+        }
+    }
+}
+
+/// The line is no question.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotAQuestion(#[from] serde_json::Error);
+
+impl FromStr for Question {
+    type Err = NotAQuestion;
+
+    fn from_str(line: &str) -> Result<Self, NotAQuestion> {
+        let (word, body) = line.split_once(' ').unwrap_or((line, ""));
+        if body.is_empty()
+            && let Ok(question) = serde_json::from_value(Value::from(word))
+        {
+            return Ok(question);
+        }
+        let body: Map<String, Value> = if body.is_empty() { Map::new() } else { serde_json::from_str(body)? };
+        Ok(serde_json::from_value(Value::Object(Map::from_iter([(word.to_owned(), body.into())])))?)
+    }
+}
+
+/// Reads a filter from an object alone. Derived code takes an array as well, and an empty one for everybody.
+fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
+    let members = Map::deserialize(deserializer)?;
+    serde_json::from_value(Value::Object(members)).map_err(de::Error::custom)
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match serde_json::to_value(self).map_err(|_| fmt::Error)? {
+            Value::Object(named) => named.iter().try_for_each(|(word, body)| write!(f, "{word} {body}")),
+            word => f.write_str(word.as_str().unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn a_question_reads_back_as_it_was_written() {
+        let all =
+            &["--sender", "*@a", "--recipient", "@b", "--destination", "c*", "--queue", "d", "--older-than", "1s"];
+        let rest = &["--younger-than", "2h", "--larger-than", "3kB", "--smaller-than", "4MiB", "--error", "ö \"e\""];
+        let filter = sample::filter(&[&all[..], rest, &["--id", "7-0-1", "7-0-2"]].concat());
+        let order = Order { filter: filter.clone(), dry_run: true };
+        let name = || "lists".to_owned();
+        for question in [
+            Question::Count(Filter::default()),
+            Question::List(filter.clone()),
+            Question::Summary { by: By::NextHop, filter },
+            Question::act(Act::Hold, order.clone()),
+            Question::act(Act::Release, order.clone()),
+            Question::act(Act::Retry, order.clone()),
+            Question::act(Act::Remove, order.clone()),
+            Question::act(Act::Bounce, order),
+            Question::Pause { queue: name() },
+            Question::Resume { queue: name() },
+            Question::ExplainAddress { address: "a@b.example".parse().unwrap(), sender: None },
+            Question::ExplainMessage { id: "7-0-1".parse().unwrap() },
+            Question::Load,
+            Question::Status,
+        ] {
+            let line = question.to_string();
+            assert!(!line.contains('\n'));
+            assert_eq!(line.parse::<Question>().unwrap(), question, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_word_alone_asks_of_everybody() {
+        assert_eq!("list".parse::<Question>().unwrap(), Question::List(Filter::default()));
+        assert_eq!(Question::Status.to_string(), "status");
+        assert_eq!(
+            r#"hold {"filter":{"queue":"a"}}"#.parse::<Question>().unwrap(),
+            Question::Hold(Order { filter: sample::filter(&["--queue", "a"]), dry_run: false })
+        );
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused_with_the_reason() {
+        let told: Vec<String> = [
+            "",
+            "lists",
+            "list []",
+            "list {",
+            r#"list {"sendr":"a@b"}"#,
+            r#"list {"sender":"a"}"#,
+            r#"list {"id":["x"]}"#,
+            "remove",
+            "remove {}",
+            "remove []",
+            r#"remove {"filter":[]}"#,
+            r#"remove {"queue":"a"}"#,
+            r#"remove {"filter":{},"dryrun":true}"#,
+            r#"summary {"by":"colour"}"#,
+            "pause",
+            "status {}",
+        ]
+        .into_iter()
+        .map(|line| format!("{line}: {}", line.parse::<Question>().unwrap_err()))
+        .collect();
+        insta::assert_snapshot!(told.join("\n"));
+    }
+}

@@ -1,0 +1,267 @@
+//! The queue summed up: how many recipients are in which state, how old they are, and what went wrong, for each
+//! destination, queue or sender. Counting is one pass that keeps a few numbers for each of these; next hops have a list
+//! of their own, since recipients do not know theirs.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use mail::Timestamp;
+use queue::{Entry, NextHopView, Progress, Queues};
+use serde_json::{Map, Value, json};
+
+use super::found::Place;
+
+/// The minutes at which ages are parted, as qshape(1) has them. Beyond the last there is a part more.
+pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
+/// Different errors of one destination that are told apart; more are left out.
+const ERRORS_MAX: usize = 16;
+
+/// What is known of several recipients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    ready: usize,
+    in_flight: usize,
+    waiting: usize,
+    held: usize,
+    /// By age: up to each of [`AGES`], and beyond.
+    ages: [usize; AGES.len() + 1],
+    accepted_first: Option<Timestamp>,
+    due_first: Option<Timestamp>,
+    errors: Vec<(Arc<str>, usize)>,
+}
+
+impl Tally {
+    /// Counts one more.
+    pub(super) fn count(&mut self, entry: &Entry, now: Timestamp) {
+        match entry.progress {
+            Progress::Ready => self.ready += 1,
+            Progress::InFlight => self.in_flight += 1,
+            Progress::Held => self.held += 1,
+            Progress::Waiting(until) => {
+                self.waiting += 1;
+                self.due_first = first(self.due_first, Some(until));
+            }
+        }
+        let minutes = now.since(entry.accepted_at).as_secs() / 60;
+        self.ages[AGES.partition_point(|age| *age <= minutes)] += 1;
+        self.accepted_first = first(self.accepted_first, Some(entry.accepted_at));
+        if let Some(error) = &entry.error {
+            self.count_error(error, 1);
+        }
+    }
+
+    /// Counts those of another one too.
+    fn merge(&mut self, other: Tally) {
+        self.ready += other.ready;
+        self.in_flight += other.in_flight;
+        self.waiting += other.waiting;
+        self.held += other.held;
+        self.ages.iter_mut().zip(other.ages).for_each(|(age, more)| *age += more);
+        self.accepted_first = first(self.accepted_first, other.accepted_first);
+        self.due_first = first(self.due_first, other.due_first);
+        other.errors.iter().for_each(|(error, count)| self.count_error(error, *count));
+    }
+
+    /// How many were counted.
+    pub(super) fn recipients(&self) -> usize {
+        self.ready + self.in_flight + self.waiting + self.held
+    }
+
+    fn count_error(&mut self, error: &Arc<str>, more: usize) {
+        match self.errors.iter_mut().find(|(known, _)| Arc::ptr_eq(known, error)) {
+            Some((_, count)) => *count += more,
+            None => self.errors.extend((self.errors.len() < ERRORS_MAX).then(|| (error.clone(), more))),
+        }
+    }
+
+    /// What is ready is due now.
+    fn next_attempt(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.ready > 0 { Some(now) } else { self.due_first }
+    }
+
+    fn members(&self, now: Timestamp) -> Map<String, Value> {
+        let next = self.next_attempt(now);
+        let error = self.errors.iter().max_by_key(|(_, count)| *count).map(|(text, _)| &**text);
+        let members = [
+            ("recipients", json!(self.recipients())),
+            ("ready", json!(self.ready)),
+            ("in_flight", json!(self.in_flight)),
+            ("waiting", json!(self.waiting)),
+            ("held", json!(self.held)),
+            ("ages", json!(self.ages)),
+            ("oldest", json!(self.accepted_first.map(Timestamp::rfc3339_date))),
+            ("oldest_age_seconds", json!(self.accepted_first.map(|first| now.since(first).as_secs()))),
+            ("next_attempt", json!(next.map(Timestamp::rfc3339_date))),
+            ("next_attempt_in_seconds", json!(next.map(|next| next.since(now).as_secs()))),
+            ("error", json!(error)),
+        ];
+        members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+/// Counts all entries, each for what `key` says of it.
+pub(super) fn tally<K: Eq + Hash>(
+    entries: impl Iterator<Item = Entry>,
+    now: Timestamp,
+    key: impl Fn(&Entry) -> K,
+) -> HashMap<K, Tally> {
+    let mut tallies: HashMap<K, Tally> = HashMap::new();
+    for entry in entries {
+        tallies.entry(key(&entry)).or_default().count(&entry, now);
+    }
+    tallies
+}
+
+/// A row of a summary for each destination, those with the most recipients first.
+pub(super) fn by_destination(tallies: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
+    let row = |(place, tally): &(Place, Tally)| {
+        let names = [("destination", json!(place.name)), ("queue", json!(place.queue))];
+        object(names, tally.members(now))
+    };
+    sorted(tallies).iter().map(row).collect()
+}
+
+/// A row for each sender.
+pub(super) fn by_sender(tallies: HashMap<String, Tally>, now: Timestamp) -> Vec<Value> {
+    sorted(tallies).iter().map(|(sender, tally)| object([("sender", json!(sender))], tally.members(now))).collect()
+}
+
+/// What a queue is, beside its recipients.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Lane {
+    name: Box<str>,
+    attempts: usize,
+    concurrency: usize,
+    paused: bool,
+}
+
+/// All queues, in the order of the settings.
+pub(super) fn lanes<R: Clone>(queues: &Queues<R>) -> Vec<Lane> {
+    let lane = |view: queue::QueueView<'_>| Lane {
+        name: view.name.into(),
+        attempts: view.attempts,
+        concurrency: view.concurrency,
+        paused: view.paused,
+    };
+    queues.queues().map(lane).collect()
+}
+
+/// A row for each queue, those without recipients included.
+pub(super) fn by_queue(lanes: Vec<Lane>, places: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
+    let mut tallies: HashMap<Box<str>, Tally> = HashMap::new();
+    for (place, tally) in places {
+        tallies.entry(place.queue).or_default().merge(tally);
+    }
+    let with_tally = |lane: Lane| {
+        let tally = tallies.remove(&lane.name).unwrap_or_default();
+        (lane, tally)
+    };
+    let row = |(lane, tally): &(Lane, Tally)| {
+        let names = [
+            ("queue", json!(lane.name)),
+            ("attempts", json!(lane.attempts)),
+            ("concurrency", json!(lane.concurrency)),
+            ("paused", json!(lane.paused)),
+        ];
+        object(names, tally.members(now))
+    };
+    sorted(lanes.into_iter().map(with_tally)).iter().map(row).collect()
+}
+
+/// A row for each next hop that is known, the busiest first.
+pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<Value> {
+    let queue_name = |number: queue::QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
+    let later = |at: Option<Timestamp>| at.filter(|at| *at > now);
+    let row = |hop: &NextHopView<'_>| {
+        json!({
+            "next_hop": hop.name,
+            "destinations": hop.destinations,
+            "attempts": hop.attempts,
+            "concurrency": hop.concurrency,
+            "adopted_by": hop.adopted_by.map(queue_name),
+            "failures": hop.failures,
+            "dead_until": hop.probe_at.map(Timestamp::rfc3339_date),
+            "dead_for_seconds": hop.probe_at.map(|at| at.since(now).as_secs()),
+            "rate_free_at": later(hop.rate_free_at).map(Timestamp::rfc3339_date),
+            "rate_free_in_ms": later(hop.rate_free_at).map(|at| at.since(now).as_millis() as u64),
+            "error": hop.error.map(ToString::to_string),
+        })
+    };
+    let mut hops: Vec<_> = queues.next_hops().collect();
+    hops.sort_unstable_by(|one, other| (other.attempts, one.name).cmp(&(one.attempts, other.name)));
+    hops.iter().map(row).collect()
+}
+
+fn sorted<K: Ord>(tallies: impl IntoIterator<Item = (K, Tally)>) -> Vec<(K, Tally)> {
+    let mut rows: Vec<_> = tallies.into_iter().collect();
+    rows.sort_unstable_by(|(one, of_one), (other, of_other)| {
+        of_other.recipients().cmp(&of_one.recipients()).then_with(|| one.cmp(other))
+    });
+    rows
+}
+
+fn object<const N: usize>(names: [(&str, Value); N], mut members: Map<String, Value>) -> Value {
+    members.extend(names.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    Value::Object(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{self, NOW};
+    use super::*;
+
+    fn lines(rows: &[Value]) -> String {
+        rows.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn recipients_are_summed_up_by_where_they_are_and_by_who_writes_to_them() {
+        let sample = sample::queues();
+        let (queues, letters) = (&sample.queues, &sample.letters);
+        let entries = || queues.entries();
+        let places = tally(entries(), NOW, |entry| Place::of(queues, entry.destination));
+        let senders = tally(entries(), NOW, |entry| {
+            let sender = letters[&entry.id].0.sender.as_ref();
+            sender.map(ToString::to_string).unwrap_or_default()
+        });
+        let summaries =
+            [by_destination(places.clone(), NOW), by_queue(lanes(queues), places, NOW), by_sender(senders, NOW)]
+                .concat();
+        insta::assert_snapshot!("summaries", lines(&summaries));
+    }
+
+    #[test]
+    fn next_hops_are_listed_with_their_limits_and_troubles() {
+        let mut sample = sample::queues();
+        let error = mail::Reply::plain(451, "no route to host");
+        sample.queues.ended(NOW, &mut sample.attempt, queue::Contact::Failed(error));
+        insta::assert_snapshot!("next_hops", lines(&by_next_hop(&sample.queues, NOW)));
+    }
+
+    #[test]
+    fn an_age_is_counted_where_it_ends() {
+        let (sample, minute) = (sample::queues(), std::time::Duration::from_secs(60));
+        let entry = sample.queues.entries().next().unwrap();
+        let place = |minutes: u32| {
+            let mut tally = Tally::default();
+            tally.count(&entry, entry.accepted_at + minute * minutes);
+            tally.ages.iter().position(|count| *count == 1).unwrap()
+        };
+        assert_eq!([0, 4, 5, 9, 10, 1279, 1280, 99_999].map(place), [0, 0, 1, 1, 2, 8, 9, 9]);
+    }
+
+    #[test]
+    fn the_error_of_most_of_them_is_told() {
+        let mut tally = Tally::default();
+        let (rare, common): (Arc<str>, Arc<str>) = ("451 rare".into(), "450 common".into());
+        [&rare, &common, &common].into_iter().for_each(|error| tally.count_error(error, 1));
+        (0..100).for_each(|number| tally.count_error(&format!("{number}").into(), 1));
+        assert_eq!(tally.members(NOW)["error"], "450 common");
+        assert_eq!(tally.errors.len(), ERRORS_MAX);
+    }
+}

@@ -1,0 +1,57 @@
+//! Columns for people: as wide as what is in them, numbers to the right. The last one is as long as it is.
+
+/// Rows under a heading.
+pub(super) struct Table {
+    columns: Vec<(&'static str, Side)>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Where a column's texts stand.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+impl Table {
+    pub(super) fn new(columns: &[(&'static str, Side)]) -> Table {
+        Table { columns: columns.into(), rows: Vec::new() }
+    }
+
+    /// Adds a row: a text for each column.
+    pub(super) fn row(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Its lines, the heading first.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let lengths = |row: &Vec<String>| row.iter().map(|text| text.chars().count()).collect::<Vec<_>>();
+        let widths = self.rows.iter().fold(lengths(&heading), |widths, row| {
+            widths.into_iter().zip(lengths(row)).map(|(width, length)| width.max(length)).collect()
+        });
+        std::iter::once(heading).chain(self.rows.iter().cloned()).map(move |row| self.line(&row, &widths))
+    }
+
+    fn line(&self, row: &[String], widths: &[usize]) -> String {
+        let cells = row.iter().zip(widths).zip(&self.columns).map(|((text, width), (_, side))| match side {
+            Side::Left => format!("{text:<width$}"),
+            Side::Right => format!("{text:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let mut table = Table::new(&[("NAME", Side::Left), ("N", Side::Right), ("ERROR", Side::Left)]);
+        table.row(["ä.example", "7", ""].map(str::to_owned).into());
+        table.row(["b", "1000", "why"].map(str::to_owned).into());
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines, ["NAME          N  ERROR", "ä.example     7", "b          1000  why"]);
+    }
+}

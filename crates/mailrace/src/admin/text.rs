@@ -1,0 +1,114 @@
+//! Values that go through a command line and through JSON as the same text: one notation, one parser.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer};
+use serde::ser::{Serialize, Serializer};
+
+/// A value that is written and read as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text<T>(pub T);
+
+impl<T: FromStr> FromStr for Text<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        text.parse().map(Text)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Text).map_err(de::Error::custom)
+    }
+}
+
+/// A span of time: `90s`, `2h`, `5d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+/// The text is not a [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a span of time: 90s, 30m, 2h, 5d")]
+pub struct NotASpan;
+
+impl FromStr for Span {
+    type Err = NotASpan;
+
+    fn from_str(text: &str) -> Result<Self, NotASpan> {
+        mail::units::span(text).map(Span).ok_or(NotASpan)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_millis())
+    }
+}
+
+/// A number of bytes: `100kB`, `10MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+/// The text is not a [`Size`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a size: 500B, 100kB, 10MiB")]
+pub struct NotASize;
+
+impl FromStr for Size {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        mail::units::size(text).map(Size).ok_or(NotASize)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}B", self.0)
+    }
+}
+
+/// A span in its largest unit, for people: `45s`, `12m`, `3h`, `2d`. Up to twice a unit it is told in the smaller one.
+pub(super) fn brief(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    match units.into_iter().find(|(unit, _)| seconds >= 2 * unit) {
+        Some((unit, name)) => format!("{}{name}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
+/// A number of things: `1 message`, `2 messages`.
+pub(super) fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_sizes_read_back_as_they_were_written() {
+        let span: Text<Span> = "90s".parse().unwrap();
+        let size: Text<Size> = "10kB".parse().unwrap();
+        let written = serde_json::to_string(&(&span, &size)).unwrap();
+        assert_eq!(written, r#"["90000ms","10000B"]"#);
+        assert_eq!(serde_json::from_str::<(Text<Span>, Text<Size>)>(&written).unwrap(), (span, size));
+        assert!(serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a span"));
+    }
+
+    #[test]
+    fn a_brief_span_has_one_unit() {
+        let told = [0, 119, 120, 7199, 7200, 172_799, 172_800].map(|seconds| brief(Duration::from_secs(seconds)));
+        assert_eq!(told, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
+    }
+}
