@@ -9,5 +9,7 @@ mod content;
 mod hostile;
 #[path = "remote/kit.rs"]
 mod kit;
+#[path = "remote/machine.rs"]
+mod machine;
 #[path = "remote/reuse.rs"]
 mod reuse;

@@ -43,15 +43,6 @@ pub(super) enum Heard {
     Damaged(Damaged),
 }
 
-/// Why a connection that nobody uses should end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdleEnd {
-    /// The server hung up, or is about to.
-    ServerSpoke,
-    /// Nobody wanted it for long enough.
-    TimeIsOver,
-}
-
 /// Tells once of a task that the server is slow.
 pub(super) struct Vigil<'a> {
     slower_than: Duration,
@@ -230,12 +221,12 @@ impl Dialogue {
         self.wire.poll_receive(&mut Some(take), context)
     }
 
-    /// Waits for the end of a connection that nobody uses.
-    pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<IdleEnd> {
+    /// Ready when a connection that nobody uses should end: the moment has come, or the server hangs up, or says anything
+    /// at all.
+    pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<()> {
         match self.poll_receive(context) {
-            // Whatever it says now, nobody asked.
-            Poll::Ready(_) => Poll::Ready(IdleEnd::ServerSpoke),
-            Poll::Pending => self.wire.poll_deadline(until, context).map(|_| IdleEnd::TimeIsOver),
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => self.wire.poll_deadline(until, context).map(drop),
         }
     }
 

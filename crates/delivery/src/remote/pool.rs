@@ -31,7 +31,7 @@ pub(super) struct Slot<T> {
 }
 
 /// What is next for a connection that waited.
-pub(super) enum Word<T> {
+enum Word<T> {
     Carry(Box<Task<T>>),
     Leave,
 }
@@ -118,17 +118,15 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Waits for the word, or for the connection: what its `poll_end` is ready with.
-    pub(super) async fn wait<E>(&self, mut poll_end: impl FnMut(&mut Context<'_>) -> Poll<E>) -> Result<Word<T>, E> {
-        poll_fn(|context| {
-            if let Some(word) = self.word.take() {
-                return Poll::Ready(Ok(word));
-            }
-            let end = poll_end(context);
-            if end.is_pending() {
+    /// Waits for a task. None where the connection should end: it was sent away, or `poll_end` is ready.
+    pub(super) async fn wait(&self, mut poll_end: impl FnMut(&mut Context<'_>) -> Poll<()>) -> Option<Box<Task<T>>> {
+        poll_fn(|context| match self.word.take() {
+            Some(Word::Carry(task)) => Poll::Ready(Some(task)),
+            Some(Word::Leave) => Poll::Ready(None),
+            None => {
                 self.waker.set(Some(context.waker().clone()));
+                poll_end(context).map(|()| None)
             }
-            end.map(Err)
         })
         .await
     }

@@ -6,14 +6,14 @@
 use std::rc::Rc;
 
 use mail::{Damaged, Outcome};
-use protocol::smtp::client::{Closed, Event, Recipient, Stage, Transaction, Unsendable, Verdict, Word as ClientWord};
+use protocol::smtp::client::{Closed, Event, Recipient, Stage, Transaction, Verdict, Word};
 use tokio::time::Instant;
 
 use super::content::Content;
-use super::dialogue::{Dialogue, Heard, IdleEnd, Vigil};
+use super::dialogue::{Dialogue, Heard, Vigil};
 use super::opening::open;
-use super::pool::{Pool, Slot, Word};
-use super::verdict::{self, lost, unreadable};
+use super::pool::{Pool, Slot};
+use super::verdict::{self, unreadable};
 use super::{Config, Contact, Ended, Peer, Report, Task};
 use crate::{Ending, verp};
 
@@ -42,13 +42,10 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
         }
         let until = Instant::now() + idle_time_max;
         match slot.wait(|context| kept.poll_idle_end(until, context)).await {
-            Ok(Word::Carry(next)) => (task, used) = (next, Some(kept)),
-            Ok(Word::Leave) => return kept.quit().await,
-            Err(end) => {
+            Some(next) => (task, used) = (next, Some(kept)),
+            None => {
                 pool.withdraw(hop.number, &slot);
-                return if end == IdleEnd::TimeIsOver {
-                    kept.quit().await
-                };
+                return kept.quit().await;
             }
         }
     }
@@ -164,13 +161,9 @@ impl<'a, T> Errand<'a, T> {
                 return Turn::Unsent(self.end_with(Outcome::Deferred(unreadable(error.to_string()))), Contact::None);
             }
         };
-        match dialogue.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above) {
-            Ok(()) => {}
-            Err(Unsendable::NotReady) if !is_fresh => return Turn::Stale,
-            Err(Unsendable::NotReady) => return self.lose(dialogue),
-            Err(unsendable) => {
-                return Turn::Unsent(self.end_with(verdict::unsendable(unsendable)), Contact::None);
-            }
+        let begun = dialogue.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
+        if let Err(unsendable) = begun {
+            return Turn::Unsent(self.end_with(verdict::unsendable(unsendable)), Contact::None);
         }
         let dsn = dialogue.client().extensions().dsn;
         let mut verdicts = Vec::new();
@@ -204,13 +197,6 @@ impl<'a, T> Errand<'a, T> {
         Turn::Over(contact)
     }
 
-    /// The session ended between two transactions of this task.
-    fn lose(&mut self, dialogue: &Dialogue) -> Turn {
-        let reply = lost(format!("connection to {}: the server ended the session", dialogue.peer()));
-        self.outcomes.resize(self.task.recipients.len(), Outcome::Deferred(reply.clone()));
-        Turn::Over(Contact::Failed(reply))
-    }
-
     /// The server waits for bytes that will not come: the connection is of no more use, and the server not to blame.
     fn give_up(&mut self, damaged: Damaged) -> Turn {
         let ending = match damaged {
@@ -241,7 +227,7 @@ impl<'a, T> Errand<'a, T> {
             body_type: if eight_bit { mail::BodyType::EightBitMime } else { mail::BodyType::SevenBit },
             smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
             ret: envelope.ret,
-            envid: envelope.envid.as_deref().and_then(|envid| ClientWord::new(envid).ok()),
+            envid: envelope.envid.as_deref().and_then(|envid| Word::new(envid).ok()),
             sender,
             recipients,
         })
@@ -264,7 +250,7 @@ fn recipient(recipient: &mail::Recipient) -> Recipient {
     Recipient {
         address: recipient.address.clone(),
         notify: recipient.notify,
-        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| ClientWord::new(orcpt).ok()),
+        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| Word::new(orcpt).ok()),
     }
 }
 

@@ -9,6 +9,7 @@ use net::Trust;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Tls, stuff_dots};
 use rustix::fs::{Advice, fadvise};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::kit::*;
 
@@ -79,8 +80,9 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
         drop(stored);
         let seen = Seen::default();
         let (inner, length, lease) = (seen.clone(), text.len(), weak.clone());
+        let (news, mut heard) = unbounded_channel();
         let endpoint = serve(&seen, move |mut guest, _| {
-            let (seen, lease) = (inner.clone(), lease.clone());
+            let (seen, lease, news) = (inner.clone(), lease.clone(), news.clone());
             async move {
                 guest.greet(CHUNKING).await;
                 guest.hear_all(&["MAIL", "RCPT"]).await;
@@ -91,10 +93,12 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
                     content.extend(guest.octets((length - content.len()).min(50_000)).await);
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
-                assert!(lease.upgrade().is_some(), "the lease is held until the answer");
+                news.send(("the lease is held until the answer", lease.upgrade().is_some())).unwrap();
                 seen.messages.borrow_mut().push(Message { content, ..Message::default() });
                 guest.say("250 kept\r\n").await;
-                let _ = guest.end().await;
+                guest.hear_all(&["QUIT"]).await;
+                guest.say("221 bye\r\n").await;
+                news.send(("and then the connection ends in peace", guest.end().await.is_ok())).unwrap();
             }
         });
         let hop = hop(config(), &[endpoint.await]);
@@ -102,6 +106,11 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
         assert_eq!(summary(&sender.send(&hop, TO, body).await), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
         assert!(weak.upgrade().is_none(), "and no longer, though the connection stays");
+        sender.remote.close().await;
+        for _ in 0..2 {
+            let (what, holds) = heard.recv().await.unwrap();
+            assert!(holds, "{what}");
+        }
     });
 }
 

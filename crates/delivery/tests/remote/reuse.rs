@@ -1,6 +1,10 @@
 //! Connections are used again, the last one first; they end when they should; and the number of them is never more than
 //! that of the tasks.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use delivery::remote::{Config, Contact};
 use net::Endpoint;
 
@@ -47,6 +51,38 @@ fn as_many_connections_as_tasks_at_a_time_and_the_same_ones_again() {
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (4, 12));
         sender.remote.close().await;
         seen.until_quits(4).await;
+    });
+}
+
+#[test]
+fn the_connection_that_was_used_last_is_used_first() {
+    run(async {
+        let seen = Seen::default();
+        let served = Rc::new(RefCell::new(Vec::new()));
+        let inner = served.clone();
+        let endpoint = serve(&seen, move |mut guest, number| {
+            let served = inner.clone();
+            async move {
+                guest.greet(CHUNKING).await;
+                while let Some(message) = guest.message().await {
+                    served.borrow_mut().push((message.content, number));
+                    guest.say("250 kept\r\n").await;
+                }
+            }
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        let mut sender = Sender::new();
+        let text = |ticket: u32| format!("{ticket}\r\n").into_bytes();
+        (0..3).for_each(|ticket| sender.start(&hop, ticket, body(&text(ticket))));
+        let mut last = 0;
+        for _ in 0..3 {
+            last = sender.end().await.ticket;
+        }
+        let connections: HashMap<Vec<u8>, usize> = served.take().into_iter().collect();
+        for _ in 0..4 {
+            sender.send(&hop, &["bob@example.net"], body(TEXT)).await;
+        }
+        assert!(served.take().iter().all(|(_, number)| *number == connections[&text(last)]));
     });
 }
 
