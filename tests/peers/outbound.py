@@ -64,7 +64,7 @@ def await_fact(server, name, **having):
 
 
 def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout="1s",
-               extra="", hostname=None, **named):  # fmt: skip
+               extra="", hostname=None, address=None, **named):  # fmt: skip
     """A server whose mail leaves as these settings say; it is not started yet."""
     named = {"users": ["alice", "bob", "carol", "postmaster"], "networks": EVERYONE} | named
     servers = f'"{names.target}"' if names else '"127.0.0.1:1"'  # who asks without need is seen to wait
@@ -72,9 +72,12 @@ def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard
         smtp=smtp, retry=retry, standard=standard, servers=servers, dns_timeout=dns_timeout, extra=extra
     )  # fmt: skip
     server = Mailrace(folder_, extra=extra, **named)
+    text = server.config.read_text()
     if hostname:
-        text = server.config.read_text()
-        server.config.write_text(text.replace('hostname = "mx.bench.test"', f'hostname = "{hostname}"'))
+        text = text.replace('hostname = "mx.bench.test"', f'hostname = "{hostname}"')
+    if address:
+        text = text.replace('address  = "127.0.0.1:0"', f'address  = "{address}"')
+    server.config.write_text(text)
     return server
 
 

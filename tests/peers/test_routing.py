@@ -58,10 +58,13 @@ class ByName(OutboundCase):
         server = self.start(smtp=f'port = {self.port}\nidle = "0s"', names=self.zone)
         for number in range(100):
             self.send(server, f"user{number}@dest.test")
-            # By chance all of them may come to one; that happens to one run in 10^30.
-            if all(host.accepted for host in both):
-                return
-        self.fail("all went to one")
+        await_that(lambda: sum(len(host.accepted) for host in both) == 100, "100 letters", server)
+        # Each connection chooses anew. That all of some ten choose the same happens once in hundreds of runs, so that a
+        # second load may decide.
+        for host in (host for host in both if not host.accepted):
+            for number in range(100):
+                self.send(server, f"user{number}@dest.test")
+            self.await_letters(host, 1, server)
 
     def test_a_host_that_refuses_connections_leads_to_the_next(self):
         self.zone.domain("dest.test", self.addresses[0], self.addresses[1])
