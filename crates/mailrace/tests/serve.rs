@@ -85,10 +85,18 @@ impl Server {
     }
 
     fn deliver(&self, body: &str) {
+        self.send("a@client.test", "bob@localhost", body);
+    }
+
+    fn send(&self, sender: &str, recipient: &str, body: &str) {
         let mut client = self.client();
-        let dialogue =
-            [("HELO client.test", "250"), ("MAIL FROM:<a@client.test>", "250"), ("RCPT TO:<bob@localhost>", "250")];
-        for (command, code) in dialogue.into_iter().chain([("DATA", "354"), (&*format!("{body}\r\n."), "250")]) {
+        for (command, code) in [
+            ("HELO client.test", "250"),
+            (&*format!("MAIL FROM:<{sender}>"), "250"),
+            (&*format!("RCPT TO:<{recipient}>"), "250"),
+            ("DATA", "354"),
+            (&*format!("{body}\r\n."), "250"),
+        ] {
             say(&mut client, command, code);
         }
     }
@@ -160,6 +168,89 @@ fn a_queue_that_is_held_is_counted_and_listed() {
     assert!(metrics.contains("\nmailrace_spool_relaxed 0\n") && !metrics.contains("done"), "{metrics}");
     server.stop();
     assert_eq!(ask(&["queue", "list", "--count"]).0, Some(69));
+}
+
+#[test]
+fn the_operator_sums_up_what_waits() {
+    let folder = folder("");
+    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let server = Server::start(folder.path());
+    server.send("news@lists.test", "bob@localhost", "one");
+    server.send("news@lists.test", "joe@localhost", &"x".repeat(5000));
+    server.send("a@client.test", "joe@localhost", "three");
+    let second = |arguments: &[&str]| {
+        let (code, text) = ask(&[&["queue", "list", "--by"], arguments].concat());
+        assert_eq!(code, Some(0), "{text}");
+        text.lines().nth(1).unwrap_or_default().split_whitespace().take(4).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(second(&["destination"]), "localhost local 3 3");
+    assert_eq!(second(&["destination", "--larger-than", "4kB"]), "localhost local 1 1");
+    assert_eq!(second(&["destination", "--ages"]), "localhost local 3 3");
+    assert_eq!(second(&["sender"]), "news@lists.test 2 2 0");
+    assert_eq!(second(&["queue"]), "local open 0 0");
+    let count = |filter: &[&str]| ask(&[&["queue", "list", "--count"], filter].concat());
+    assert_eq!(count(&["--sender", "@lists.test", "--recipient", "j*@*"]), (Some(0), "1\n".into()));
+    assert_eq!(count(&["--older-than", "1h"]), (Some(0), "0\n".into()));
+    let (code, said) = count(&["--queue", "lists"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("there is no queue \"lists\"; there are: local, standard, lame"), "{said}");
+    server.stop();
+}
+
+#[test]
+fn the_operator_decides_about_what_waits() {
+    let folder = folder("");
+    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let server = Server::start(folder.path());
+    server.send("joe@localhost", "bob@localhost", "one");
+    server.send("a@client.test", "joe@localhost", &"x".repeat(5000));
+    let queue = |arguments: &[&str]| ask(&[&["queue"], arguments].concat());
+    let until = |what: &str| await_that(what, || queue(&["list"]).1.contains(what).then_some(()));
+    let recipients = |number: &str| await_that(number, || (queue(&["list", "--count"]).1 == number).then_some(()));
+
+    let held = ["hold", "--recipient", "bob@*", "--dry-run"];
+    assert_eq!(queue(&held), (Some(0), "1 recipient would be held\n".into()));
+    assert!(!queue(&["list"]).1.contains("held"));
+    assert_eq!(queue(&held[..3]), (Some(0), "1 recipient to be held\n".into()));
+    until("to <bob@localhost>: held");
+    assert_eq!(queue(&["release", "--all"]), (Some(0), "1 recipient to be released\n".into()));
+    until("to <bob@localhost>: ready");
+    assert_eq!(queue(&["remove", "--larger-than", "4kB"]), (Some(0), "1 recipient to be removed\n".into()));
+    recipients("1\n");
+    // The sender of the message that is given up is told, and waits here too.
+    assert_eq!(queue(&["bounce", "--sender", "joe@localhost"]), (Some(0), "1 recipient to be bounced\n".into()));
+    until("<> to <joe@localhost>: ready");
+    recipients("1\n");
+    assert!(ask(&["status"]).1.contains("\nmailrace_outcomes_total{outcome=\"failed\"} 1\n"));
+    server.stop();
+}
+
+#[test]
+fn the_operator_is_told_what_holds_a_message() {
+    let folder = folder("");
+    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let server = Server::start(folder.path());
+    server.deliver("one");
+    let id = ask(&["queue", "list"]).1.split_whitespace().next().unwrap().to_owned();
+    let held = "held: the queue local is paused, or its concurrency is 0";
+    let (code, said) = ask(&["explain", &id]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.starts_with(&format!("{id} from <a@client.test> to 1 recipient\n")) && said.contains(held), "{said}");
+    let (code, said) = ask(&["explain", "bob@localhost", "--sender", "a@client.test"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("route: into mailboxes here, by transport maildir") && said.contains(held), "{said}");
+    assert_eq!(ask(&["explain", "0-0-0"]).0, Some(1));
+
+    assert_eq!(ask(&["queue", "pause", "standard"]), (Some(0), String::new()));
+    assert!(ask(&["status"]).1.contains("\nmailrace_queue_paused{queue=\"standard\"} 1\n"));
+    assert_eq!(ask(&["queue", "resume", "standard"]).0, Some(0));
+    assert!(ask(&["status"]).1.contains("\nmailrace_queue_paused{queue=\"standard\"} 0\n"));
+    assert_eq!(ask(&["queue", "pause", "lists"]).0, Some(1));
+
+    let (code, load) = ask(&["load"]);
+    assert_eq!(code, Some(0), "{load}");
+    assert!(load.contains("load average: ") && load.contains("no mail is taken: not in force"), "{load}");
+    server.stop();
 }
 
 #[test]
