@@ -1,0 +1,232 @@
+"""What senders are told: bounces, delays and successes (RFC 3461, RFC 3464), as they asked for them, wherever they are.
+
+    failed      to the sender here or elsewhere; a notice that fails itself goes to the postmaster or nowhere
+    delayed     once, when a message has waited for long
+    delivered   where SUCCESS was asked for; `relayed` where the next hop cannot go on asking
+"""
+
+import email
+import email.policy
+import unittest
+
+from harness import await_letters, await_that, letters
+from hosts import EXTENSIONS
+from outbound import OutboundCase, await_fact, facts, text_message
+from peers.mailrace import route
+
+QUICK = 'first = "200ms", factor = 1.0, jitter = 0.0'
+
+
+class Notice:
+    """A report as its recipient reads it."""
+
+    def __init__(self, content):
+        self.content = content
+        self.message = email.message_from_bytes(content, policy=email.policy.default)
+        self.text, report, self.original = self.message.iter_parts()
+        self.of_message, *self.of_recipients = report.get_payload()
+
+    @property
+    def actions(self):
+        """What became of whom."""
+        return {part["Final-Recipient"].partition(";")[2].strip(): part["Action"] for part in self.of_recipients}
+
+
+class NoticeCase(OutboundCase):
+    def serving(self, *, script=None, extensions=EXTENSIONS, extra="", **settings):
+        """A server, and the host of all of one.test."""
+        self.one = self.host(script=script, extensions=extensions)
+        return self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + extra, **settings)
+
+    def notices(self, server, count=1, user="alice"):
+        """So many notices, as they came to a mailbox here, the oldest first."""
+        paths = sorted(await_letters(server, user, count), key=lambda path: path.stat().st_mtime_ns)
+        return [Notice(path.read_bytes()) for path in paths]
+
+    def assert_no_notice(self, server, user="alice"):
+        """Nothing is on its way to him, and nothing has come."""
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(letters(server.maildir(user) / "new"), [])
+
+
+class Failures(NoticeCase):
+    REFUSES = {"RCPT": "550 5.1.1 who is that"}
+
+    def test_a_bounce_says_what_the_next_hop_said(self):
+        server = self.serving(script=self.REFUSES)
+        identity = self.send(server, "bob@one.test", message=text_message(subject="important"))
+        (notice,) = self.notices(server)
+        self.assertTrue(notice.content.startswith(b"Return-Path: <>\r\n"))
+        self.assertEqual(notice.message.get_content_type(), "multipart/report")
+        self.assertEqual(notice.message.get_param("report-type"), "delivery-status")
+        self.assertIn("mx.bench.test", notice.of_message["Reporting-MTA"])
+        (recipient,) = notice.of_recipients
+        self.assertEqual((recipient["Action"], recipient["Status"]), ("failed", "5.1.1"))
+        self.assertEqual(recipient["Final-Recipient"], "rfc822; bob@one.test")
+        self.assertEqual(recipient["Diagnostic-Code"], "smtp; 550 5.1.1 who is that")
+        self.assertIn("127.0.0.1", recipient["Remote-MTA"])
+        self.assertIn("Subject: important", notice.original.as_string())
+        self.assertTrue(await_fact(server, "bounced", id=identity).bounce)
+
+    def test_one_notice_tells_of_all_who_failed_in_one_attempt(self):
+        server = self.serving(script=self.REFUSES)
+        self.send(server, "a@one.test", "b@one.test")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.actions, {"a@one.test": "failed", "b@one.test": "failed"})
+
+    def test_a_bounce_goes_to_a_sender_elsewhere_as_mail_of_nobody(self):
+        home = self.host()
+        server = self.serving(script=self.REFUSES, extra=route("home.test", f"[127.0.0.1]:{home.port}"))
+        self.send(server, "bob@one.test", sender="carol@home.test")
+        (letter,) = self.await_letters(home, 1, server)
+        self.assertEqual(letter.sender.split()[0], "FROM:<>")
+        self.assertEqual([recipient.split()[0] for recipient in letter.recipients], ["TO:<carol@home.test>"])
+        self.assertEqual(Notice(letter.content).actions, {"bob@one.test": "failed"})
+
+    def test_a_message_of_nobody_that_fails_is_told_to_nobody(self):
+        server = self.serving(script=self.REFUSES)
+        self.send(server, "bob@one.test", sender="")
+        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assertEqual(server.queued(), 0)
+
+    def test_a_bounce_that_fails_goes_to_the_postmaster(self):
+        extra = '\n[bounce]\ndouble_bounces_to = "postmaster@bench.test"\n'
+        extra += route("home.test", "[127.0.0.1]:{}")
+        home = self.host(script=self.REFUSES)
+        server = self.serving(script=self.REFUSES, extra=extra.format(home.port))
+        self.send(server, "bob@one.test", sender="carol@home.test")
+        (notice,) = self.notices(server, user="postmaster")
+        self.assertEqual(notice.actions, {"carol@home.test": "failed"})
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+
+    def test_a_bounce_that_fails_goes_nowhere_if_nobody_is_named(self):
+        home = self.host(script=self.REFUSES)
+        server = self.serving(script=self.REFUSES, extra=route("home.test", f"[127.0.0.1]:{home.port}"))
+        self.send(server, "bob@one.test", sender="carol@home.test")
+        self.assertEqual(await_fact(server, "bounced", to="<carol@home.test>").bounce, "")
+        self.assert_no_notice(server, "postmaster")
+
+    def test_mail_that_cannot_be_delivered_for_its_lifetime_comes_back(self):
+        server = self.serving(script={"MAIL": "450 4.3.2 later"}, retry=QUICK + ', lifetime = "1s"')
+        self.send(server, "bob@one.test")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.actions, {"bob@one.test": "failed"})
+        self.assertIn("450 4.3.2 later", notice.of_recipients[0]["Diagnostic-Code"])
+        self.assertTrue(facts(server, "deferred", to="<bob@one.test>"))
+
+    def test_one_sender_gets_so_many_notices_and_no_more(self):
+        server = self.serving(script=self.REFUSES, extra='\n[bounce]\nper_sender = "2/h"\n')
+        for number in range(4):
+            self.send(server, f"user{number}@one.test")
+        await_that(lambda: len(facts(server, "bounced")) == 4, "four failures", server)
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(len(self.notices(server, 2)), 2)
+        self.assertEqual(len([fact for fact in facts(server, "bounced") if fact.bounce]), 2)
+        self.assertIn("a sender gets no more notices", server.log.read_text())
+
+
+class Delays(NoticeCase):
+    LATER = {"MAIL": "450 4.3.2 later"}
+
+    def test_a_sender_hears_once_that_his_message_waits(self):
+        server = self.serving(
+            script=self.LATER, retry=QUICK + ', lifetime = "2s"', extra='\n[bounce]\ndelay_notice_after = "500ms"\n'
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        delayed, failed = self.notices(server, 2)
+        self.assertEqual((delayed.actions, failed.actions), ({"bob@one.test": "delayed"}, {"bob@one.test": "failed"}))
+        self.assertEqual(delayed.of_recipients[0]["Status"], "4.3.2")
+        self.assertIsNotNone(delayed.of_recipients[0]["Will-Retry-Until"])
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(len(letters(server.maildir("alice") / "new")), 2)
+
+    def test_who_did_not_ask_for_delays_hears_of_none(self):
+        server = self.serving(
+            script=self.LATER, retry=QUICK + ', lifetime = "2s"', extra='\n[bounce]\ndelay_notice_after = "500ms"\n'
+        )  # fmt: skip
+        self.send(server, "bob@one.test", rcpt="NOTIFY=FAILURE")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.actions, {"bob@one.test": "failed"})
+
+
+class Wishes(NoticeCase):
+    """What the sender asks for with MAIL and RCPT (RFC 3461 section 4)."""
+
+    REFUSES = Failures.REFUSES
+
+    def test_who_wants_to_know_nothing_hears_nothing(self):
+        server = self.serving(script=self.REFUSES)
+        self.send(server, "bob@one.test", rcpt="NOTIFY=NEVER")
+        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assert_no_notice(server)
+
+    def test_who_wants_to_know_of_success_alone_hears_of_no_failure(self):
+        server = self.serving(script=self.REFUSES)
+        self.send(server, "bob@one.test", rcpt="NOTIFY=SUCCESS")
+        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assert_no_notice(server)
+
+    def test_success_is_told_of_a_mailbox_here(self):
+        server = self.serving()
+        self.send(server, "bob@bench.test", rcpt="NOTIFY=SUCCESS")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.actions, {"bob@bench.test": "delivered"})
+        self.assertEqual(notice.of_recipients[0]["Status"][0], "2")
+
+    def test_success_is_told_by_the_next_hop_if_it_can(self):
+        server = self.serving()
+        self.send(server, "bob@one.test", mail="RET=HDRS ENVID=QQ314159", rcpt="NOTIFY=SUCCESS ORCPT=rfc822;Bob@one.test")
+        (letter,) = self.await_letters(self.one, 1, server)
+        self.assertEqual({"RET=HDRS", "ENVID=QQ314159"} - set(letter.sender.split()), set())
+        (recipient,) = letter.recipients
+        self.assertEqual({"NOTIFY=SUCCESS", "ORCPT=rfc822;Bob@one.test"} - set(recipient.split()), set())
+        self.assert_no_notice(server)
+
+    def test_success_ends_here_where_the_next_hop_cannot_tell_of_it(self):
+        server = self.serving(extensions=["PIPELINING", "8BITMIME"])
+        self.send(server, "bob@one.test", mail="RET=HDRS", rcpt="NOTIFY=SUCCESS")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.actions, {"bob@one.test": "relayed"})
+        self.assertEqual(self.one.letters[0].recipients, ["TO:<bob@one.test>"])
+
+    def test_a_bounce_bears_the_names_that_the_sender_gave(self):
+        server = self.serving(script=self.REFUSES)
+        self.send(server, "bob@one.test", mail="ENVID=QQ+2B314159", rcpt="ORCPT=rfc822;Robert@former.test")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.of_message["Original-Envelope-Id"], "QQ+314159")
+        self.assertEqual(notice.of_recipients[0]["Original-Recipient"], "rfc822; Robert@former.test")
+
+    def test_the_sender_chooses_how_much_comes_back(self):
+        server = self.serving(script=self.REFUSES)
+        message = text_message(subject="mine", body="the body that was sent\r\n")
+        self.send(server, "bob@one.test", message=message, mail="RET=HDRS")
+        (headers,) = self.notices(server)
+        self.send(server, "bob@one.test", sender="carol@bench.test", message=message, mail="RET=FULL")
+        (full,) = self.notices(server, user="carol")
+        for notice, has_body in ((headers, False), (full, True)):
+            self.assertIn(b"Subject: mine", notice.content)
+            self.assertEqual(b"the body that was sent" in notice.content, has_body)
+        self.assertEqual(headers.original.get_content_type(), "text/rfc822-headers")
+        self.assertEqual(full.original.get_content_type(), "message/rfc822")
+
+
+class Verp(NoticeCase):
+    def test_each_recipient_of_a_list_gets_a_sender_that_names_him(self):
+        server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')
+        self.send(server, "bob@one.test", "carol@one.test")
+        came = {letter.sender.split()[0]: letter.recipients for letter in self.await_letters(self.one, 2, server)}
+        expected = {
+            "FROM:<alice+bob=one.test@bench.test>": ["TO:<bob@one.test>"],
+            "FROM:<alice+carol=one.test@bench.test>": ["TO:<carol@one.test>"],
+        }
+        self.assertEqual(came, expected)
+
+    def test_other_senders_stay_as_they_are(self):
+        server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')
+        self.send(server, "bob@one.test", "carol@one.test", sender="bob@bench.test")
+        (letter,) = self.await_letters(self.one, 1, server)
+        self.assertEqual(letter.sender.split()[0], "FROM:<bob@bench.test>")
+
+
+if __name__ == "__main__":
+    unittest.main()
