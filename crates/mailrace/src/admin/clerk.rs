@@ -207,11 +207,11 @@ impl Clerk {
     }
 
     fn pause(&self, queue: String, paused: bool) -> Answered<()> {
-        Ok(self.ask(move |queues| Ok::<_, NoSuchQueue>(queues.pause(queue_named(queues, &queue)?, paused)))??)
+        Ok(self.ask(move |queues| queue_named(queues, &queue).map(|number| queues.pause(number, paused)))??)
     }
 
     fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
-        let journey = self.guide.follow(address, sender.as_ref())?;
+        let journey = self.guide.follow(address, sender.as_ref(), &self.stopping)?.ok_or(Unanswered::Stopping)?;
         let legs = journey.legs.clone();
         let situations =
             self.ask(move |queues| legs.iter().map(|leg| leg.situation(queues, now())).collect::<Vec<_>>())?;

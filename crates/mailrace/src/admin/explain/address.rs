@@ -4,6 +4,8 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use lookup::directory::{Directory, Resolution, Store};
 use mail::{Address, Timestamp};
@@ -18,6 +20,8 @@ use crate::plan;
 
 /// Of the addresses that one stands for, so many are followed.
 const LEGS_MAX: usize = 20;
+/// How often it is looked whether the server stops, while somebody else is waited for.
+const STOPPING_EVERY: Duration = Duration::from_millis(100);
 
 /// Knows what the flow knows of addresses, rules and routes.
 pub(in super::super) struct Guide {
@@ -61,18 +65,30 @@ impl Guide {
         Ok(Guide { directory, rules, routes, fleet: plan::fleet(config)? })
     }
 
-    /// Asks the directory and the DNS; that may take its time.
-    pub(in super::super) fn follow(&self, address: &Address, sender: Option<&Address>) -> io::Result<Journey> {
+    /// Asks the directory and the DNS. That may take its time; None if `stopping` was set meanwhile.
+    pub(in super::super) fn follow(
+        &self,
+        address: &Address,
+        sender: Option<&Address>,
+        stopping: &AtomicBool,
+    ) -> io::Result<Option<Journey>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let (resolution, finals) = told(self.directory.resolve(address).await);
-            let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
-            let mut legs = Vec::new();
-            for address in finals.iter().take(LEGS_MAX) {
-                legs.push(self.leg(address, sender, &router).await);
+        Ok(runtime.block_on(async {
+            tokio::select! {
+                journey = self.journey(address, sender) => Some(journey),
+                () = until_set(stopping) => None,
             }
-            Ok(Journey { resolution, legs, more: finals.len().saturating_sub(LEGS_MAX) })
-        })
+        }))
+    }
+
+    async fn journey(&self, address: &Address, sender: Option<&Address>) -> Journey {
+        let (resolution, finals) = told(self.directory.resolve(address).await);
+        let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
+        let mut legs = Vec::new();
+        for address in finals.iter().take(LEGS_MAX) {
+            legs.push(self.leg(address, sender, &router).await);
+        }
+        Journey { resolution, legs, more: finals.len().saturating_sub(LEGS_MAX) }
     }
 
     async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
@@ -206,6 +222,12 @@ impl Leg {
     }
 }
 
+async fn until_set(stopping: &AtomicBool) {
+    while !stopping.load(Relaxed) {
+        tokio::time::sleep(STOPPING_EVERY).await;
+    }
+}
+
 /// What holds a next hop, whatever the destination.
 fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
     let dead = hop.probe_at.zip(hop.error).map(|(probe_at, error)| Obstacle::Dead { probe_at, error: error.clone() });
@@ -260,8 +282,6 @@ fn limits(limits: &Limits) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use mail::{Enhanced, Reply};
     use queue::Contact;
 
@@ -286,14 +306,16 @@ mod tests {
         rate = "5/m"
     "#;
 
-    fn guide() -> Guide {
-        let config = Config::parse(CONFIG, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+    fn guide(text: &str) -> Guide {
+        let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         Guide::new(&config, Arc::new(plan::directory(&config).unwrap())).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
-        let (guide, address) = (guide(), address.parse().unwrap());
-        let journey = guide.follow(&address, sender.map(|sender| sender.parse().unwrap()).as_ref()).unwrap();
+        let (guide, address) = (guide(CONFIG), address.parse().unwrap());
+        let journey =
+            guide.follow(&address, sender.map(|sender| sender.parse().unwrap()).as_ref(), &AtomicBool::new(false));
+        let journey = journey.unwrap().unwrap();
         let situations: Vec<_> = journey.legs.iter().map(|leg| leg.situation(queues, NOW)).collect();
         let mut out = Vec::new();
         guide.tell(&address, &journey, &situations, NOW, &mut out).unwrap();
@@ -318,9 +340,19 @@ mod tests {
         insta::assert_snapshot!("addresses", told.join("\n"));
     }
 
+    /// The name server is there and says nothing.
+    #[test]
+    fn nobody_waits_for_the_dns_when_the_server_stops() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let servers = format!("{CONFIG}\n[dns]\nservers = [\"{}\"]\ntimeout = \"1h\"", silent.local_addr().unwrap());
+        let guide = guide(&servers);
+        let address = "joe@elsewhere.example".parse().unwrap();
+        assert!(guide.follow(&address, None, &AtomicBool::new(true)).unwrap().is_none());
+    }
+
     #[test]
     fn a_rule_names_the_queue_by_its_precedence() {
-        let guide = guide();
+        let guide = guide(CONFIG);
         let name = |sender: Option<&str>, domain, is_here| {
             let sender: Option<Address> = sender.map(|sender| sender.parse().unwrap());
             guide.queue(sender.as_ref(), domain, is_here)
