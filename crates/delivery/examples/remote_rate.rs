@@ -1,7 +1,8 @@
-//! How fast one thread hands messages to a next hop: `remote_rate ADDRESS [MESSAGES [CONNECTIONS [OCTETS]]]`.
+//! How fast one thread hands messages to a next hop: `remote_rate ADDRESS [MESSAGES [CONNECTIONS [OCTETS [copy]]]]`.
 //!
 //! It sends messages (100,000 of 6,000 octets, if nothing else is said) from a file to the server at that address, as
-//! many at a time as there are connections (20), and prints the rate and the CPU time of a message.
+//! many at a time as there are connections (20), and prints the rate and the CPU time of a message. With `copy` large
+//! ones do not go by sendfile.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -41,13 +42,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = arguments.next().ok_or("an address, please")?.parse()?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
     let (messages, connections, octets) = (number(100_000)?, number(20)?, number(6000)?);
+    let sendfile_above = if arguments.next().is_some_and(|word| word == "copy") { None } else { Some(32 << 10) };
     let client = client::Config {
         chunking: true,
         tls: Tls::Never,
         ..client::Config::new(Flavor::Smtp, Word::new("rate.example")?)
     };
     let target = Target { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
-    let config = Arc::new(Config::new(client));
+    let config = Arc::new(Config { sendfile_above, ..Config::new(client) });
     let hop = Arc::new(NextHop { name: "sink".into(), number: 0, tiers: vec![vec![target]], config });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);
@@ -61,9 +63,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         verp: false,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let begun = Instant::now();
+    let (begun, cpu_before) = (Instant::now(), cpu_time()?);
     let refused = tokio::task::LocalSet::new().block_on(&runtime, drain(messages, connections, task));
-    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_time()?.as_secs_f64());
+    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), (cpu_time()? - cpu_before).as_secs_f64());
     let (rate, cost) = (messages as f64 / elapsed, cpu * 1e6 / messages as f64);
     println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not taken");
     Ok(())

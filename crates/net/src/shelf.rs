@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 
 /// Reads of the whole process that wait for disks at one time. The runtime's own bound should not be lower.
 pub const DISK_READS_MAX: usize = 16;
-/// Whole runs of pages of this size come into memory and leave it; a page of each tells for all.
-const RUN_OCTETS: u64 = 64 << 10;
+/// Runs of pages of this size come into memory together, since the kernel reads so far ahead; one of each tells for all.
+const RUN_OCTETS: u64 = 128 << 10;
 
 static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
 
@@ -36,16 +36,18 @@ pub fn read_at_once(body: &Body, buffer: &mut [u8], position: u64) -> io::Result
     Ok(true)
 }
 
-/// Whether the range, which is within the body and not empty, can be read without waiting. A page of it may still have
-/// left when it is read: then one read waits.
+/// Whether the range, which is within the body, can be read without waiting. A page of it may still have left when it is
+/// read: then one read waits.
 pub fn is_at_hand(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
-    let probe = |place| read_at_once(body, &mut [0], place);
-    for place in (position..position + octets).step_by(RUN_OCTETS as usize) {
-        if !probe(place)? {
+    let offset = body.file_range().map_or(0, |(_, offset)| offset);
+    let mut place = position;
+    while place < position + octets {
+        if !read_at_once(body, &mut [0], place)? {
             return Ok(false);
         }
+        place = (offset + place + 1).next_multiple_of(RUN_OCTETS) - offset;
     }
-    probe(position + octets - 1)
+    Ok(true)
 }
 
 /// Reads a range, which is within the body, by a thread that may wait.
