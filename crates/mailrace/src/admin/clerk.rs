@@ -1,6 +1,6 @@
 //! The clerk answers questions. What is asked of the queues is one short pass on the scheduler's thread; letters, the
 //! directory and the DNS are asked on the clerk's own, which may wait for them. He carries out orders in the same way,
-//! and changes nothing but what they say.
+//! writes each of them into the log, and changes nothing but what they say.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -20,6 +20,7 @@ use super::question::{By, NotAQuestion, Order, Question};
 use super::summary::{self, Tally};
 use super::{list, load};
 use crate::flow::{Mailbag, Queues};
+use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
 
@@ -65,7 +66,11 @@ impl Clerk {
 
     /// Answers one question.
     pub(super) fn answer(&self, line: &str, out: &mut impl Write) -> Answered<()> {
-        match line.parse()? {
+        let question: Question = line.parse()?;
+        if question.is_order() {
+            self.log.event(Level::Info, "the operator gives an order", &[("order", &question)]);
+        }
+        match question {
             Question::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
             Question::List(filter) => self.list(filter, out)?,
             Question::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,

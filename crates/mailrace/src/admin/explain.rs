@@ -53,7 +53,7 @@ fn obstacle_lines<'a>(
     name: impl Fn(QueueNumber) -> &'a str + Copy,
 ) -> Vec<String> {
     match obstacles {
-        [] => vec!["nothing holds it".into()],
+        [] => vec!["nothing holds the destination".into()],
         _ => obstacles.iter().map(|obstacle| format!("held: {}", sentence(obstacle, now, name))).collect(),
     }
 }

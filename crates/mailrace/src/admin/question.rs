@@ -94,6 +94,19 @@ impl Question {
             Act::Bounce => Question::Bounce(order),
         }
     }
+
+    /// Whether it changes anything.
+    pub(super) fn is_order(&self) -> bool {
+        match self {
+            Question::Hold(order)
+            | Question::Release(order)
+            | Question::Retry(order)
+            | Question::Remove(order)
+            | Question::Bounce(order) => !order.dry_run,
+            Question::Pause { .. } | Question::Resume { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// The line is no question.

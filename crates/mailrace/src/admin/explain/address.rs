@@ -152,6 +152,9 @@ impl Guide {
             if let Some(busy) = &situation.busy {
                 writeln!(out, "  next hop now: {busy}")?;
             }
+            if leg.next_hop().is_none() && situation.obstacles.is_empty() {
+                continue;
+            }
             let name = |number: QueueNumber| &*situation.names[usize::from(number.0)];
             obstacle_lines(&situation.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
         }
