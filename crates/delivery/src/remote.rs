@@ -7,12 +7,12 @@
 //! more connections to a next hop than it had tasks at one time. Each connection is a task of the runtime
 //! ([`runner`]) that lives through these states:
 //!
-//! | state   | has a task | ends with                                                                               |
-//! |---------|------------|-----------------------------------------------------------------------------------------|
-//! | Opening | yes        | Sending; every host refused or silent: reported, the end                                |
-//! | Sending | yes        | Idle, reported; lost before the message was seen, on a used connection: Opening, once   |
-//! | Idle    | no         | a task: Sending; the time is over, or [`Remote::close`]: Leaving; the server is gone: the end |
-//! | Leaving | no         | QUIT was answered, or a moment passed: the end                                          |
+//! | state   | has a task | ends with                                                                          |
+//! |---------|------------|------------------------------------------------------------------------------------|
+//! | Opening | yes        | Sending; every host refused or silent: reported, the end                           |
+//! | Sending | yes        | Idle, reported; lost before the message was seen, on a used connection: Opening, once |
+//! | Idle    | no         | a task: Sending; the time is over, [`Remote::close`], or a word of the server: Leaving |
+//! | Leaving | no         | QUIT was answered, the server is gone, or a moment passed: the end                 |
 //!
 //! At worst a message comes twice: where the connection was lost, or our patience ended, after the last byte went out
 //! and before the answer came. The next attempt then sends it again.

@@ -2,8 +2,11 @@
 //!
 //! | body                              | way                                                                         |
 //! |-----------------------------------|-----------------------------------------------------------------------------|
-//! | large, stored as it is to be sent | by `sendfile`, the commands before it held back until its first bytes go too |
-//! | else                              | through a window that all connections of the thread share, with the commands before it and the mark behind it in one call; extra dots are pieces of that call |
+//! | large, stored as it is to be sent | by `sendfile`; the commands before it are held back until bytes go with them |
+//! | else                              | through a window that all connections of the thread share                   |
+//!
+//! What goes through the window goes in one call with the commands before it and the mark behind it; extra dots are
+//! pieces of that call, so nothing is gathered.
 //!
 //! A body that is seen whole in the window is checked against its digest before a byte of it goes. Bytes that are not in
 //! memory are a [`Step::Miss`]: [`Content::fetch`] has another thread wait for the disk.

@@ -1,12 +1,13 @@
 //! What the words of a server mean for a recipient, and the words for what no server said.
 //!
-//! | verdict                            | outcome                                                        |
-//! |------------------------------------|----------------------------------------------------------------|
-//! | accepted                           | relayed, with the notifications if the server has DSN          |
-//! | refused by 4xx                     | deferred                                                       |
-//! | refused by 5xx                     | failed; 552 to RCPT that means "no more recipients" (RFC 5321 section 4.5.3.1.10): deferred |
-//! | not sent: the session ended before | deferred, 451 4.4.2                                            |
-//! | in doubt: it ended after           | deferred, 451 4.4.2: the message may come twice                |
+//! | verdict                            | outcome                                                 |
+//! |------------------------------------|---------------------------------------------------------|
+//! | accepted                           | relayed, with the notifications if the server has DSN   |
+//! | refused by 4xx                     | deferred                                                |
+//! | refused by 5xx                     | failed                                                  |
+//! | RCPT refused by 552, for number    | deferred (RFC 5321 section 4.5.3.1.10)                  |
+//! | not sent: the session ended before | deferred, 451 4.4.2                                     |
+//! | in doubt: it ended after           | deferred, 451 4.4.2: the message may come twice         |
 
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 //! that began, and honestly: what may have been accepted is in doubt, never lost. The bytes of a message do not pass
 //! through it; it says which range of them is due. Nothing here is fatal: a server that breaks the protocol is hung up on.
 //!
-//! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN (3461), STARTTLS (3207) and
-//! AUTH (4954, by PLAIN and LOGIN) are spoken where the server offers and the [`Config`] wants them.
+//! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN (3461), LIMITS (9422),
+//! STARTTLS (3207) and AUTH (4954, by PLAIN and LOGIN) are spoken where the server offers and the [`Config`] wants them.
 //!
 //! # States
 //!
