@@ -92,8 +92,8 @@ class Reply:
 class Client:
     """A raw SMTP connection."""
 
-    def __init__(self, port, timeout=WAIT_SECONDS_MAX):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+    def __init__(self, port, timeout=WAIT_SECONDS_MAX, source="127.0.0.1"):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout, (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replies = self.socket.makefile("rb")
 

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import re
+import subprocess
 import unittest
 
 from harness import Client, await_that, folder
@@ -58,6 +59,14 @@ def _plain(value):
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
 
 
+def metrics(server):
+    """What the server counts, by name and labels."""
+    argv = [str(server.binary), "status", "--config", str(server.config)]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    pairs = (line.rpartition(" ") for line in said.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
 def await_fact(server, name, **having):
     """Waits for the first such fact."""
     return await_that(lambda: facts(server, name, **having), f"{name} {having}", server)[0]
@@ -82,17 +91,23 @@ def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard
 
 
 class OutboundCase(unittest.TestCase):
-    """Tests that make their servers and hosts, which end with them."""
+    """Tests that make their servers and hosts, which end with them: first the hosts, so that no server waits for one."""
 
     def setUp(self):
         made = folder()
         self.addCleanup(made.cleanup)
         self.folder = pathlib.Path(made.name)
+        self._servers, self._others = [], []
+        self.addCleanup(self._end)
+
+    def _end(self):
+        for one in (*self._others, *self._servers):
+            one.stop()
 
     def start(self, place=".", **settings):
         """A server that runs."""
         server = configured(self.folder / place, **settings)
-        self.addCleanup(server.stop)
+        self._servers.append(server)
         server.start()
         return server
 
@@ -106,7 +121,7 @@ class OutboundCase(unittest.TestCase):
 
     def ending(self, one):
         """Stops it when the test ends."""
-        self.addCleanup(one.stop)
+        self._others.append(one)
         return one
 
     def send(self, server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):

@@ -1,0 +1,190 @@
+"""Next hops that mean no good, or are merely broken: whatever one does, each message is there in the end.
+
+    before the end of the content    what the next hop never took is sent again, and comes once
+    after it, before the answer      the message may have come: it is sent again, once for each answer that failed
+    kill -9 with much in flight      nothing is lost, and what was recorded is never tried again
+"""
+
+import collections
+
+import os
+
+
+import threading
+
+import unittest
+
+import hosts
+from harness import await_that
+from laboratory import bench
+from outbound import OutboundCase, await_fact, facts
+from peers.laboratory import Sink
+from peers.mailrace import route
+
+QUICK = 'first = "300ms", factor = 1.0, jitter = 0.0'
+_TIMES = ", ".join(f'{step} = "700ms"' for step in ("connect", "banner", "command", "data", "block", "message"))
+IMPATIENT = f"timeouts = {{ {_TIMES} }}"
+FAULTS = {
+    "drop": hosts.hangup(),
+    "shutdown": hosts.hangup(b"421 4.3.2 going down\r\n"),
+    "garbage": hosts.hangup(b"\xff\0\x80 this is no SMTP\r\n\r\n\r\n"),
+    "endless": hosts.endless(b"250-and so on\r\n"),
+    "stall": hosts.stall,
+}
+EARLY = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content")
+KILL_ROUNDS = int(os.environ.get("MAILRACE_KILL_ROUNDS", "4"))
+_MESSAGES = 3000
+
+
+class Faults(OutboundCase):
+    """One server, and a host for each fault in each stage, where it happens once."""
+
+    def run_all(self, stages):
+        """Sends one message to each host; what each host saw, by fault and stage, when all is over."""
+        once = {(fault, stage): hosts.once(FAULTS[fault]) for fault in FAULTS for stage in stages}
+        cases = {case: self.host(script={case[1]: act}) for case, act in once.items()}
+        routes = "".join(
+            route(f"{fault}-{stage.lower()}.test", f"[127.0.0.1]:{host.port}") for (fault, stage), host in cases.items()
+        )
+        server = self.start(extra=routes, smtp=IMPATIENT, retry=QUICK)
+        for fault, stage in cases:
+            self.send(server, f"bob@{fault}-{stage.lower()}.test")
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(facts(server, "bounced"), [])
+        self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server listened to what has no end")
+        return cases, server
+
+    def test_what_fails_before_the_message_was_taken_comes_once(self):
+        cases, server = self.run_all(EARLY)
+        for (fault, stage), host in cases.items():
+            with self.subTest(fault=fault, stage=stage):
+                self.assertEqual(len(host.letters), 1)
+                self.assertEqual(len(host.accepted), 1)
+                self.assertEqual(len(host.sessions), 2)
+                self.assertLessEqual(len(facts(server, "deferred", to=f"<bob@{fault}-{stage.lower()}.test>")), 1)
+
+    def test_what_fails_after_it_was_sent_comes_once_more_and_no_more_often(self):
+        cases, server = self.run_all(["message"])
+        for (fault, stage), host in cases.items():
+            with self.subTest(fault=fault, stage=stage):
+                self.assertEqual((len(host.letters), len(host.accepted)), (2, 1))
+                deferred = facts(server, "deferred", to=f"<bob@{fault}-message.test>")
+                self.assertEqual(len(deferred), 1)
+
+    def test_a_250_that_comes_too_late_costs_exactly_one_duplicate(self):
+        second = threading.Event()
+        host = self.host(script={"message": hosts.once(hosts.before(second, "250 2.0.0 taken, at last"))})
+        server = self.start(extra=route("late.test", f"[127.0.0.1]:{host.port}"), smtp=IMPATIENT, retry=QUICK)
+        self.send(server, "bob@late.test")
+        deferred = await_fact(server, "deferred", to="<bob@late.test>")
+        self.assertIn("may have arrived", deferred.reason)
+        await_fact(server, "delivered", to="<bob@late.test>")
+        second.set()
+        await_that(lambda: len(host.accepted) == 2, "the late answer", server)
+        self.assertEqual((server.queued(), len(host.letters)), (0, 2))
+        self.assertEqual(len(facts(server, "delivered")), 1)
+
+    def test_a_message_with_many_recipients_is_not_sent_again_to_those_who_have_it(self):
+        later = hosts.once("452 4.2.2 full")
+        host = self.host(script={"RCPT": lambda session, to: later(session, to) if "<c@" in to else None})
+        server = self.start(extra=route("some.test", f"[127.0.0.1]:{host.port}"), retry=QUICK)
+        self.send(server, *(f"{name}@some.test" for name in "abcd"))
+        first, second = self.await_letters(host, 2, server)
+        self.assertEqual((len(first.recipients), second.recipients), (3, ["TO:<c@some.test>"]))
+
+    def test_a_host_that_never_answers_holds_nobody_else_up(self):
+        silent, quick = self.host(script={"connect": hosts.stall}), self.host()
+        routes = route("silent.test", f"[127.0.0.1]:{silent.port}") + route("quick.test", f"[127.0.0.1]:{quick.port}")
+        server = self.start(extra=routes)
+        for number in range(50):
+            self.send(server, f"user{number}@silent.test")
+            self.send(server, f"user{number}@quick.test")
+        self.await_letters(quick, 50, server)
+        self.assertEqual(server.queued(), 50)
+        self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
+
+
+class Load(OutboundCase):
+    """Thousands of messages to a sink that goes wrong, held against what was answered 250."""
+
+    def outbound(self, rules, destinations, **settings):
+        """A server and its sink, which plays so many next hops."""
+        sink = self.ending(Sink(self.folder, everywhere=True, records=True, rules=rules))
+        sink.start()
+        routes = "".join(
+            route(f"d{n}.test", f"[127.0.{n // 200 + 1}.{n % 200 + 1}]:{sink.port}") for n in range(1, destinations + 1)
+        )
+        return self.start(extra=routes + settings.pop("extra", ""), **settings), sink
+
+    def load(self, server, count, destinations, ledger):
+        addresses = self.folder / "addresses"
+        addresses.write_text("".join(f"user@d{n}.test\n" for n in range(1, destinations + 1)))
+        return bench("smtp", "--target", f"127.0.0.1:{server.port}", "--connections", 10, "--messages", count,
+                     "--size", 1000, "--recipients-from", addresses, "--ledger", ledger)  # fmt: skip
+
+    def held(self, ledger, sink):
+        """What `bench verify` found; it may find duplicates, and nothing else."""
+        argv = ("verify", "--ledger", ledger, "--record", sink.record)
+        try:
+            held = bench(*argv)
+        except AssertionError:
+            held = bench(*argv, code=1)
+        self.assertEqual((held["lost"], held["damaged"]), (0, 0), held)
+        return held
+
+    def test_nothing_is_lost_on_the_way_to_a_sink_that_fails_in_every_stage(self):
+        rules = ("3% connect drop", "3% connect garbage", "3% helo drop", "3% mail defer 450 4.3.2 not now",
+                 "3% rcpt drop", "3% data garbage", "3% data defer 421 4.3.2 going down", "3% message defer",
+                 "2% message drop")  # fmt: skip
+        server, sink = self.outbound(
+            rules, 10, retry=QUICK, smtp='probe = { failures = 1000, first = "1s" }'
+        )  # fmt: skip
+        ledger, count = self.folder / "ledger", 2000
+        self.load(server, count, 10, ledger)
+        await_that(lambda: server.queued() == 0, "an empty queue", server, 90)
+        self.assertEqual(facts(server, "bounced"), [])
+        # Whoever hangs up instead of answering may have the message: each such case may double it, and nothing else.
+        in_doubt = len([fact for fact in facts(server, "deferred") if "may have arrived" in fact.reason])
+        sink.stop()
+        held = self.held(ledger, sink)
+        print(f"{count} messages, {held['doubled']} came again, {in_doubt} were in doubt")
+        self.assertEqual(held["messages"], count)
+        self.assertGreater(in_doubt, 0, "the sink was too kind to prove anything")
+        self.assertLessEqual(held["doubled"], in_doubt)
+
+    def test_kill_9_with_much_in_flight_loses_nothing(self):
+        destinations, concurrency, unrecorded = 100, 1000, 500
+        server, sink = self.outbound(
+            ("* message delay 500ms",), destinations, standard=f"concurrency = {concurrency}", retry=QUICK,
+            smtp="concurrency = { start = 20 }", extra=f"\n[queues]\nunrecorded = {unrecorded}\n",
+        )  # fmt: skip
+        ledger, in_flight = self.folder / "ledger", []
+        for round_ in range(KILL_ROUNDS):
+            if round_:
+                server.start()
+            part = self.folder / f"ledger{round_}"
+            self.load(server, _MESSAGES // KILL_ROUNDS, destinations, part)
+            in_flight.append(await_that(lambda: self.in_flight(server, concurrency // 4), "much in flight", server))
+            server.kill()
+        server.start()
+        await_that(lambda: server.queued() == 0, "an empty queue", server, 60)
+        server.terminate()
+        sink.stop()
+        doubled = sum(
+            self.held(self.folder / f"ledger{round_}", sink)["doubled"] for round_ in range(KILL_ROUNDS)
+        )  # fmt: skip
+        print(f"{_MESSAGES} messages, {in_flight} in flight when it was killed, {doubled} came again")
+        self.assertLessEqual(doubled, KILL_ROUNDS * (concurrency + unrecorded))
+        outcomes = collections.Counter((fact.id, fact.to) for fact in facts(server, "delivered"))
+        again = [outcome for outcome, count in outcomes.items() if count > 1]
+        self.assertEqual(again, [], "what was recorded was tried again")
+
+    @staticmethod
+    def in_flight(server, least):
+        """How many are in flight, if they are so many."""
+        count = server._queue("list").count(": in flight")
+        return count if count >= least else None
+
+
+if __name__ == "__main__":
+    unittest.main()

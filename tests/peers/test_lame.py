@@ -1,0 +1,102 @@
+"""Lame next hops: those that stall move to a queue of their own, and the others notice nothing of them.
+
+The queue that all start in has as many slots as there are lame next hops. Were they not adopted, nothing would leave.
+"""
+
+import time
+import unittest
+
+import hosts
+from harness import await_that
+from laboratory import bench
+from outbound import OutboundCase, facts, metrics
+from peers.laboratory import Sink
+from peers.mailrace import route
+
+LAME, QUICK, MESSAGES = 10, 90, 1800
+_ADOPT = '\n[[queue]]\nname = "lame"\nadopt = {{ failures = 2, slower_than = "{}", release_after = "{}", per_next_hop = 2 }}\n'
+_SLOWER_SECONDS = 0.5
+
+
+class Lame(OutboundCase):
+    def sink(self, *rules):
+        """A sink at all of 127.0.0.0/8, that ends with the test."""
+        sink = self.ending(Sink(self.folder, everywhere=True, records=True, rules=rules))
+        sink.start()
+        return sink
+
+    def seconds(self, place, server, sink, domains):
+        """How long it takes until all mail to the quick ones has come; the lame ones get as much each."""
+        addresses = self.folder / f"{place}.addresses"
+        addresses.write_text("".join(f"user@{domain}\n" for domain in domains))
+        count = MESSAGES * len(domains) // QUICK
+        server._queue("pause", "standard")
+        bench("smtp", "--target", f"127.0.0.1:{server.port}", "--connections", 10, "--messages", count, "--size", 1000,
+              "--recipients-from", addresses)  # fmt: skip
+        expected = sum(server._queue("list").count(f"@{domain}>") for domain in domains if domain.startswith("quick"))
+        begin, before = time.monotonic(), arrived(sink)
+        server._queue("resume", "standard")
+        await_that(lambda: arrived(sink) - before >= expected, f"{expected} letters", server)
+        return time.monotonic() - begin, count - expected
+
+    def test_a_tenth_of_the_next_hops_that_stalls_does_not_slow_the_others(self):
+        quick, lame = self.sink(), self.sink("* connect delay 10m")
+        domains = {f"quick{n}.test": f"[127.0.1.{n}]:{quick.port}" for n in range(1, QUICK + 1)}
+        domains |= {f"lame{n}.test": f"[127.0.2.{n}]:{lame.port}" for n in range(1, LAME + 1)}
+        routes = "".join(route(*pair) for pair in domains.items())
+        server = self.start(
+            standard=f"concurrency = {LAME}", extra=routes + _ADOPT.format(f"{_SLOWER_SECONDS * 1000:.0f}ms", "1h")
+        )  # fmt: skip
+        without, _ = self.seconds("without", server, quick, [name for name in domains if name.startswith("quick")])
+        beside, left = self.seconds("beside", server, quick, list(domains))
+        print(f"{without:.1f} s without the lame ones, {beside:.1f} s beside them")
+        # They wait once until the lame ones have shown what they are; a busy machine is not what this is about.
+        self.assertLess(beside, without * 1.5 + _SLOWER_SECONDS + 1)
+        self.assertEqual(server.queued(), left)
+        said = metrics(server)
+        self.assertEqual(said['mailrace_next_hops{state="adopted"}'], LAME)
+        self.assertLessEqual(said['mailrace_queue_attempts{queue="lame"}'], 2 * LAME)
+        self.assertEqual(said['mailrace_queue_attempts{queue="standard"}'], 0)
+        self.assertEqual(facts(server, "bounced"), [])
+
+    def test_a_next_hop_that_has_recovered_is_released(self):
+        refuses = {"connect": hosts.hangup()}
+        host = self.host(script=refuses)
+        server = self.start(
+            retry='first = "200ms", factor = 1.0, jitter = 0.0', smtp='probe = { failures = 100 }',
+            extra=route("one.test", f"[127.0.0.1]:{host.port}") + _ADOPT.format("10s", "1s"),
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        adopted = 'mailrace_next_hops{state="adopted"}'
+        await_that(lambda: metrics(server)[adopted] == 1, "the adoption", server)
+        refuses.clear()
+        host.script.clear()
+        self.await_letters(host, 1, server)
+        await_that(lambda: metrics(server)[adopted] == 0, "the release", server)
+
+    def test_a_next_hop_that_cannot_be_reached_is_left_alone_for_a_while(self):
+        (place,) = hosts.neighbours(1)
+        self.addCleanup(place.close)
+        address, port = place.getsockname()
+        server = self.start(
+            retry='first = "100ms", factor = 1.0, jitter = 0.0',
+            smtp='probe = { failures = 3, first = "2s", factor = 1.0, longest = "2s" }',
+            extra=route("one.test", f"[{address}]:{port}"),
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        dead = 'mailrace_next_hops{state="dead"}'
+        await_that(lambda: metrics(server)[dead] == 1, "a dead next hop", server)
+        self.assertEqual(len(facts(server, "deferred")), 3, "what follows is no attempt, and no record")
+        host = self.ending(hosts.replaced(place))
+        self.await_letters(host, 1, server)
+        await_that(lambda: metrics(server)[dead] == 0, "a next hop that lives again", server)
+
+
+def arrived(sink):
+    """How many letters a sink has recorded."""
+    with open(sink.record, "rb") as record:
+        return sum(block.count(b"\n") for block in iter(lambda: record.read(1 << 20), b""))
+
+
+if __name__ == "__main__":
+    unittest.main()
