@@ -83,13 +83,11 @@ impl Config {
     }
 }
 
-/// A set of hosts any of which may take a message. Connections are kept by its number.
+/// A set of hosts any of which may take a message.
 #[derive(Clone, Debug)]
 pub struct NextHop {
-    /// For people.
-    pub name: Box<str>,
-    /// The caller's; two next hops of one [`Remote`] never have the same.
-    pub number: u32,
+    /// By it connections are kept: what has the same name is the same next hop, with the same hosts and settings.
+    pub name: Arc<str>,
     /// Hosts by preference. Those of one tier are tried in any order.
     pub tiers: Vec<Vec<Target>>,
     /// Of its transport.
@@ -131,8 +129,8 @@ pub enum Report<T> {
     Ended(Ended<T>),
     /// A task has waited for one answer longer than [`Config::slower_than`], and goes on. Once for a task.
     Slow {
-        /// [`NextHop::number`].
-        next_hop: u32,
+        /// Where it waits.
+        next_hop: Arc<NextHop>,
     },
 }
 

@@ -31,6 +31,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use delivery::Ending;
+use delivery::remote::NextHop;
 use load::Delivery;
 use lookup::directory::Directory;
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
@@ -73,7 +74,7 @@ enum Note {
     /// Attempts that are over.
     Ended(Vec<Ended>),
     /// An attempt at this next hop waits for an answer, and that for long.
-    Slow(u32),
+    Slow(Arc<NextHop>),
     /// The spool's answer to a record of verdicts.
     Recorded(Vec<Judged>, Result<(), CommitError>),
     /// Nobody knows now who is to be told of these.

@@ -43,6 +43,11 @@ impl<R: Clone> Queues<R> {
         self.destinations.place(destination).queue
     }
 
+    /// The next hop of this identity, if it is known.
+    pub fn next_hop(&self, name: &str) -> Option<NextHop> {
+        self.hops.number(name).map(NextHop)
+    }
+
     /// The identity of a next hop.
     ///
     /// # Panics

@@ -8,15 +8,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
-use super::{Report, Task};
+use super::{NextHop, Report, Task};
+
+/// Next hops at which nobody waits are not swept out while there are so few.
+const PLACES_MIN: usize = 100;
 
 pub(super) struct Pool<T> {
     reports: Box<dyn Fn(Report<T>)>,
-    waiting: RefCell<HashMap<u32, Vec<Rc<Slot<T>>>>>,
+    waiting: RefCell<HashMap<Arc<str>, Vec<Rc<Slot<T>>>>>,
     waiting_count: Cell<usize>,
     /// Connections, and those that are being opened or left.
     alive: Cell<usize>,
@@ -62,7 +66,7 @@ impl<T> Pool<T> {
 
     /// Gives the task to a connection that waits, or gives it back where none does.
     pub(super) fn hand_over(&self, task: Box<Task<T>>) -> Option<Box<Task<T>>> {
-        let Some(slot) = self.waiting.borrow_mut().get_mut(&task.next_hop.number).and_then(Vec::pop) else {
+        let Some(slot) = self.waiting.borrow_mut().get_mut(&task.next_hop.name).and_then(Vec::pop) else {
             return Some(task);
         };
         self.waiting_count.set(self.waiting_count.get() - 1);
@@ -72,25 +76,30 @@ impl<T> Pool<T> {
 
     /// Lets a connection wait, if there are less than `waiting_max`. Where there is no room, those that wait stay: with
     /// more next hops than room and mail for each in turn, the one that has waited longest is the one needed next.
-    pub(super) fn park(&self, next_hop: u32, slot: &Rc<Slot<T>>, waiting_max: usize) -> bool {
+    pub(super) fn park(&self, next_hop: &NextHop, slot: &Rc<Slot<T>>, waiting_max: usize) -> bool {
         if self.closing.get() || self.waiting_count.get() >= waiting_max {
             return false;
         }
         self.waiting_count.set(self.waiting_count.get() + 1);
-        self.waiting.borrow_mut().entry(next_hop).or_default().push(slot.clone());
+        let mut waiting = self.waiting.borrow_mut();
+        // Most next hops have somebody waiting again in a moment, so that their places stay for a while.
+        if waiting.len() >= PLACES_MIN + 2 * self.waiting_count.get() {
+            waiting.retain(|_, slots| !slots.is_empty());
+        }
+        waiting.entry(next_hop.name.clone()).or_default().push(slot.clone());
         true
     }
 
     /// Takes a slot out that waits no longer.
-    pub(super) fn withdraw(&self, next_hop: u32, slot: &Rc<Slot<T>>) {
+    pub(super) fn withdraw(&self, next_hop: &NextHop, slot: &Rc<Slot<T>>) {
         let mut waiting = self.waiting.borrow_mut();
-        let Some(slots) = waiting.get_mut(&next_hop) else { return };
+        let Some(slots) = waiting.get_mut(&next_hop.name) else { return };
         if let Some(place) = slots.iter().position(|other| Rc::ptr_eq(other, slot)) {
             slots.remove(place);
             self.waiting_count.set(self.waiting_count.get() - 1);
         }
         if slots.is_empty() {
-            waiting.remove(&next_hop);
+            waiting.remove(&next_hop.name);
         }
     }
 

@@ -29,12 +29,12 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
     let slot = Slot::new();
     let mut used = None;
     loop {
-        let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.number });
+        let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.clone() });
         let (end, kept) = Errand::new(&task, &tell_slow).run(used).await;
         let hop = task.next_hop.clone();
         let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
         let waits = kept.as_ref().is_some_and(|kept| kept.may_go_on(messages_per_connection_max))
-            && pool.park(hop.number, &slot, idle_connections_max);
+            && pool.park(&hop, &slot, idle_connections_max);
         pool.report(Report::Ended(end.of(*task)));
         let Some(mut kept) = kept else { return };
         if !waits {
@@ -44,7 +44,7 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
         match slot.wait(|context| kept.poll_idle_end(until, context)).await {
             Some(next) => (task, used) = (next, Some(kept)),
             None => {
-                pool.withdraw(hop.number, &slot);
+                pool.withdraw(&hop, &slot);
                 return kept.quit().await;
             }
         }

@@ -3,7 +3,6 @@
 //! Many questions are under way at once; the router bounds how many of them ask the DNS. An answer is a next hop with
 //! its hosts, or how each attempt is to end where there is none.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -70,8 +69,6 @@ struct Navigator {
     router: Router,
     fleet: Fleet,
     mailbag: Mailbag,
-    /// Next hops that were ever found, by name.
-    numbers: RefCell<HashMap<Box<str>, u32>>,
 }
 
 /// Starts the thread. It ends when the sender is dropped; questions that are open then are not answered.
@@ -88,7 +85,7 @@ pub(super) fn start(
         Router::new(config).map_err(io::Error::other)?
     };
     thread::Builder::new().name("navigator".into()).spawn(move || {
-        let navigator = Rc::new(Navigator { router, fleet, mailbag, numbers: RefCell::default() });
+        let navigator = Rc::new(Navigator { router, fleet, mailbag });
         LocalSet::new().block_on(&runtime, navigator.run(questions));
         drop(alive);
     })?;
@@ -127,11 +124,8 @@ impl Navigator {
         };
         let (config, limits) = self.exception(&hosts, config, limits);
         let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
-        let mut numbers = self.numbers.borrow_mut();
-        let fresh = numbers.len() as u32;
-        let number = *numbers.entry(hosts.next_hop.clone()).or_insert(fresh);
         let tiers = hosts.tiers.into_iter().map(tier).collect();
-        let hop = NextHop { name: hosts.next_hop.clone(), number, tiers, config };
+        let hop = NextHop { name: hosts.next_hop.clone().into(), tiers, config };
         (hosts.next_hop, Way::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
     }
 

@@ -52,7 +52,6 @@ pub(super) struct Scheduler {
     sorter: Sorter,
     crew: Crew,
     delivery: Delivery,
-    hops: HashMap<u32, queue::NextHop>,
     /// Ended since they were last recorded.
     fresh: Vec<Judged>,
     /// Verdicts that the spool could not take, and when it is asked again.
@@ -69,7 +68,6 @@ impl Scheduler {
             sorter,
             crew,
             delivery: Delivery::All,
-            hops: HashMap::new(),
             fresh: Vec::new(),
             unrecorded: Vec::new(),
             record_again_at: None,
@@ -119,9 +117,9 @@ impl Scheduler {
             Note::Sorted(sorted) => self.enter(&sorted),
             Note::Routed(destination, routed) => self.queues.routed(now(), destination, routed),
             Note::Ended(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
-            Note::Slow(number) => {
-                if let Some(hop) = self.hops.get(&number) {
-                    self.queues.slow(now(), *hop);
+            Note::Slow(hop) => {
+                if let Some(next_hop) = self.queues.next_hop(&hop.name) {
+                    self.queues.slow(now(), next_hop);
                 }
             }
             Note::Recorded(judged, Ok(())) => self.learn(judged),
@@ -200,9 +198,6 @@ impl Scheduler {
                 None => Some(attempt),
             },
             Way::Remote { hop, .. } => {
-                if let Some(next_hop) = attempt.next_hop {
-                    self.hops.insert(hop.number, next_hop);
-                }
                 let errand = Errand { attempt, hop: hop.clone() };
                 self.crew.carriers.send(errand).map(|unsent| unsent.attempt)
             }
