@@ -68,6 +68,33 @@ class Transactions(OutboundCase):
         self.assertEqual(len(host.sessions), 2)
         self.assertEqual(facts(server, "deferred"), [])
 
+    def test_a_connection_that_the_next_hop_takes_leave_of_meanwhile_costs_nothing(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "30s"')
+        self.send_in_turn(server, host, 1)
+        host.sessions[0].say("421 4.4.2 you take too long")
+        host.sessions[0].close()
+        self.send_in_turn(server, host, 1)
+        self.assertEqual((len(host.sessions), facts(server, "deferred")), (2, []))
+
+    def test_a_server_that_stops_takes_leave_of_its_next_hops(self):
+        host = self.host()
+        server = self.start(extra=routed(host), smtp='idle = "10m"')
+        self.send_in_turn(server, host, 1)
+        self.assertEqual(server.terminate(), 0)
+        await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
+        self.assertEqual(host.sessions[0].commands[-1], "QUIT")
+
+    def test_limits_that_the_next_hop_announces_are_obeyed(self):
+        host = self.host(extensions=(*EXTENSIONS, "LIMITS RCPTMAX=2 MAILMAX=2"))
+        server = self.start(extra=routed(host), smtp='idle = "30s"\nconnections = 1')
+        self.send(server, *(f"user{number}@one.test" for number in range(5)))
+        letters = self.await_letters(host, 3, server)
+        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+        mails = [sum(command.startswith("MAIL") for command in session.commands) for session in host.sessions]
+        self.assertEqual(mails, [2, 1])
+        self.assertEqual(facts(server, "deferred"), [])
+
     def test_a_next_hop_may_get_settings_of_its_own(self):
         names = self.names()
         host = self.host("127.0.0.2")
@@ -366,6 +393,16 @@ class Queues(OutboundCase):
         server = self.serving(host, 'headers = ["List-Id: *"]')
         held = ("bob@one.test", {"message": b"List-Id: <news.test>\r\n" + text_message()})
         self.assert_holds(server, host, held, ("carol@one.test", {}))
+
+    def test_a_header_counts_more_than_a_sender_and_a_sender_more_than_a_domain(self):
+        host = self.host()
+        free = '\n[[queue]]\nname = "{}"\n{}\n'
+        server = self.serving(host, 'senders = ["news@example.test"]' + free.format("bulk", 'headers = ["Precedence: bulk"]')
+                              + free.format("domain", 'domains = ["one.test"]'))  # fmt: skip
+        by_header = {"sender": "news@example.test", "message": b"Precedence: bulk\r\n" + text_message()}
+        self.assert_holds(
+            server, host, ("bob@one.test", {"sender": "news@example.test"}), ("carol@one.test", by_header)
+        )  # fmt: skip
 
     def test_what_was_held_leaves_when_the_queue_has_room_again(self):
         host = self.host()
