@@ -136,9 +136,9 @@ class Client:
         replies = [self.say(f"MAIL FROM:<{sender}>"), *(self.say(f"RCPT TO:<{to}>") for to in recipients)]
         return replies[-1]
 
-    def deliver(self, message, *recipients):
+    def deliver(self, message, *recipients, sender="sender@client.test"):
         """One whole transaction, its commands in one piece (RFC 2920); returns the reply that decides."""
-        commands = ["MAIL FROM:<sender@client.test>", *(f"RCPT TO:<{to}>" for to in recipients), "DATA"]
+        commands = [f"MAIL FROM:<{sender}>", *(f"RCPT TO:<{to}>" for to in recipients), "DATA"]
         self.write("".join(f"{line}\r\n" for line in commands).encode())
         replies = [self.read() for _ in commands]
         for reply in replies:

@@ -6,18 +6,15 @@
 """
 
 import collections
-
 import os
-
-
+import re
 import threading
-
 import unittest
 
 import hosts
-from harness import await_that
+from harness import Client, await_that, letters
 from laboratory import bench
-from outbound import OutboundCase, await_fact, facts
+from outbound import SENDER, OutboundCase, await_fact, facts, text_message
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -34,6 +31,7 @@ FAULTS = {
 EARLY = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content")
 KILL_ROUNDS = int(os.environ.get("MAILRACE_KILL_ROUNDS", "4"))
 _MESSAGES = 3000
+_FINAL = re.compile(r"^Final-Recipient: rfc822; (\S+)", re.M)
 
 
 class Faults(OutboundCase):
@@ -178,6 +176,30 @@ class Load(OutboundCase):
         outcomes = collections.Counter((fact.id, fact.to) for fact in facts(server, "delivered"))
         again = [outcome for outcome, count in outcomes.items() if count > 1]
         self.assertEqual(again, [], "what was recorded was tried again")
+
+    def test_kill_9_among_bounces_leaves_each_failure_with_one_notice(self):
+        refuses = self.host(script={"RCPT": "550 5.1.1 who is that"})
+        server = self.start(
+            extra=route("one.test", f"[127.0.0.1]:{refuses.port}") + '\n[bounce]\nper_sender = "0"\n', retry=QUICK
+        )  # fmt: skip
+        acknowledged = []
+        for round_ in range(KILL_ROUNDS):
+            if round_:
+                server.start()
+            with Client(server.port) as client:
+                client.greet()
+                for number in range(100):
+                    recipient = f"user{round_}-{number}@one.test"
+                    self.assertEqual(client.deliver(text_message(), recipient, sender=SENDER).code, 250)
+                    acknowledged.append(recipient)
+            server.kill()
+        server.start()
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertEqual(server.terminate(), 0)
+        told = collections.Counter()
+        for path in letters(server.maildir("alice") / "new"):
+            told.update(_FINAL.findall(path.read_text()))
+        self.assertEqual(told, collections.Counter(acknowledged))
 
     @staticmethod
     def in_flight(server, least):

@@ -7,9 +7,9 @@ import time
 import unittest
 
 import hosts
-from harness import await_that
+from harness import await_letters, await_that
 from laboratory import bench
-from outbound import OutboundCase, facts, metrics
+from outbound import OutboundCase, await_fact, facts, metrics
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -90,6 +90,26 @@ class Lame(OutboundCase):
         host = self.ending(hosts.replaced(place))
         self.await_letters(host, 1, server)
         await_that(lambda: metrics(server)[dead] == 0, "a next hop that lives again", server)
+
+
+    def test_mail_for_a_dead_next_hop_is_told_to_be_late_and_comes_back_in_time(self):
+        (place,) = hosts.neighbours(1)
+        self.addCleanup(place.close)
+        address, port = place.getsockname()
+        server = self.start(
+            retry='first = "200ms", factor = 1.0, jitter = 0.0, lifetime = "2s"',
+            smtp='probe = { failures = 1, first = "10m", factor = 1.0, longest = "10m" }',
+            extra=route("one.test", f"[{address}]:{port}") + '\n[bounce]\ndelay_notice_after = "800ms"\n',
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "a dead next hop", server)
+        self.send(server, "carol@one.test")
+        for recipient in ("<bob@one.test>", "<carol@one.test>"):
+            reason = await_fact(server, "bounced", to=recipient).reason
+            self.assertIn("Connection refused", reason)
+        contents = [path.read_text() for path in await_letters(server, "alice", 4)]
+        for action in ("delayed", "failed"):
+            self.assertEqual(sum(f"Action: {action}" in content for content in contents), 2)
 
 
 def arrived(sink):

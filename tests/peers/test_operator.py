@@ -55,7 +55,7 @@ class Operator(OutboundCase):
     def test_what_is_removed_is_gone_and_nobody_is_told(self):
         self.queue("remove", "--sender", "alice@bench.test")
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
-        self.assertEqual(len(facts(self.server, "removed")), 2)
+        await_that(lambda: len(facts(self.server, "removed")) == 2, "two lines in the log", self.server)
         self.server.terminate()
         self.server.start()
         self.assertEqual((self.server.queued(), self.one.letters), (0, []))
