@@ -74,7 +74,7 @@ impl Config {
             source_v6: None,
             connect_timeout: Duration::from_secs(30),
             idle_time_max: Duration::from_secs(5),
-            idle_connections_max: 500,
+            idle_connections_max: 2000,
             sendfile_above: Some(32 << 10),
             slower_than: Duration::from_secs(10),
             messages_per_connection_max: 1000,

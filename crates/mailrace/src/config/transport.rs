@@ -201,7 +201,7 @@ impl SmtpTransport {
             recipients_per_message_max: 100,
             addresses_tried_max: 8,
             idle_time_max: Duration::from_secs(5),
-            idle_connections_max: 500,
+            idle_connections_max: 2000,
             probe: Probe::default(),
             timeouts: Timeouts::default(),
         }
