@@ -9,15 +9,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
+use std::time::Duration;
 
 use delivery::remote::{self, NextHop, Remote, Report, Task};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::time::timeout;
 
 use super::shelf::{Message, Shelf};
 use super::sorter::Rules;
 use super::{Attempt, Ended, Mailbag, Note};
+
+/// At the end, those who are connected have so long to answer QUIT.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// An attempt and the hosts that it is for.
 pub(super) struct Errand {
@@ -37,7 +42,7 @@ struct Ticket {
 type Reports = Rc<RefCell<Vec<Report<Ticket>>>>;
 
 impl Carriers {
-    /// Starts so many threads. They end when this is dropped and all attempts have ended.
+    /// Starts so many threads. They end when this is dropped, soon after; attempts that have not ended by then are cut off.
     pub(super) fn start(
         count: usize,
         shelf: &Shelf,
@@ -98,7 +103,8 @@ impl Carrier {
                 Err(error) => carrier.mailbag.tell(Note::unread(errand.attempt, error)),
             }
         }
-        remote.close().await;
+        // Whatever is still under way was given up by whoever sent it.
+        drop(timeout(LEAVE_TIME_MAX, remote.close()).await);
         telling.abort();
         tell(&carrier.mailbag, reports.take());
     }
