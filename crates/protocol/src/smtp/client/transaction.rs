@@ -131,10 +131,10 @@ impl Transaction {
             Err(Unsendable::NoRecipients)
         } else if self.content.declared_octets() > octets_max {
             Err(Unsendable::TooBig { octets_max })
-        } else if self.body_type == BodyType::EightBitMime && !extensions.eight_bit_mime {
-            Err(Unsendable::EightBit)
         } else if if self.smtputf8 { !extensions.smtputf8 } else { !self.is_ascii() } {
             Err(Unsendable::Smtputf8)
+        } else if self.body_type == BodyType::EightBitMime && !extensions.eight_bit_mime {
+            Err(Unsendable::EightBit)
         } else {
             Ok(())
         }
