@@ -102,6 +102,22 @@ class Faults(OutboundCase):
         self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
 
 
+class Stop(OutboundCase):
+    def test_a_next_hop_that_stalls_does_not_keep_the_server_from_ending_in_order(self):
+        # What is under way has half a minute to end; then it is given up, and its message is there at the next start.
+        host = self.host(script={"MAIL": hosts.stall})
+        server = self.start(extra=route("slow.test", f"[127.0.0.1]:{host.port}"))
+        self.send(server, "bob@slow.test")
+        await_that(lambda: host.sessions and len(host.sessions[0].commands) > 1, "MAIL", server)
+        self.assertEqual(server.terminate(), 0)
+        said = server.log.read_text()
+        self.assertIn("message=stopped", said)
+        self.assertNotIn("was not closed", said)
+        host.script.clear()
+        server.start()
+        self.await_letters(host, 1, server)
+
+
 class Load(OutboundCase):
     """Thousands of messages to a sink that goes wrong, held against what was answered 250."""
 
