@@ -1,6 +1,7 @@
 //! The keeper: a thread beside the writer that keeps a segment ready, frees what is dead, and copies the few
 //! survivors of mostly dead segments forward, so that the log does not grow with what is long delivered.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::disk::{keep_aside, read_lossy};
 use crate::entry::{MessageHead, OutcomeHead, State};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
-use crate::ledger::{Segment, Slot, Stage};
+use crate::ledger::{Ledger, Segment, Slot, Stage};
 use crate::record::{FRAME_BYTES, Use};
 use crate::segment::{self, Header, Lease, look_for_record};
 use crate::{CommitError, Done, Durability, Event, spill};
@@ -26,6 +27,26 @@ enum Task {
     CopyForward(Slot),
     Remove(Slot),
     Sweep,
+}
+
+/// Segments that are nearly dead, how many messages live in each, and since when so many: what is dying by itself need
+/// not be copied. A queue that drains would else write a quarter of its mail anew.
+#[derive(Default)]
+struct Vigil(HashMap<Slot, (u32, Instant)>);
+
+impl Vigil {
+    /// Keeps watch over these segments and no others; gives the first in which nobody has died for so long.
+    fn still(&mut self, candidates: &[Slot], ledger: &Ledger, span: Duration) -> Option<Slot> {
+        let before = std::mem::take(&mut self.0);
+        let seen = candidates.iter().filter_map(|slot| Some((*slot, ledger.segments.get(slot)?.live)));
+        self.0 = seen
+            .map(|(slot, live)| {
+                let since = before.get(&slot).filter(|(known, _)| *known == live).map(|(_, since)| *since);
+                (slot, (live, since.unwrap_or_else(Instant::now)))
+            })
+            .collect();
+        candidates.iter().copied().find(|slot| self.0.get(slot).is_some_and(|(_, since)| since.elapsed() >= span))
+    }
 }
 
 /// What failed lately is left alone for a while, each kind for itself: a full disk must not keep the keeper
@@ -45,8 +66,8 @@ impl Weariness {
 impl Lane {
     /// Works until the lane is closing.
     pub(crate) fn keep(&self) {
-        let mut weariness = Weariness::default();
-        while let Some(task) = self.await_task(&mut weariness) {
+        let (mut weariness, mut vigil) = (Weariness::default(), Vigil::default());
+        while let Some(task) = self.await_task(&mut weariness, &mut vigil) {
             let failed_at = match task {
                 Task::Ready => &mut weariness.of_making,
                 _ => &mut weariness.of_tidying,
@@ -55,13 +76,13 @@ impl Lane {
         }
     }
 
-    fn await_task(&self, weariness: &mut Weariness) -> Option<Task> {
+    fn await_task(&self, weariness: &mut Weariness, vigil: &mut Vigil) -> Option<Task> {
         let mut yard = self.yard();
         while !yard.closing {
             if self.copy_failed.swap(false, Relaxed) {
                 weariness.of_tidying = Some(Instant::now());
             }
-            if let Some(task) = self.next_task(&yard, weariness) {
+            if let Some(task) = self.next_task(&yard, weariness, vigil) {
                 return Some(task);
             }
             yard = self.work.wait_timeout(yard, REST).unwrap_or_else(PoisonError::into_inner).0;
@@ -69,7 +90,7 @@ impl Lane {
         None
     }
 
-    fn next_task(&self, yard: &Yard, weariness: &Weariness) -> Option<Task> {
+    fn next_task(&self, yard: &Yard, weariness: &Weariness, vigil: &mut Vigil) -> Option<Task> {
         let may_tidy = Weariness::is_over(weariness.of_tidying);
         if let Some(slot) = yard.ledger.retirable().filter(|_| may_tidy) {
             return Some(Task::Free(slot));
@@ -92,7 +113,11 @@ impl Lane {
         if self.copying.load(Relaxed) {
             return None;
         }
-        yard.ledger.mostly_dead().or_else(|| yard.ledger.in_the_way()).map(Task::CopyForward)
+        let candidates: Vec<Slot> = yard.ledger.mostly_dead().into_iter().chain(yard.ledger.in_the_way()).collect();
+        // Whoever waits for a segment waits for room.
+        let is_urgent = yard.wanted || yard.shortage.is_some();
+        let span = if is_urgent { Duration::ZERO } else { self.config.copy_after };
+        vigil.still(&candidates, &yard.ledger, span).map(Task::CopyForward)
     }
 
     /// Of another size than the configuration has now, or cut short when it was made: it is not used again.

@@ -271,9 +271,9 @@ impl Ledger {
         self.segments.iter().filter(may_go).min_by_key(|(_, segment)| segment.number).map(|(slot, _)| *slot)
     }
 
-    /// The sealed segment with the smallest living share, if that is at most a quarter and not nothing. The
+    /// The sealed segments whose living share is at most a quarter and not nothing, the smallest share first. The
     /// latest ones are let be: what lives in them is likely on its way out.
-    pub(crate) fn mostly_dead(&self) -> Option<Slot> {
+    pub(crate) fn mostly_dead(&self) -> Vec<Slot> {
         const LATEST: u64 = 4;
         let newest = self.segments.values().map(|segment| segment.number).max().unwrap_or(0);
         let candidate = |(_, segment): &(&Slot, &Segment)| {
@@ -283,8 +283,9 @@ impl Ledger {
                 && segment.number + LATEST <= newest
                 && segment.live_bytes <= segment.size / 4
         };
-        let sealed = self.segments.iter().filter(candidate);
-        sealed.min_by_key(|(_, segment)| segment.live_bytes).map(|(slot, _)| *slot)
+        let mut found: Vec<_> = self.segments.iter().filter(candidate).collect();
+        found.sort_unstable_by_key(|(_, segment)| segment.live_bytes);
+        found.into_iter().map(|(slot, _)| *slot).collect()
     }
 
     /// The oldest segment with survivors, if a crowd of dead ones cannot go before it.

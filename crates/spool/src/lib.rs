@@ -64,6 +64,9 @@ pub struct Config {
     pub spare_segments: usize,
     /// A batch takes no further submission when it has this many bytes, or fewer where the disk is slow.
     pub batch_bytes_max: u64,
+    /// The survivors of a mostly dead segment are copied forward when none of them has died for so long; at once where
+    /// the disk is short of room.
+    pub copy_after: Duration,
     /// Batches are made smaller while one takes longer than this to be written and synced: nobody is to wait for the
     /// bytes of too many others.
     pub batch_time_target: Duration,
@@ -78,6 +81,7 @@ impl Default for Config {
             durability: Durability::Commit,
             spare_segments: 8,
             batch_bytes_max: 8 << 20,
+            copy_after: Duration::from_secs(5),
             batch_time_target: Duration::from_millis(100),
             events: Arc::new(|_| {}),
         }

@@ -36,7 +36,7 @@ pub(crate) struct Ticket {
 
 /// Small segments, so that a few messages fill one; the rest as it comes.
 pub(crate) fn config(segment_bytes: u64) -> Config {
-    Config { segment_bytes, spare_segments: 1, ..Config::default() }
+    Config { segment_bytes, spare_segments: 1, copy_after: Duration::ZERO, ..Config::default() }
 }
 
 impl Rig {
