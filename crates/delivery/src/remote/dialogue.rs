@@ -255,8 +255,8 @@ pub(super) fn reason(closed: &Closed) -> String {
         Closed::Quit => "the session ended".to_owned(),
         Closed::Shutdown(reply) | Closed::Refused { reply, .. } => reply.to_string(),
         Closed::Lacks(lack) => lack.to_string(),
-        Closed::Ended(stage) => format!("the server ended the connection ({stage:?})"),
-        Closed::TimedOut(stage) => format!("no answer in time ({stage:?})"),
+        Closed::Ended(stage) => format!("the server ended the connection ({stage})"),
+        Closed::TimedOut(stage) => format!("no answer in time ({stage})"),
         Closed::Misbehaved(misbehaviour) => format!("not SMTP: {misbehaviour}"),
     }
 }

@@ -152,7 +152,7 @@ fn miss(closed: Closed, peer: &Peer) -> Miss {
             Miss::Refused(reply)
         }
         // The message is not to blame for a password that does not fit.
-        Closed::Refused { stage, reply } => Miss::Silent(insecure(format!("{peer}: {stage:?}: {reply}"))),
+        Closed::Refused { stage, reply } => Miss::Silent(insecure(format!("{peer}: {stage}: {reply}"))),
         Closed::Lacks(lack) => Miss::Silent(insecure(format!("{peer}: {lack}"))),
         Closed::Ended(Stage::StartTls) => Miss::Insecure(insecure(format!("{peer}: {}", reason(&closed)))),
         closed => Miss::Silent(lost(format!("{peer}: {}", reason(&closed)))),

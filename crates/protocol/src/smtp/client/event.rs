@@ -1,5 +1,7 @@
 //! What a client tells its driver, and why it does what it does not do.
 
+use std::fmt;
+
 use mail::Reply;
 
 /// What happened, in this order.
@@ -47,6 +49,25 @@ pub enum Stage {
     Rset,
     /// QUIT.
     Quit,
+}
+
+/// As an operator calls it, or a sender who reads of it in a notice.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Banner => "connection",
+            Stage::Hello => "EHLO",
+            Stage::StartTls => "STARTTLS",
+            Stage::Auth => "AUTH",
+            Stage::Idle => "between messages",
+            Stage::Mail => "MAIL",
+            Stage::Rcpt(_) => "RCPT",
+            Stage::Data => "DATA",
+            Stage::Message(_) => "message",
+            Stage::Rset => "RSET",
+            Stage::Quit => "QUIT",
+        })
+    }
 }
 
 /// What became of the message for one recipient.
