@@ -49,6 +49,8 @@ class Faults(OutboundCase):
             self.send(server, f"bob@{fault}-{stage.lower()}.test")
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(facts(server, "bounced"), [])
+        for fact in facts(server, "deferred"):
+            self.assertRegex(fact.reason, r"^4\d\d 4\.\d\.\d [^(]*(\((connection|message|EHLO|MAIL|RCPT|DATA)\)[^(]*)?$")
         self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server listened to what has no end")
         return cases, server
 
