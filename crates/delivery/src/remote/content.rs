@@ -24,7 +24,7 @@ use protocol::smtp::client::{self, Form, Output};
 /// Octets of a body that are looked at, and sent, at once.
 const WINDOW_OCTETS: usize = 64 << 10;
 /// Octets of a file whose presence in memory is looked up at once.
-const FILE_WINDOW_OCTETS: u64 = 256 << 10;
+const FILE_WINDOW_OCTETS: u64 = 1 << 20;
 /// Lines beginning with a dot in one call.
 const DOTS_MAX: usize = 30;
 /// Head, tail, and around each dot its line before and itself.
