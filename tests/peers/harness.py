@@ -48,9 +48,9 @@ class ServerCase(unittest.TestCase):
         return await_letters(self.server, user, count)
 
 
-def await_letters(server, user, count, seconds_max=WAIT_SECONDS_MAX):
+def await_letters(server, user, count, seconds_max=WAIT_SECONDS_MAX, domain="bench.test"):
     """Waits until at least `count` letters are in the user's new/, and returns their paths."""
-    new = server.maildir(user) / "new"
+    new = server.maildir(user, domain) / "new"
 
     def enough():
         found = letters(new)

@@ -43,7 +43,8 @@ class Letter:
 class Host:
     """A server at one address, or behind the unix socket `path`."""
 
-    def __init__(self, address="127.0.0.1", port=0, *, path=None, script=None, extensions=EXTENSIONS, lmtp=False, tls=None):
+    def __init__(self, address="127.0.0.1", port=0, *, path=None, script=None, extensions=EXTENSIONS, lmtp=False,
+                 tls=None):  # fmt: skip
         self.script = dict(script or {})
         self.extensions, self.lmtp, self.tls = list(extensions), lmtp, tls
         self.sessions, self.letters = [], []
@@ -80,6 +81,8 @@ class Host:
                 connection, client = self._listener.accept()
             except OSError:
                 return
+            if self.path is None:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = _Session(self, connection, client[0] if client else "")
             self.sessions.append(session)
             self.open_most = max(self.open_most, sum(not one.ended.is_set() for one in self.sessions))
@@ -95,7 +98,7 @@ class _Session:
         self.is_secure = False
         self.ended = threading.Event()
         self._lines = connection.makefile("rb")
-        self._sender, self._recipients = None, []
+        self._sender, self._recipients, self._chunks = None, [], b""
 
     def run(self):
         """To the end of the connection."""
@@ -171,9 +174,8 @@ class _Session:
         self.say(reply)
 
     def _answer_data(self, verb, argument):
-        if not self._recipients:
-            return self.say("554 5.5.1 no recipients")
-        reply = self._scripted(verb, argument, "354 go on")
+        kind = "354 go on" if self._recipients else "554 5.5.1 no recipients"
+        reply = self._scripted(verb, argument, kind)
         self.say(reply)
         if reply.startswith("354"):
             content, first = [], True
@@ -191,9 +193,10 @@ class _Session:
         chunk = self._lines.read(int(size))
         if len(chunk) < int(size):
             raise Over
-        self._chunks = getattr(self, "_chunks", b"") + chunk
+        self._chunks += chunk
         if not last:
-            return self.say("250 2.0.0 more")
+            self.say("250 2.0.0 more")
+            return
         content, self._chunks = self._chunks, b""
         self._take(content)
 

@@ -91,7 +91,7 @@ def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard
 
 
 class OutboundCase(unittest.TestCase):
-    """Tests that make their servers and hosts, which end with them: first the hosts, so that no server waits for one."""
+    """Tests that make servers and hosts, which end with them: first the hosts, so that no server waits for one."""
 
     def setUp(self):
         made = folder()

@@ -31,6 +31,7 @@ FAULTS = {
 EARLY = ("connect", "EHLO", "MAIL", "RCPT", "DATA", "content")
 KILL_ROUNDS = int(os.environ.get("MAILRACE_KILL_ROUNDS", "4"))
 _MESSAGES = 3000
+_REASON = re.compile(r"^4\d\d 4\.\d\.\d [^(]*(\((connection|message|EHLO|MAIL|RCPT|DATA)\)[^(]*)?$")  # in words
 _FINAL = re.compile(r"^Final-Recipient: rfc822; (\S+)", re.M)
 
 
@@ -50,7 +51,7 @@ class Faults(OutboundCase):
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(facts(server, "bounced"), [])
         for fact in facts(server, "deferred"):
-            self.assertRegex(fact.reason, r"^4\d\d 4\.\d\.\d [^(]*(\((connection|message|EHLO|MAIL|RCPT|DATA)\)[^(]*)?$")
+            self.assertRegex(fact.reason, _REASON)
         self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server listened to what has no end")
         return cases, server
 

@@ -14,7 +14,11 @@ from peers.laboratory import Sink
 from peers.mailrace import route
 
 LAME, QUICK, MESSAGES = 10, 90, 1800
-_ADOPT = '\n[[queue]]\nname = "lame"\nadopt = {{ failures = 2, slower_than = "{}", release_after = "{}", per_next_hop = 2 }}\n'
+_ADOPT = """
+[[queue]]
+name = "lame"
+adopt = {{ failures = 2, slower_than = "{}", release_after = "{}", per_next_hop = 2 }}
+"""
 _SLOWER_SECONDS = 0.5
 
 

@@ -188,9 +188,8 @@ class Fellows(OutboundCase):
         self.servers = [self.fellow(number) for number in (0, 1)]
 
     def fellow(self, number):
-        extra = "".join(
-            f'\n[[table]]\nname = "{name}"\ntype = "text"\npath = "{self.folder / name}"\n' for name in ("hosts", "users")
-        )
+        table = '\n[[table]]\nname = "{0}"\ntype = "text"\npath = "{1}/{0}"\n'
+        extra = "".join(table.format(name, self.folder) for name in ("hosts", "users"))
         extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "users"\nhosts = "hosts"\ntransport = "maildir"\n'
         server = self.start(
             f"host{number}", names=self.zone, hostname=f"host{number}.test", extra=extra, networks=[],
@@ -205,7 +204,7 @@ class Fellows(OutboundCase):
         for entrance in self.servers:
             self.send(entrance, "alice@shared.test", "bob@shared.test", sender="stranger@client.test")
         for user, home in self.HOSTS.items():
-            await_that(lambda: len(self.stored(home, user)) == 2, f"two letters for {user}", self.servers[home])  # noqa: B023
+            await_letters(self.servers[home], user, 2, domain="shared.test")
             self.assertEqual(self.stored(1 - home, user), [])
         self.assertEqual(facts(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
         self.assertEqual(facts(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")

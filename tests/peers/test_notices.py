@@ -175,7 +175,8 @@ class Wishes(NoticeCase):
 
     def test_success_is_told_by_the_next_hop_if_it_can(self):
         server = self.serving()
-        self.send(server, "bob@one.test", mail="RET=HDRS ENVID=QQ314159", rcpt="NOTIFY=SUCCESS ORCPT=rfc822;Bob@one.test")
+        wish = "NOTIFY=SUCCESS ORCPT=rfc822;Bob@one.test"
+        self.send(server, "bob@one.test", mail="RET=HDRS ENVID=QQ314159", rcpt=wish)
         (letter,) = self.await_letters(self.one, 1, server)
         self.assertEqual({"RET=HDRS", "ENVID=QQ314159"} - set(letter.sender.split()), set())
         (recipient,) = letter.recipients
