@@ -5,6 +5,8 @@
 //! |---|---|
 //! | queue, destination, age, error, id, the domain of the recipient | what the queue knows: the [`Sieve`] |
 //! | sender, local part of the recipient, size | the letter: its envelope and its length, from the spool |
+//!
+//! A condition that says nothing (an empty text, an empty list, `null`) is refused: it would mean more than it says.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,9 +14,10 @@ use std::time::Duration;
 use clap::Args;
 use mail::{Envelope, QueueId, Timestamp};
 use queue::{Destination, Entry, QueueNumber, Queues};
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::pattern::{AddressPattern, NamePattern, domain_of};
+use super::pattern::{AddressPattern, NamePattern, Part, domain_of};
 use super::text::{Size, Span, Text};
 
 /// Conditions on a recipient and its message.
@@ -23,43 +26,43 @@ use super::text::{Size, Span, Text};
 pub struct Filter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub sender: Option<Text<AddressPattern>>,
     /// To this address, @domain or pattern with *
     #[arg(long, value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub recipient: Option<Text<AddressPattern>>,
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub destination: Option<Text<NamePattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub queue: Option<String>,
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub older_than: Option<Text<Span>>,
     /// Accepted less long ago than this
     #[arg(long, value_name = "SPAN")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub younger_than: Option<Text<Span>>,
     /// Of a message larger than this: 500B, 100kB, 10MiB
     #[arg(long, value_name = "SIZE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub larger_than: Option<Text<Size>>,
     /// Of a message smaller than this
     #[arg(long, value_name = "SIZE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub smaller_than: Option<Text<Size>>,
     /// Whose last error has this text in it
     #[arg(long, value_name = "TEXT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
+    pub error: Option<Text<Part>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
     pub id: Vec<Text<QueueId>>,
 }
 
@@ -99,6 +102,17 @@ impl Filter {
     }
 }
 
+/// Reads a condition that is there. Derived code takes a `null` as well, for one that is not.
+fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Reads a list of at least one: none at all would be no condition.
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() { Err(de::Error::invalid_length(0, &"at least one")) } else { Ok(list) }
+}
+
 /// No queue has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no queue {name:?}; there are: {others}")]
@@ -123,8 +137,6 @@ pub(super) struct Sieve<'a> {
     /// None: all.
     destinations: Option<HashSet<Destination>>,
     ids: HashSet<QueueId>,
-    /// In small letters.
-    error: Option<String>,
     /// By the place of the text in memory, whether it has the one that is looked for.
     errors: HashMap<usize, bool>,
 }
@@ -146,7 +158,6 @@ impl<'a> Sieve<'a> {
             now,
             destinations: filter.names_destinations().then(|| all().into_iter().filter(is_meant).collect()),
             ids: filter.id.iter().map(|id| id.0).collect(),
-            error: filter.error.as_ref().map(|text| text.to_lowercase()),
             errors: HashMap::new(),
         })
     }
@@ -160,11 +171,11 @@ impl<'a> Sieve<'a> {
     }
 
     fn passes_error(&mut self, entry: &Entry) -> bool {
-        let Some(wanted) = &self.error else { return true };
+        let Some(wanted) = &self.filter.error else { return true };
         let Some(error) = &entry.error else { return false };
         // The queue keeps each text once for as long as this pass lasts.
         let place = error.as_ptr().addr();
-        *self.errors.entry(place).or_insert_with(|| error.to_lowercase().contains(wanted.as_str()))
+        *self.errors.entry(place).or_insert_with(|| wanted.0.is_in(error))
     }
 }
 

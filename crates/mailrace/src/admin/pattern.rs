@@ -1,5 +1,6 @@
 //! Patterns of addresses and names, as an operator types them: `*` stands for anything, capital and small letters are
-//! the same. An address may be left at its domain (`@example.org`). Pure; what is no pattern is refused when it is read.
+//! the same. An address may be left at its domain (`@example.org`). Pure; what is no pattern is refused when it is read:
+//! so is an empty text, which would mean everything, or the wrong thing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -82,7 +83,7 @@ pub struct AddressPattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Meant {
-    /// The sender of bounces.
+    /// The sender of bounces, `<>`.
     Null,
     /// Both parts; no local part: any.
     Parts { local: Option<Glob>, domain: Glob },
@@ -122,20 +123,54 @@ impl FromStr for AddressPattern {
     type Err = NotAPattern;
 
     fn from_str(text: &str) -> Result<Self, NotAPattern> {
+        if text == "<>" {
+            return Ok(AddressPattern { text: text.into(), meant: Meant::Null });
+        }
         let bare = text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text);
         let meant = match bare.rsplit_once('@') {
-            None if bare.is_empty() => Meant::Null,
             None if bare.contains('*') => Meant::Whole(bare.into()),
             Some((local, domain)) if !domain.is_empty() => {
                 Meant::Parts { local: (!local.is_empty()).then(|| local.into()), domain: domain.into() }
             }
-            _ => return Err(NotAPattern("an address, a domain or a pattern: bob@example.org, @example.org, bob*")),
+            _ => return Err(NotAPattern("an address, a domain or a pattern: bob@example.org, @example.org, bob*, <>")),
         };
         Ok(AddressPattern { text: text.into(), meant })
     }
 }
 
 impl fmt::Display for AddressPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A text that is looked for in others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    text: Box<str>,
+    /// The same in small letters.
+    small: Box<str>,
+}
+
+impl Part {
+    /// Whether `whole` has it.
+    pub fn is_in(&self, whole: &str) -> bool {
+        whole.to_lowercase().contains(&*self.small)
+    }
+}
+
+impl FromStr for Part {
+    type Err = NotAPattern;
+
+    fn from_str(text: &str) -> Result<Self, NotAPattern> {
+        match text.trim() {
+            "" => Err(NotAPattern("a text that is not empty: greylisted")),
+            _ => Ok(Part { text: text.into(), small: text.to_lowercase().into() }),
+        }
+    }
+}
+
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -180,7 +215,6 @@ mod tests {
             ("*@b*", Some(&quoted), false),
             ("\"a@b\"@example.org", Some(&quoted), true),
             ("<>", None, true),
-            ("", None, true),
             ("<>", Some(&bob), false),
             ("*", None, false),
         ] {
@@ -188,7 +222,7 @@ mod tests {
             assert_eq!(read.matches(address), meant, "{pattern}");
             assert_eq!(read.to_string(), pattern);
         }
-        for text in ["bob", "bob@", "@", "<bob>"] {
+        for text in ["", "bob", "bob@", "@", "<bob>"] {
             assert!(text.parse::<AddressPattern>().is_err(), "{text}");
         }
     }
@@ -199,5 +233,13 @@ mod tests {
             assert_eq!(pattern.parse::<NamePattern>().unwrap().matches("mx1!example.org"), meant, "{pattern}");
         }
         assert!("".parse::<NamePattern>().is_err());
+    }
+
+    #[test]
+    fn a_part_is_looked_for_without_regard_to_case_and_is_never_empty() {
+        let part: Part = " Grey".parse().unwrap();
+        assert!(part.is_in("450 4.7.1 greylisted") && !part.is_in("greylisted"));
+        assert_eq!(part.to_string(), " Grey");
+        assert!(["", " "].iter().all(|text| text.parse::<Part>().is_err()));
     }
 }
