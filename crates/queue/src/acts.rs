@@ -1,7 +1,7 @@
 //! The operator's acts: recipients are picked out of wherever they wait, and leave as attempts of that purpose.
 //!
-//! Picking is one pass over everyone and one over the lines and the heap: O(n), and O(m log m) in those chosen, who are
-//! sorted so that recipients of one message at one destination leave together.
+//! Picking is one pass over everyone, and where anybody is chosen one over the lines and the heap: O(n), and O(m log m)
+//! in those chosen, who are sorted so that recipients of one message at one destination leave together.
 
 use std::collections::VecDeque;
 
@@ -23,6 +23,10 @@ impl<R: Clone> Queues<R> {
     /// those in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
     pub fn pick(&mut self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
         let mut chosen = self.choose(act, now, filter);
+        // Who only counts or looks chooses nobody, and shall not wait for a heap and lines made anew.
+        if chosen.is_empty() {
+            return 0;
+        }
         for &index in &chosen {
             if self.recipients[index].stage == Stage::Ready {
                 self.turns.leave(self.origin(index), 1);
@@ -37,9 +41,7 @@ impl<R: Clone> Queues<R> {
         });
         let mut chain = Chain::EMPTY;
         chosen.iter().for_each(|&index| chain.push_back(&mut self.recipients, index));
-        if !chain.is_empty() {
-            self.acts.push_back((act, chain));
-        }
+        self.acts.push_back((act, chain));
         chosen.len()
     }
 

@@ -142,6 +142,21 @@ fn what_is_picked_is_not_picked_again_and_acts_need_neither_slot_nor_route() {
 }
 
 #[test]
+fn a_pick_of_nobody_is_no_act_and_moves_nobody() {
+    let (mut post, flying) = in_all_states();
+    let mut seen = 0;
+    let mut look = |_: &queue::Entry| {
+        seen += 1;
+        false
+    };
+    assert_eq!(post.queues.pick(Act::Remove, NOW, &mut look), 0);
+    assert_eq!((seen, post.queues.len()), (3, 4));
+    assert!(post.next().is_none(), "the next hop has its one attempt, and there is nothing to record");
+    post.deliver(flying);
+    assert_eq!(post.drain(), [2]);
+}
+
+#[test]
 fn a_sender_whose_mailing_was_taken_away_writes_letters_again() {
     let mut config = config();
     config.mailing_above = 10;
