@@ -28,13 +28,13 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use delivery::Ending;
 use delivery::remote::NextHop;
 use load::Delivery;
 use lookup::directory::Directory;
-use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
+use mail::{Fact, Journal, QueueId, Timestamp};
 use queue::{Contact, Destination, Routed, Verdict};
 use spool::{CommitError, Live, ReadError, Spool};
 
@@ -69,6 +69,8 @@ enum Note {
     Committed(Vec<Live>),
     /// A message whose envelope did not say all.
     Sorted(Sorted),
+    /// The recipients of this attempt, which is void, belong elsewhere.
+    Resorted(Attempt, Sorted),
     /// Where mail for a destination goes.
     Routed(Destination, Routed<Arc<Way>>),
     /// Attempts that are over.
@@ -77,8 +79,8 @@ enum Note {
     Slow(Arc<NextHop>),
     /// The spool's answer to a record of verdicts.
     Recorded(Vec<Judged>, Result<(), CommitError>),
-    /// Nobody knows now who is to be told of these.
-    Unaddressed(Vec<Judged>),
+    /// These could not be brought to the spool now, and why.
+    Unrecorded(Vec<Judged>, &'static str),
     /// The message of this attempt is gone or set aside: nothing is left to record.
     Void(Attempt),
     /// The message of this attempt could not be read now, and why.
@@ -106,7 +108,7 @@ struct Ended {
 struct Judged {
     attempt: Attempt,
     /// None where nobody has read it yet.
-    envelope: Option<Arc<Envelope>>,
+    message: Option<Arc<Message>>,
     verdicts: Vec<Verdict>,
     /// It takes so long that the sender is told; when we give up.
     late_until: Option<Timestamp>,
@@ -114,6 +116,17 @@ struct Judged {
     peer: Option<Box<str>>,
     /// What the sender is told.
     notice: Option<Told>,
+    /// How far the telling has come, where it takes several tries.
+    telling: Telling,
+}
+
+/// The tries to tell a sender.
+#[derive(Default)]
+struct Telling {
+    /// Since when nobody knows who he is.
+    unaddressed_since: Option<Instant>,
+    /// It counts against what he may be sent.
+    is_counted: bool,
 }
 
 /// A notice that was made of an attempt.
@@ -278,7 +291,8 @@ impl Note {
 impl Judged {
     /// Whether somebody may have to be told, or the message has to be read first: the notary finds out.
     fn may_need_notice(&self) -> bool {
-        let Some(envelope) = &self.envelope else { return true };
+        let Some(message) = &self.message else { return true };
+        let envelope = &message.envelope;
         let wants_success = |ordinal: u32| {
             envelope.recipients.get(ordinal as usize).is_some_and(|found| found.notify.contains(mail::Notify::SUCCESS))
         };

@@ -9,22 +9,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use delivery::remote::{NextHop, Target};
-use mail::{Enhanced, Outcome, Reply};
+use mail::{Enhanced, Outcome, Reply, Timestamp};
 use queue::{Adapt, Concurrency, Destination, Limits, Probe, Routed};
 use route::{Answer, Hosts, Router};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
 
+use super::sorter::UNKNOWN_HOST;
 use super::way::Way;
 use super::{Mailbag, Note};
 
-/// Attempts that contact nobody, at once: they are only bounded by what may be unrecorded.
-const NOWHERE_CONCURRENCY: usize = 100_000;
+/// Attempts that contact nobody outside, at once.
+const INSIDE_CONCURRENCY: usize = 100_000;
 /// The next hop of those that have none.
 const NOWHERE: &str = "nowhere";
+/// The next hop of those of whom the directory does not say where they are.
+const UNSORTED: &str = "unsorted";
+/// That answer costs nothing, and does not change.
+const UNSORTED_FOR: Duration = Duration::from_secs(3600);
 
 /// Where is this destination?
 pub(super) struct Question {
@@ -65,6 +70,9 @@ pub struct Fleet {
     pub exceptions: Vec<Exception>,
 }
 
+/// The identity of a next hop, the way there, and how much at once.
+type Found = (Box<str>, Way, Limits);
+
 struct Navigator {
     router: Router,
     fleet: Fleet,
@@ -100,25 +108,32 @@ impl Navigator {
     }
 
     async fn answer(self: Rc<Self>, question: Question) {
+        if question.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
+            return self.tell(question.destination, unsorted(), UNSORTED_FOR);
+        }
         let answered = self.router.route(&question.name).await;
-        let until = mail::Timestamp::from(SystemTime::now()) + answered.valid_for;
-        let (next_hop, way, limits) = match answered.answer {
+        let way = match answered.answer {
             Answer::Local { transport } => self.mailboxes(transport),
             Answer::Hosts(hosts) => self.hosts(hosts),
             Answer::Defer(reply) => nowhere(Outcome::Deferred(reply)),
             Answer::Fail(reply) => nowhere(Outcome::Failed(reply)),
         };
-        self.mailbag.tell(Note::Routed(question.destination, Routed { next_hop, route: Arc::new(way), limits, until }));
+        self.tell(question.destination, way, answered.valid_for);
     }
 
-    fn mailboxes(&self, transport: Box<str>) -> (Box<str>, Way, Limits) {
+    fn tell(&self, destination: Destination, (next_hop, way, limits): Found, valid_for: Duration) {
+        let until = Timestamp::from(SystemTime::now()) + valid_for;
+        self.mailbag.tell(Note::Routed(destination, Routed { next_hop, route: Arc::new(way), limits, until }));
+    }
+
+    fn mailboxes(&self, transport: Box<str>) -> Found {
         match self.fleet.ships.get(&transport) {
             Some(ship) => (transport.clone(), Way::Mailboxes { transport }, ship.limits.clone()),
             None => nowhere(Outcome::Deferred(no_transport())),
         }
     }
 
-    fn hosts(&self, hosts: Hosts) -> (Box<str>, Way, Limits) {
+    fn hosts(&self, hosts: Hosts) -> Found {
         let Some(Ship { remote: Some(config), limits }) = self.fleet.ships.get(&hosts.transport).cloned() else {
             return nowhere(Outcome::Deferred(no_transport()));
         };
@@ -163,16 +178,24 @@ fn targets(host: route::Host) -> impl Iterator<Item = Target> {
     host.endpoints.into_iter().map(move |found| Target { host: name.clone(), endpoint: endpoint(found) })
 }
 
-fn nowhere(outcome: Outcome) -> (Box<str>, Way, Limits) {
+fn nowhere(outcome: Outcome) -> Found {
+    (NOWHERE.into(), Way::Nowhere { outcome }, inside())
+}
+
+fn unsorted() -> Found {
+    (UNSORTED.into(), Way::Unsorted, inside())
+}
+
+/// For attempts that contact nobody outside: they are only bounded by what may be unrecorded.
+fn inside() -> Limits {
     let concurrency = Concurrency {
-        start: NOWHERE_CONCURRENCY,
-        most: NOWHERE_CONCURRENCY,
+        start: INSIDE_CONCURRENCY,
+        most: INSIDE_CONCURRENCY,
         grow: 0.0,
         shrink: 1.0,
         adapt: Adapt::ByAnswers,
     };
-    let limits = Limits { concurrency, rate: None, probe: Probe::default(), recipients_per_attempt_max: None };
-    (NOWHERE.into(), Way::Nowhere { outcome }, limits)
+    Limits { concurrency, rate: None, probe: Probe::default(), recipients_per_attempt_max: None }
 }
 
 fn no_transport() -> Reply {

@@ -9,23 +9,27 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use delivery::bounce::{Cap, Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
 use lookup::directory::{Directory, Resolution};
 use mail::{Address, Notify, Recipient, Timestamp};
 use queue::{Purpose, QueueNumber, Verdict};
-use spool::{Content, Entry};
+use spool::{CommitError, Content, Entry, ReadError};
 use tokio::runtime::Runtime;
 
 use super::record::Registrar;
 use super::shelf::{Message, Shelf};
-use super::{Attempt, Judged, Note, Told};
+use super::{Attempt, Judged, Note, Telling, Told};
 use crate::line::Level;
 use crate::log::Log;
 
 /// A delay notice is not sent before this share of its time is over, however many attempts there were.
 const LATE_SHARE_MIN: f64 = 0.75;
+
+/// While the directory cannot say who a sender is, he is asked for so long; then the outcome is recorded, and the log
+/// alone tells.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What senders are told.
 pub struct Notices {
@@ -77,6 +81,14 @@ fn attempt_after(span: Duration, retry: &queue::Retry) -> u16 {
     number
 }
 
+/// What the notary is asked for.
+pub(super) enum Commission {
+    /// Verdicts of which somebody may have to be told.
+    Record(Vec<Judged>),
+    /// To take the message of this attempt out of the spool: it is damaged, and how.
+    SetAside(Attempt, String),
+}
+
 /// What the notary works with.
 pub(super) struct Office {
     pub(super) registrar: Registrar,
@@ -104,12 +116,12 @@ impl Office {
         hostname: Box<str>,
         log: Arc<Log>,
         alive: Sender<()>,
-    ) -> io::Result<Sender<Vec<Judged>>> {
+    ) -> io::Result<Sender<Commission>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut notary = Notary { office: self, notices, runtime, hostname, log };
-        let (sender, judged) = mpsc::channel();
+        let (sender, commissions) = mpsc::channel();
         thread::Builder::new().name("notary".into()).spawn(move || {
-            notary.run(&judged);
+            notary.run(&commissions);
             drop(alive);
         })?;
         Ok(sender)
@@ -117,28 +129,50 @@ impl Office {
 }
 
 impl Notary {
-    fn run(&mut self, crowds: &Receiver<Vec<Judged>>) {
-        while let Ok(crowd) = crowds.recv() {
-            let (mut done, mut rest) = (Vec::new(), Vec::new());
-            for judged in crowd {
-                let Some((judged, message)) = self.read(judged) else { continue };
-                match self.notice(&judged, &message) {
-                    Ok(None) => done.push((judged, None)),
-                    Ok(Some((told, entry))) => done.push((Judged { notice: Some(told), ..judged }, Some(entry))),
-                    Err(Unaddressed) => rest.push(judged),
-                }
-            }
-            self.office.registrar.submit(done.into_iter());
-            if !rest.is_empty() {
-                self.office.registrar.mailbag.tell(Note::Unaddressed(rest));
+    fn run(&mut self, commissions: &Receiver<Commission>) {
+        while let Ok(commission) = commissions.recv() {
+            match commission {
+                Commission::Record(crowd) => self.record(crowd),
+                Commission::SetAside(attempt, what) => self.set_aside(attempt, &what),
             }
         }
     }
 
-    /// Reads the message that an attempt is about; what cannot be read goes back to the scheduler.
+    fn record(&mut self, crowd: Vec<Judged>) {
+        let (mut done, mut rest) = (Vec::new(), Vec::new());
+        for judged in crowd {
+            let Some((mut judged, message)) = self.read(judged) else { continue };
+            let mut telling = std::mem::take(&mut judged.telling);
+            let made = self.notice(&judged, &message, &mut telling);
+            judged.telling = telling;
+            match made {
+                Ok(None) => done.push((Judged { notice: None, ..judged }, None)),
+                Ok(Some((told, entry))) => done.push((Judged { notice: Some(told), ..judged }, Some(entry))),
+                Err(Unaddressed) => rest.push(judged),
+            }
+        }
+        self.office.registrar.submit(done.into_iter());
+        if !rest.is_empty() {
+            self.hand_back(rest, "the directory does not say who gets the notice");
+        }
+    }
+
+    fn hand_back(&self, judged: Vec<Judged>, why: &'static str) {
+        self.office.registrar.mailbag.tell(Note::Unrecorded(judged, why));
+    }
+
+    /// The message that an attempt is about, read where nobody has. What became of the attempt is kept while it cannot
+    /// be read.
     fn read(&self, judged: Judged) -> Option<(Judged, Arc<Message>)> {
+        if let Some(message) = judged.message.clone() {
+            return Some((judged, message));
+        }
         match self.office.shelf.message(judged.attempt.id) {
-            Ok(message) => Some((Judged { envelope: Some(message.envelope.clone()), ..judged }, message)),
+            Ok(message) => Some((Judged { message: Some(message.clone()), ..judged }, message)),
+            Err(ReadError::Unavailable(_)) => {
+                self.hand_back(vec![judged], "the message cannot be read now");
+                None
+            }
             Err(error) => {
                 self.office.registrar.mailbag.tell(Note::unread(judged.attempt, error));
                 None
@@ -146,17 +180,37 @@ impl Notary {
         }
     }
 
+    /// Takes a damaged message out of the spool. If that fails, the queue lets go of it all the same, and the next start
+    /// finds it again.
+    fn set_aside(&self, attempt: Attempt, what: &str) {
+        let Registrar { spool, mailbag } = self.office.registrar.clone();
+        let (log, id) = (self.log.clone(), attempt.id);
+        let done = move |result: Result<(), CommitError>| {
+            if let Err(error) = result {
+                log.event(Level::Error, "a damaged message could not be set aside", &[("id", &id), ("error", &error)]);
+            }
+            mailbag.tell(Note::Void(attempt));
+        };
+        spool.set_aside(id, what, Box::new(done));
+    }
+
     /// The letter about those recipients of whom somebody wants to know, if he can be told.
-    fn notice(&mut self, judged: &Judged, message: &Message) -> Result<Option<(Told, Entry)>, Unaddressed> {
+    fn notice(
+        &mut self,
+        judged: &Judged,
+        message: &Message,
+        telling: &mut Telling,
+    ) -> Result<Option<(Told, Entry)>, Unaddressed> {
         let postmaster = self.notices.double_bounces_to.clone();
         let Some(report) = Report::of(&message.envelope, postmaster.as_ref(), findings(judged)) else {
             return Ok(None);
         };
-        let recipients = self.address(report.to())?;
+        let recipients = self.address(report.to(), telling)?;
         let now = SystemTime::now().into();
-        if recipients.is_empty() || !self.may_tell(now, report.to()) {
+        if recipients.is_empty() || !(telling.is_counted || self.may_tell(now, report.to())) {
             return Ok(None);
         }
+        telling.is_counted = true;
         let id = self.office.registrar.spool.begin_beside(judged.attempt.id);
         let letter = report.compose(&Occasion {
             hostname: &self.hostname,
@@ -184,14 +238,22 @@ impl Notary {
 
     /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone
     /// tells.
-    fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unaddressed> {
+    fn address(&self, sender: &Address, telling: &mut Telling) -> Result<Vec<Recipient>, Unaddressed> {
         let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
         match self.runtime.block_on(self.office.directory.resolve(sender)) {
             Resolution::Local(finals) => {
                 Ok(finals.into_iter().map(|found| recipient(found.address, found.original)).collect())
             }
             Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
-            Resolution::Unavailable(_) => Err(Unaddressed),
+            Resolution::Unavailable(why) => {
+                let since = *telling.unaddressed_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < ADDRESS_PATIENCE {
+                    return Err(Unaddressed);
+                }
+                let text = "nobody is told: the directory does not say who the sender is";
+                self.log.event(Level::Warning, text, &[("sender", sender), ("error", &why)]);
+                Ok(Vec::new())
+            }
             Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
         }
     }

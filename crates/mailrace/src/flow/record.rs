@@ -9,8 +9,9 @@ use std::sync::mpsc::Sender;
 
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
 use queue::Verdict;
-use spool::{CommitError, Entry, Spool, State};
+use spool::{Entry, Spool, State};
 
+use super::notary::Commission;
 use super::{Attempt, Judged, Mailbag, Note};
 use crate::line::Level;
 use crate::log::Log;
@@ -25,7 +26,7 @@ const SUBMISSION_BYTES: usize = 256 * 1024;
 /// Brings verdicts to the spool, and to the log when they are there.
 pub(super) struct Recorder {
     registrar: Registrar,
-    notary: Sender<Vec<Judged>>,
+    notary: Sender<Commission>,
     hostname: Box<str>,
     attempts: Arc<Attempts>,
     log: Arc<Log>,
@@ -49,7 +50,7 @@ struct Sheaf {
 impl Recorder {
     pub(super) fn new(
         registrar: Registrar,
-        notary: Sender<Vec<Judged>>,
+        notary: Sender<Commission>,
         hostname: Box<str>,
         attempts: Arc<Attempts>,
         log: Arc<Log>,
@@ -63,22 +64,14 @@ impl Recorder {
         self.registrar.submit(plain.into_iter().map(|judged| (judged, None)));
         if !told.is_empty() {
             // Nobody listens only at the end; the next start finds them as they were before.
-            drop(self.notary.send(told));
+            drop(self.notary.send(Commission::Record(told)));
         }
     }
 
-    /// Takes a damaged message out of the spool. If that fails, the queue lets go of it all the same, and the
-    /// next start finds it again.
-    pub(super) fn set_aside(&self, attempt: Attempt, what: &str) {
-        let Registrar { spool, mailbag } = self.registrar.clone();
-        let (log, id) = (self.log.clone(), attempt.id);
-        let done = move |result: Result<(), CommitError>| {
-            if let Err(error) = result {
-                log.event(Level::Error, "a damaged message could not be set aside", &[("id", &id), ("error", &error)]);
-            }
-            mailbag.tell(Note::Void(attempt));
-        };
-        spool.set_aside(id, what, Box::new(done));
+    /// Has a damaged message taken out of the spool.
+    pub(super) fn set_aside(&self, attempt: Attempt, what: String) {
+        // Nobody listens only at the end; the next start finds it again.
+        drop(self.notary.send(Commission::SetAside(attempt, what)));
     }
 
     /// Writes what is durable now into the log.
@@ -95,9 +88,9 @@ impl Recorder {
                 protocol: "bounce",
             });
         }
-        let Some(envelope) = &judged.envelope else { return };
+        let Some(message) = &judged.message else { return };
         for (ordinal, verdict) in judged.attempt.recipients.iter().zip(&judged.verdicts) {
-            if let Some(fact) = fact(judged, envelope, *ordinal, verdict, now) {
+            if let Some(fact) = fact(judged, &message.envelope, *ordinal, verdict, now) {
                 self.log.write(fact);
             }
         }

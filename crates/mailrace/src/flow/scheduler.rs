@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use delivery::Ending;
 use load::policy::Delivery;
@@ -16,9 +16,9 @@ use super::carrier::{Carriers, Errand};
 use super::navigator::Question;
 use super::notary::Patience;
 use super::record::Recorder;
-use super::sorter::{Sorted, Sorter};
+use super::sorter::{Puzzle, Sorted, Sorter};
 use super::way::Way;
-use super::{Attempt, Ended, Judged, Note, Queues, STOP_TIME_MAX};
+use super::{Attempt, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
 
 /// After a failure to record, the spool is asked again so much later.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) struct Crew {
     /// Finds ways.
     pub(super) navigator: UnboundedSender<Question>,
     /// Finds out which destination and queue a message is for, where that takes more than a look at its envelope.
-    pub(super) sorter: Sender<Live>,
+    pub(super) sorter: Sender<Puzzle>,
     /// Brings verdicts to the spool.
     pub(super) recorder: Recorder,
     /// When a sender is told that it takes long.
@@ -56,7 +56,7 @@ pub(super) struct Scheduler {
     fresh: Vec<Judged>,
     /// Verdicts that the spool could not take, and when it is asked again.
     unrecorded: Vec<Judged>,
-    record_again_at: Option<Timestamp>,
+    record_again_at: Option<Instant>,
     /// Since when we are to stop.
     stopping: Option<Timestamp>,
 }
@@ -106,15 +106,20 @@ impl Scheduler {
             Some(since) => Some(since + STOP_TIME_MAX),
             None => self.queues.next_deadline(),
         };
-        let soonest = due.into_iter().chain(self.record_again_at).min();
         // A millisecond more: the queue's clock has whole ones.
-        soonest.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1)).min(SLEEP_MAX)
+        let until_due = due.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1));
+        let until_again = self.record_again_at.map_or(SLEEP_MAX, |at| at.saturating_duration_since(Instant::now()));
+        until_due.min(until_again).min(SLEEP_MAX)
     }
 
     fn read(&mut self, note: Note) {
         match note {
             Note::Committed(messages) => messages.into_iter().for_each(|message| self.admit(message)),
             Note::Sorted(sorted) => self.enter(&sorted),
+            Note::Resorted(attempt, sorted) => {
+                self.forget(attempt);
+                self.enter(&sorted);
+            }
             Note::Routed(destination, routed) => self.queues.routed(now(), destination, routed),
             Note::Ended(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
             Note::Slow(hop) => {
@@ -125,7 +130,7 @@ impl Scheduler {
             Note::Recorded(judged, Ok(())) => self.learn(judged),
             Note::Recorded(judged, Err(CommitError::TooLarge | CommitError::Closed)) => self.give_up(judged),
             Note::Recorded(judged, Err(error)) => self.keep(judged, &error.to_string()),
-            Note::Unaddressed(judged) => self.keep(judged, "the directory does not say who gets the notice"),
+            Note::Unrecorded(judged, why) => self.keep(judged, why),
             Note::Void(attempt) => self.forget(attempt),
             Note::Unread(attempt, why) => self.postpone(attempt, why),
             Note::Load(delivery) => self.obey_load(delivery),
@@ -140,7 +145,7 @@ impl Scheduler {
             self.enter(&Sorted::by_envelope(message));
         } else {
             // Nobody listens only at the end; the next start finds the message again.
-            drop(self.crew.sorter.send(message));
+            drop(self.crew.sorter.send(Puzzle::Fresh(message)));
         }
     }
 
@@ -201,6 +206,8 @@ impl Scheduler {
                 let errand = Errand { attempt, hop: hop.clone() };
                 self.crew.carriers.send(errand).map(|unsent| unsent.attempt)
             }
+            // Nobody listens only at the end.
+            Way::Unsorted => return drop(self.crew.sorter.send(Puzzle::Again(attempt))),
             Way::Nowhere { outcome } => return self.settle(attempt, outcome),
         };
         if let Some(attempt) = unsent {
@@ -212,7 +219,12 @@ impl Scheduler {
     /// not worth a record: after a restart they are tried at once, which harms nobody.
     fn settle(&mut self, mut attempt: Attempt, outcome: &Outcome) {
         let now = now();
-        self.queues.ended(now, &mut attempt, Contact::None);
+        // A way that leads nowhere is always open; of others nothing is known by this.
+        let contact = match attempt.route.as_deref() {
+            Some(Way::Nowhere { .. }) => Contact::Answered { slowest: Duration::ZERO },
+            _ => Contact::None,
+        };
+        self.queues.ended(now, &mut attempt, contact);
         let verdicts: Vec<_> =
             attempt.recipients.iter().map(|_| self.queues.judge(now, &attempt, outcome.clone())).collect();
         let judged = self.judged(now, attempt, verdicts);
@@ -231,7 +243,7 @@ impl Scheduler {
     fn judged(&self, now: Timestamp, attempt: Attempt, verdicts: Vec<Verdict>) -> Judged {
         let queue = self.queues.destination_queue(attempt.destination);
         let late_until = self.crew.patience.ends_with(queue, &attempt, now);
-        Judged { attempt, envelope: None, verdicts, late_until, peer: None, notice: None }
+        Judged { attempt, message: None, verdicts, late_until, peer: None, notice: None, telling: Telling::default() }
     }
 
     /// Nothing happened to the message, and nothing is recorded of it.
@@ -248,19 +260,17 @@ impl Scheduler {
         let now = now();
         self.queues.ended(now, &mut attempt, contact);
         match ending {
-            Ending::Damaged(what) => self.crew.recorder.set_aside(attempt, &what),
+            Ending::Damaged(what) => self.crew.recorder.set_aside(attempt, what),
             Ending::Outcomes(outcomes) => {
                 let verdicts = outcomes.into_iter().map(|outcome| self.queues.judge(now, &attempt, outcome)).collect();
-                let envelope = message.map(|message| message.envelope.clone());
-                self.fresh.push(Judged { envelope, peer, ..self.judged(now, attempt, verdicts) });
+                self.fresh.push(Judged { message, peer, ..self.judged(now, attempt, verdicts) });
             }
         }
     }
 
     /// Brings what has ended to the spool, all at once.
     fn record(&mut self) {
-        let now = now();
-        if self.record_again_at.is_some_and(|at| at <= now) {
+        if self.record_again_at.is_some_and(|at| at <= Instant::now()) {
             self.record_again_at = None;
             self.fresh.append(&mut self.unrecorded);
         }
@@ -285,7 +295,8 @@ impl Scheduler {
         }
         self.crew.recorder.complain(judged.len(), why);
         self.unrecorded.extend(judged);
-        self.record_again_at = Some(now() + RECORD_AGAIN_AFTER);
+        // Those that come later wait no longer than the first.
+        self.record_again_at.get_or_insert_with(|| Instant::now() + RECORD_AGAIN_AFTER);
     }
 
     /// The next start finds them in the spool as they were before this attempt.

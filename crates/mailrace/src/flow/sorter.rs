@@ -8,31 +8,32 @@
 //! | the recipient's domain | fourth | the envelope |
 //! | nothing: `standard` | last | the envelope |
 //!
-//! A destination is a recipient's domain, or `host!domain` where the directory says which machine stores the mailbox.
-//! The scheduler sorts by itself what the envelope alone decides; for the rest there is a thread that may wait.
+//! A destination is a recipient's domain, or `host!domain` where the directory says which machine stores the mailbox;
+//! `?!domain` where it should and does not: there the directory is asked again at each attempt. The scheduler sorts by itself what the envelope alone decides; for the rest there is a thread that may wait.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
+use delivery::Ending;
 use lookup::directory::{Directory, Store};
-use mail::{Address, Timestamp};
-use queue::{Admission, Destination, Pending, QueueNumber};
+use mail::{Address, Enhanced, Envelope, Outcome, Reply, Timestamp};
+use queue::{Admission, Contact, Destination, Pending, QueueNumber};
 use spool::{Live, State};
 use tokio::runtime::Runtime;
 
-use super::shelf::Shelf;
-use super::{Mailbag, Note, Queues};
+use super::shelf::{Message, Shelf};
+use super::{Attempt, Ended, Mailbag, Note, Queues};
 use crate::config::{HeaderRule, Pattern, SenderRule};
 
 /// No more of a message is searched for its header.
 const HEADER_OCTETS_MAX: usize = 64 << 10;
-/// While the directory cannot say who stores a mailbox, it is asked again so much later.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Stands for the machine of a mailbox of which the directory does not say who stores it. No host bears the name.
+pub(super) const UNKNOWN_HOST: &str = "?";
 
 /// The rules.
 pub struct Rules {
@@ -153,6 +154,14 @@ fn fingerprint(sender: &Address) -> u64 {
     hasher.finish()
 }
 
+/// What the thread is asked.
+pub(super) enum Puzzle {
+    /// A message whose envelope does not say all.
+    Fresh(Live),
+    /// Recipients of whom nobody knew which machine stores their mailboxes, when they were sorted last.
+    Again(Attempt),
+}
+
 /// The thread for messages whose envelope does not say all.
 pub(super) struct SortingRoom {
     rules: Arc<Rules>,
@@ -170,63 +179,79 @@ impl SortingRoom {
         directory: Arc<Directory>,
         mailbag: Mailbag,
         alive: Sender<()>,
-    ) -> io::Result<Sender<Live>> {
+    ) -> io::Result<Sender<Puzzle>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let room = SortingRoom { rules, shelf, directory, runtime, mailbag };
-        let (sender, messages) = mpsc::channel();
+        let (sender, puzzles) = mpsc::channel();
         thread::Builder::new().name("sorter".into()).spawn(move || {
-            room.run(&messages);
+            while let Ok(puzzle) = puzzles.recv() {
+                room.solve(puzzle);
+            }
             drop(alive);
         })?;
         Ok(sender)
     }
 
-    /// Messages whose directory does not answer stay here, and are asked for again.
-    fn run(&self, messages: &Receiver<Live>) {
-        let mut waiting: Vec<Live> = Vec::new();
-        loop {
-            let live = match waiting.is_empty() {
-                true => messages.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-                false => messages.recv_timeout(ASK_AGAIN_AFTER),
-            };
-            match live {
-                Ok(live) => waiting.extend(self.sort(live)),
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let again = std::mem::take(&mut waiting);
-                    waiting = again.into_iter().filter_map(|live| self.sort(live)).collect();
-                }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            }
-        }
+    fn solve(&self, puzzle: Puzzle) {
+        let note = match puzzle {
+            Puzzle::Fresh(live) => Note::Sorted(self.sort(live)),
+            Puzzle::Again(attempt) => match self.shelf.message(attempt.id) {
+                Ok(message) => self.sort_again(attempt, &message),
+                Err(error) => Note::unread(attempt, error),
+            },
+        };
+        self.mailbag.tell(note);
     }
 
-    /// Sorts a message and hands it on; gives it back while the directory does not answer.
-    fn sort(&self, live: Live) -> Option<Live> {
-        let Some(hosts) = self.hosts(&live) else { return Some(live) };
-        let queue = self.by_header(&live);
-        self.mailbag.tell(Note::Sorted(Sorted { live, queue, hosts }));
-        None
-    }
-
-    /// By ordinal, who stores the mailbox, where that is another machine.
-    fn hosts(&self, live: &Live) -> Option<HashMap<u32, Box<str>>> {
+    /// Those of whom the directory does not say who stores them wait where it is asked again at each attempt.
+    fn sort(&self, live: Live) -> Sorted {
         let is_open = |ordinal: u32| live.states.get(ordinal as usize).is_some_and(|state| !state.is_final());
-        let shared: Vec<(u32, Address)> = (0..)
-            .zip(&live.envelope.recipients)
-            .filter(|(ordinal, found)| is_open(*ordinal) && self.rules.shared.contains(found.address.domain()))
-            .map(|(ordinal, found)| (ordinal, found.address.clone()))
-            .collect();
-        let (ordinals, addresses): (Vec<u32>, Vec<Address>) = shared.into_iter().unzip();
-        let stores = self.runtime.block_on(self.directory.stores(&addresses));
-        let mut hosts = HashMap::new();
-        for (ordinal, store) in ordinals.into_iter().zip(stores) {
-            match store {
-                Store::Here => {}
-                Store::At(host) => drop(hosts.insert(ordinal, host)),
-                Store::Unavailable(_) => return None,
-            }
+        let ordinals = (0..live.envelope.recipients.len() as u32).filter(|ordinal| is_open(*ordinal));
+        let stores = self.stores(&live.envelope, ordinals);
+        let host = |store| match store {
+            Store::Here => None,
+            Store::At(host) => Some(host),
+            Store::Unavailable(_) => Some(UNKNOWN_HOST.into()),
+        };
+        let hosts = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, host(store)?))).collect();
+        Sorted { queue: self.by_header(&live), hosts, live }
+    }
+
+    /// Now the directory says where they are, or they are deferred like others.
+    fn sort_again(&self, attempt: Attempt, message: &Arc<Message>) -> Note {
+        let stores = self.stores(&message.envelope, attempt.recipients.iter().copied());
+        let unknown = stores.iter().find_map(|(_, store)| match store {
+            Store::Unavailable(why) => Some(why.clone()),
+            Store::Here | Store::At(_) => None,
+        });
+        if let Some(why) = unknown {
+            let text = format!("the directory does not say which machine stores the mailbox: {why}");
+            let outcome = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text));
+            return Note::Ended(vec![Ended {
+                ending: Ending::Outcomes(vec![outcome; attempt.recipients.len()]),
+                contact: Contact::Answered { slowest: Duration::ZERO },
+                message: Some(message.clone()),
+                peer: None,
+                attempt,
+            }]);
         }
-        Some(hosts)
+        let mut states = vec![State::Delivered; message.envelope.recipients.len()];
+        for ordinal in &attempt.recipients {
+            states[*ordinal as usize] = State::Waiting { attempts: attempt.number - 1, until: Timestamp::default() };
+        }
+        let envelope = Envelope::clone(&message.envelope);
+        let sorted = self.sort(Live { id: attempt.id, envelope, states, recovered: attempt.recovered });
+        Note::Resorted(attempt, sorted)
+    }
+
+    /// Who stores the mailboxes, of those of these recipients whose domains have several machines.
+    fn stores(&self, envelope: &Envelope, ordinals: impl Iterator<Item = u32>) -> Vec<(u32, Store)> {
+        let is_shared = |address: &Address| self.rules.shared.contains(address.domain());
+        let address = |ordinal: u32| envelope.recipients[ordinal as usize].address.clone();
+        let asked = ordinals.map(|ordinal| (ordinal, address(ordinal))).filter(|(_, address)| is_shared(address));
+        let (ordinals, addresses): (Vec<u32>, Vec<Address>) = asked.unzip();
+        let stores = self.runtime.block_on(self.directory.stores(&addresses));
+        ordinals.into_iter().zip(stores).collect()
     }
 
     fn by_header(&self, live: &Live) -> Option<QueueNumber> {

@@ -20,6 +20,8 @@ pub enum Way {
         /// The hosts.
         hop: Arc<NextHop>,
     },
+    /// The directory did not say which machine stores the mailbox: it is asked again.
+    Unsorted,
     /// There is none: every attempt ends so.
     Nowhere {
         /// How it ends.
@@ -32,7 +34,7 @@ impl Way {
     pub fn transport(&self) -> &str {
         match self {
             Way::Mailboxes { transport } | Way::Remote { transport, .. } => transport,
-            Way::Nowhere { .. } => "none",
+            Way::Unsorted | Way::Nowhere { .. } => "none",
         }
     }
 }
