@@ -105,7 +105,7 @@ pub struct Dns {
     pub servers: Vec<SocketAddr>,
     /// How long one try waits for an answer. Within it a datagram is sent again, up to twice.
     pub timeout: Duration,
-    /// How many tries there are before a question counts as failed.
+    /// How many times each server is asked before a question counts as failed.
     pub attempts: usize,
     /// Answers that are kept.
     pub cache_entries: u64,

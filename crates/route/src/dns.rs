@@ -5,29 +5,23 @@
 //! failures for a moment, so that a thousand recipients do not wait for the same dead server one after another.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, DnsHandle, NetError, RetryDnsHandle};
-use hickory_resolver::proto::op::{DnsRequestOptions, Query};
 use hickory_resolver::proto::rr::Name;
-use hickory_resolver::system_conf::read_system_conf;
-use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
 use moka::Expiry;
 use moka::sync::Cache;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::NoServers;
 use crate::config::{Dns, Families};
-use crate::records::{ALIASES_MAX, CIRCLE, Kind, Reading, Said, read, read_denial};
+use crate::records::{ALIASES_MAX, CIRCLE, Kind, Reading, Said};
+use crate::servers::Servers;
 
 /// The name servers, and what they said.
 pub(crate) struct Resolver {
-    servers: RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>,
+    servers: Servers,
     config: Dns,
     cache: Cache<Question, Known>,
     under_way: Mutex<HashMap<Question, Arrival>>,
@@ -57,12 +51,9 @@ struct Arrival {
 
 impl Resolver {
     pub(crate) fn new(config: &Dns) -> Result<Self, NoServers> {
-        let servers = name_servers(&config.servers)?;
-        let context = PoolContext::new(options(config), no_tls()?);
-        let pool = NameServerPool::from_config(servers, Arc::new(context), TokioRuntimeProvider::default());
         let cache = Cache::builder().max_capacity(config.cache_entries).expire_after(UntilThen).build();
         Ok(Resolver {
-            servers: RetryDnsHandle::new(pool, config.attempts.saturating_sub(1)),
+            servers: Servers::new(config)?,
             config: config.clone(),
             cache,
             under_way: Mutex::default(),
@@ -112,7 +103,7 @@ impl Resolver {
         let Ok(mut name) = Name::from_ascii(format!("{}.", question.name)) else { return (Said::NoSuchName, None) };
         let mut least = None;
         for _ in 0..=ALIASES_MAX {
-            let (said, ttl) = match self.send(&name, question.kind).await {
+            let (said, ttl) = match self.servers.ask(&name, question.kind).await {
                 Reading::Final(said, ttl) => (Some(said), ttl),
                 Reading::Alias(target, ttl) => {
                     name = target;
@@ -125,16 +116,6 @@ impl Resolver {
             }
         }
         (unanswered(CIRCLE), None)
-    }
-
-    async fn send(&self, name: &Name, kind: Kind) -> Reading {
-        let query = Query::query(name.clone(), kind.record_type());
-        match self.servers.lookup(query, DnsRequestOptions::default()).next().await {
-            Some(Ok(answer)) => read(&answer, name, kind),
-            Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => read_denial(&denial),
-            Some(Err(error)) => Reading::Final(unanswered(&reason(&error)), None),
-            None => Reading::Final(unanswered("no name server answers"), None),
-        }
     }
 
     /// How long to keep what was said, within the limits.
@@ -194,35 +175,6 @@ impl Expiry<Question, Known> for UntilThen {
     }
 }
 
-fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoServers> {
-    if addresses.is_empty() {
-        let (system, _) = read_system_conf().map_err(|error| NoServers(error.to_string()))?;
-        return Ok(system.name_servers);
-    }
-    let at = |address: &SocketAddr| {
-        let connection = |mut connection: ConnectionConfig| {
-            connection.port = address.port();
-            connection
-        };
-        let connections = vec![connection(ConnectionConfig::udp()), connection(ConnectionConfig::tcp())];
-        NameServerConfig::new(address.ip(), true, connections)
-    };
-    Ok(addresses.iter().map(at).collect())
-}
-
-fn options(config: &Dns) -> ResolverOpts {
-    let mut options = ResolverOpts::default();
-    options.timeout = config.timeout;
-    // A connection takes as many questions as there are; it is we who bound them.
-    options.max_active_requests = config.questions_max.max(1);
-    options
-}
-
-/// Nothing that we send is worth hiding from the name server next door.
-fn no_tls() -> Result<TlsConfig, NoServers> {
-    TlsConfig::new().map_err(|error| NoServers(error.to_string()))
-}
-
 /// The addresses of both families in turn, so that a family that leads nowhere does not use up all tries.
 fn take_turns(first: &[IpAddr], second: &[IpAddr]) -> Arc<[IpAddr]> {
     let longest = first.len().max(second.len());
@@ -231,14 +183,4 @@ fn take_turns(first: &[IpAddr], second: &[IpAddr]) -> Arc<[IpAddr]> {
 
 fn unanswered(why: &str) -> Said {
     Said::Unanswered(why.into())
-}
-
-/// Why there is no answer, in words that a sender can be told.
-fn reason(error: &NetError) -> String {
-    match error {
-        NetError::Timeout => "no name server answers in time".into(),
-        NetError::NoConnections | NetError::Io(_) => "no name server can be reached".into(),
-        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answers '{code}'"),
-        other => other.to_string(),
-    }
 }

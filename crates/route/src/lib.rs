@@ -22,6 +22,7 @@ mod identity;
 mod records;
 mod replies;
 mod rule;
+mod servers;
 mod way;
 
 use std::net::{IpAddr, SocketAddr};

@@ -69,6 +69,18 @@ pub(crate) enum Reading {
     Alias(Name, Option<u32>),
 }
 
+impl Reading {
+    /// Nothing is said; why.
+    pub(crate) fn unanswered(why: &str) -> Self {
+        Reading::Final(Said::Unanswered(why.into()), None)
+    }
+
+    /// Whether another server may say more.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, Reading::Final(Said::Unanswered(_), _))
+    }
+}
+
 impl Kind {
     pub(crate) fn record_type(self) -> RecordType {
         match self {
@@ -97,7 +109,7 @@ pub(crate) fn read(answer: &Message, name: &Name, kind: Kind) -> Reading {
         ttl = Some(seconds).into_iter().chain(ttl).min();
         at = target;
     }
-    Reading::Final(Said::Unanswered(CIRCLE.into()), None)
+    Reading::unanswered(CIRCLE)
 }
 
 /// Reads an answer that has no records of ours: the aliases end at `at`.
@@ -108,14 +120,13 @@ fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Readin
     });
     let least = soa.into_iter().chain(ttl).min();
     let refers = soa.is_none() && answer.authorities.iter().any(|record| record.record_type() == RecordType::NS);
-    let nonsense = |why: &str| Reading::Final(Said::Unanswered(why.into()), None);
     match answer.response_code {
         ResponseCode::NXDomain => Reading::Final(Said::NoSuchName, least),
         ResponseCode::NoError if at != *name && soa.is_none() => Reading::Alias(at, ttl),
-        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => nonsense(ANOTHER_QUESTION),
-        ResponseCode::NoError if refers => nonsense(REFERRAL),
+        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => Reading::unanswered(ANOTHER_QUESTION),
+        ResponseCode::NoError if refers => Reading::unanswered(REFERRAL),
         ResponseCode::NoError => Reading::Final(Said::Nothing, least),
-        _ => nonsense("a name server answers with a code that means nothing"),
+        _ => Reading::unanswered("a name server answers with a code that means nothing"),
     }
 }
 

@@ -164,3 +164,27 @@ async fn the_next_server_answers_where_one_is_silent() {
     let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
     assert!(has_hosts(&router.route("mx.example").await));
 }
+
+#[tokio::test]
+async fn one_good_server_is_enough_wherever_it_stands() {
+    let good = "mx.example 300 MX 10 host.example\n host.example 300 A 192.0.2.1";
+    for fault in ["REFUSED", "SERVFAIL", "REFER", "LIE"] {
+        for place in 0..4 {
+            let (zone, mut servers) = (Zone::serve(good).await, Vec::new());
+            let broken = Zone::serve(&format!("mx.example ! {fault}\n host.example ! {fault}")).await;
+            servers.resize(3, broken.address);
+            servers.insert(place, zone.address);
+            let dns = Dns { servers, timeout: Duration::from_secs(20), attempts: 1, ..Dns::default() };
+            let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
+            assert!(has_hosts(&router.route("mx.example").await), "{fault} at {place}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_fails_for_once_is_asked_again_as_often_as_there_are_tries() {
+    let (router, zone) = router("broken.example ! SERVFAIL", |dns| dns.attempts = 3).await;
+    let Answer::Defer(reply) = router.route("broken.example").await.answer else { panic!("nobody can say") };
+    assert!(reply.to_string().contains("a name server answers"), "{reply}");
+    assert_eq!(zone.asked("broken.example MX"), 3);
+}
