@@ -107,9 +107,11 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Moves a next hop, and its slots in flight, to the queue that adopts.
+    /// Moves a next hop, and its slots in flight, to the queue that adopts; not while that is shut, or nobody would go
+    /// and see whether the next hop is well again.
     fn adopt(&mut self, hop: u32) {
-        if self.adopter.is_some() && !std::mem::replace(&mut self.hops[hop].adopted, true) {
+        let may_adopt = self.adopter.as_ref().is_some_and(|&(adopter, _)| self.is_open(adopter));
+        if may_adopt && !std::mem::replace(&mut self.hops[hop].adopted, true) {
             self.move_slots(hop, false);
         }
     }

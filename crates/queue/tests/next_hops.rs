@@ -283,6 +283,32 @@ fn a_slow_answer_and_failures_in_a_row_adopt_and_a_refusal_does_not() {
 }
 
 #[test]
+fn a_queue_that_is_shut_adopts_nobody() {
+    let mut shut = config();
+    shut.queues[usize::from(LAME.0)].concurrency = 0;
+    let mut paused = post();
+    paused.queues.pause(LAME, true);
+    for mut post in [Post::new(shut), paused] {
+        kill(&mut post, "a.example");
+        post.queues.slow(NOW, post.hop("a.example").number);
+        assert_eq!(post.hop("a.example").adopted_by, None);
+        post.now = post.hop("a.example").probe_at.unwrap();
+        post.admit_each(11..=11, "a.example");
+        assert_eq!(post.take().purpose, Purpose::Deliver, "the next hop is still probed");
+    }
+}
+
+#[test]
+fn a_queue_that_is_resumed_adopts_at_the_next_trouble() {
+    let mut post = post();
+    post.queues.pause(LAME, true);
+    kill(&mut post, "a.example");
+    post.queues.pause(LAME, false);
+    post.queues.slow(NOW, post.hop("a.example").number);
+    assert_eq!(post.hop("a.example").adopted_by, Some(LAME));
+}
+
+#[test]
 fn release_comes_by_time_when_the_last_answer_was_quick_and_moves_the_slots_back() {
     let mut post = post();
     post.prove("a.example");
