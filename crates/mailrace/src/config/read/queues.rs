@@ -22,6 +22,8 @@ struct Claims {
     senders: Unique,
     domains: Unique,
     adopting: Option<Range<usize>>,
+    /// The names of queues that are held, and where that is said.
+    held: Vec<(Box<str>, Range<usize>)>,
 }
 
 pub(super) fn queues(document: &mut Section<'_, '_>) -> Vec<Queue> {
@@ -34,7 +36,18 @@ pub(super) fn queues(document: &mut Section<'_, '_>) -> Vec<Queue> {
         let lame = queues.iter_mut().filter(|queue| &*queue.name == Queue::LAME);
         lame.for_each(|lame| lame.adopt = Some(Adopt::default()));
     }
+    let adopting = queues.iter().find(|queue| queue.adopt.is_some()).map(|queue| &queue.name);
+    let held = claims.held.into_iter().filter(|(name, _)| adopting == Some(name));
+    held.for_each(|(_, place)| document.state_fault(held_adopter(place)));
     queues
+}
+
+/// It would take in next hops and never try them again; the mail for them would not even expire.
+fn held_adopter(place: Range<usize>) -> Fault {
+    let label = "expected at least 1: next hops that it adopts would never be tried again, and their mail not expire";
+    let help = "hold the queues in which the mail belongs instead; or to adopt hardly ever, raise `failures` and \
+                `slower_than` under `adopt`";
+    Fault::new(place, "the queue that adopts is held", label).with_help(Some(help.into()))
 }
 
 /// Changes the queue that the section names, or adds it.
@@ -46,9 +59,12 @@ fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Que
     let name = name.map(Spanned::into_inner).unwrap_or_default();
     let place = queues.iter().position(|queue| *queue.name == *name);
     let or = place.map_or_else(|| Queue::new(&name), |place| queues[place].clone());
+    let concurrency = section.placed("concurrency", &Kind::COUNT_OR_ZERO);
+    let held = concurrency.iter().filter(|concurrency| *concurrency.get_ref() == 0);
+    claims.held.extend(held.map(|concurrency| (or.name.clone(), concurrency.span())));
     let queue = Queue {
         name: or.name,
-        concurrency: section.take_or("concurrency", &Kind::COUNT_OR_ZERO, or.concurrency),
+        concurrency: concurrency.map_or(or.concurrency, Spanned::into_inner),
         rules: rules(&mut section, claims),
         retry: section.section("retry").map_or(or.retry, retry),
         adopt: section.section("adopt").map(|section| adopt(section, &mut claims.adopting)),
@@ -124,5 +140,25 @@ pub(super) fn scheduler(document: &mut Section<'_, '_>) -> Scheduler {
         unrecorded_max: section.take_or("unrecorded", &Kind::COUNT, or.unrecorded_max),
         mailing_above: section.take_or("mailing_above", &Kind::COUNT, or.mailing_above),
         letters_share: section.take_or("letters_share", &Kind::COUNT, or.letters_share),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn every_queue_but_the_one_that_adopts_can_be_held() {
+        let (held, adopts) = ("concurrency = 0\n", "adopt = {}\n");
+        let queue = |name: &str, settings: &str| format!("[[queue]]\nname = \"{name}\"\n{settings}");
+        let parse = |text: &str| Config::parse(text, "text", "host.example").map_err(|faults| faults.to_string());
+        for text in [queue("lame", held), queue("slow", &[held, adopts].concat())] {
+            let told = parse(&text).unwrap_err();
+            assert!(told.contains("the queue that adopts is held") && told.contains("concurrency = 0"), "{told}");
+        }
+        let other = [queue("lame", held), queue("slow", adopts)].concat();
+        for text in [queue("standard", held), queue("lame", "concurrency = 1\n"), other] {
+            parse(&text).unwrap();
+        }
     }
 }
