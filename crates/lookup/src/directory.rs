@@ -15,7 +15,8 @@
 //! Unavailable: an outage never makes anyone unknown. Loops end by the limits. Alias targets of ours that nobody is
 //! behind are dropped while others remain; an address from which nothing remains is Unknown.
 //!
-//! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it.
+//! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it. Mail for
+//! a domain that is only passed on keeps the name that it came with: folding and tags are for the keys of tables alone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,6 +43,9 @@ pub struct Domain {
     pub delimiter: Option<char>,
     /// How mail for its mailboxes is delivered, by the transport's name in the configuration.
     pub transport: Box<str>,
+    /// Whether that is final delivery. Where it is not, what stands before the `@` is the next host's to understand, and
+    /// goes there as it came (RFC 5321 section 2.4).
+    pub is_final: bool,
 }
 
 /// How far an address may lead.
@@ -86,7 +90,8 @@ pub enum Resolution {
 /// Who gets the mail in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Final {
-    /// The address: of a mailbox of ours in lower case and without a tag that led to it, or any elsewhere.
+    /// The address: of a mailbox of ours in lower case and without a tag that led to it; as it was given where its domain
+    /// is passed on; or any elsewhere.
     pub address: Address,
     /// The address that was asked for, where it is another one.
     pub original: Option<Address>,
@@ -130,8 +135,8 @@ impl Directory {
         if self.domain(address.domain()).is_none() {
             return Resolution::Remote(address.clone());
         }
-        let mut finals = Finals::new(address);
-        let mut open = vec![folded(address)];
+        let mut finals = Finals::new(address, self.kept(address));
+        let mut open = vec![finals.kept.clone()];
         for _ in 0..=self.limits.depth_max {
             let targets = match self.round(open, &mut finals).await {
                 Ok(targets) => targets,
@@ -203,20 +208,30 @@ impl Directory {
         let (ours, elsewhere): (Vec<_>, Vec<_>) =
             targets.into_iter().partition(|target| self.domain(target.domain()).is_some());
         elsewhere.into_iter().for_each(|address| finals.insert(address, false));
-        ours.iter().map(folded).filter(|address| seen.insert(address.clone())).collect()
+        ours.iter().map(|target| self.kept(target)).filter(|address| seen.insert(address.clone())).collect()
+    }
+
+    /// The address as its mailbox has it: only where that is ours do we know that case makes no other.
+    fn kept(&self, address: &Address) -> Address {
+        match self.domain(address.domain()) {
+            Some(domain) if !domain.is_final => address.clone(),
+            _ => folded(address),
+        }
     }
 }
 
 /// Those who get the mail, in the order in which they were found.
 struct Finals<'a> {
     asked: &'a Address,
+    /// The same as its mailbox has it: to write a name in capitals is not to name someone else.
+    kept: Address,
     found: Vec<Final>,
     seen: HashSet<Address>,
 }
 
 impl<'a> Finals<'a> {
-    fn new(asked: &'a Address) -> Self {
-        Finals { asked, found: Vec::new(), seen: HashSet::new() }
+    fn new(asked: &'a Address, kept: Address) -> Self {
+        Finals { asked, kept, found: Vec::new(), seen: HashSet::new() }
     }
 
     fn len(&self) -> usize {
@@ -225,19 +240,21 @@ impl<'a> Finals<'a> {
 
     fn insert(&mut self, address: Address, local: bool) {
         if self.seen.insert(address.clone()) {
-            // To write a name in capitals is not to name someone else.
-            let original = (address != folded(self.asked)).then(|| self.asked.clone());
+            let original = (address != self.kept).then(|| self.asked.clone());
             self.found.push(Final { address, original, local });
         }
     }
 
     fn into_resolution(mut self) -> Resolution {
-        if self.found.is_empty() && is_postmaster(&folded(self.asked)) {
-            self.insert(folded(self.asked), true);
+        if self.found.is_empty() && is_postmaster(&self.kept) {
+            self.insert(self.kept.clone(), true);
         }
         if self.found.is_empty() { Resolution::Unknown } else { Resolution::Local(self.found) }
     }
 }
+
+/// The place of the address without its tag among [`Case::addresses`], if it is there.
+const UNTAGGED: usize = 1;
 
 /// One address of ours on its way through the steps of a round.
 struct Case<'a> {
@@ -268,7 +285,7 @@ impl<'a> Case<'a> {
     }
 
     fn keys(&self) -> Vec<String> {
-        self.addresses().map(|address| address.as_str().to_owned()).collect()
+        self.addresses().map(|address| folded(address).as_str().to_owned()).collect()
     }
 
     fn needs_mailbox(&self) -> bool {
@@ -292,11 +309,17 @@ impl<'a> Case<'a> {
 
     fn set_addresses(&mut self, mut targets: Vec<Address>) {
         let before = targets.len();
-        targets.retain(|target| folded(target) != self.address);
+        let own = folded(&self.address);
+        targets.retain(|target| folded(target) != own);
         self.state = State::Alias { names_itself: targets.len() < before, targets };
     }
 
-    fn set_mailbox(&mut self, mailbox: Address) {
+    /// The mailbox is that of the address with this place among [`Case::addresses`], or whatever the next host makes of it.
+    fn set_mailbox(&mut self, place: usize) {
+        let mailbox = match &self.untagged {
+            Some(untagged) if place == UNTAGGED && self.domain.is_final => untagged.clone(),
+            _ => self.address.clone(),
+        };
         let targets = match std::mem::replace(&mut self.state, State::Unknown) {
             State::Alias { targets, .. } => targets,
             State::Unknown | State::Mailbox { .. } => Vec::new(),
@@ -333,12 +356,11 @@ async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| case.needs_mailbox()).collect();
     let questions = wanting.iter().map(|case| Question::new(&case.domain.mailboxes, case.keys())).collect();
     for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
-        let mailbox = match (found?, &case.domain.mailboxes) {
-            (Some(hit), _) => case.addresses().nth(hit.key).cloned(),
-            (None, None) => case.addresses().last().cloned(),
-            (None, Some(_)) => None,
-        };
-        mailbox.into_iter().for_each(|address| case.set_mailbox(address));
+        match (found?, &case.domain.mailboxes) {
+            (Some(hit), _) => case.set_mailbox(hit.key),
+            (None, None) => case.set_mailbox(UNTAGGED),
+            (None, Some(_)) => {}
+        }
     }
     Ok(())
 }
@@ -425,7 +447,7 @@ fn is_host(text: &str) -> bool {
 }
 
 fn is_postmaster(address: &Address) -> bool {
-    address.local() == "postmaster"
+    address.local().eq_ignore_ascii_case("postmaster")
 }
 
 fn without_tag(address: &Address, delimiter: char) -> Option<Address> {

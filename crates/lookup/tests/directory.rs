@@ -58,6 +58,7 @@ fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain 
         hosts: None,
         delimiter: Some('+'),
         transport: "maildir".into(),
+        is_final: true,
     }
 }
 
@@ -134,6 +135,41 @@ fn a_tag_is_cut_off_only_where_the_whole_address_is_nobody() {
     assert_eq!(resolve(domain(), "team+list@x.org"), local(&["bob@x.org"], Some("team+list@x.org")));
     assert_eq!(resolve(domain(), "team+y@x.org"), local(&[">z@y.org"], Some("team+y@x.org")));
     assert_eq!(resolve(domain(), "+bob@x.org"), Resolution::Unknown);
+}
+
+/// `x.org` with these aliases, whose mailboxes, if they are told, are another host's.
+fn passed_on(mailboxes: Option<&[&str]>, aliases: &[(&str, &str)]) -> Domain {
+    let domain = x_org(mailboxes.unwrap_or_default(), aliases);
+    Domain { is_final: false, mailboxes: domain.mailboxes.filter(|_| mailboxes.is_some()), ..domain }
+}
+
+#[test]
+fn what_is_passed_on_keeps_its_name() {
+    let given = |text| local(&[text], None);
+    for text in ["List-Bounces+Bob=y@x.org", "JÜRGEN@x.org", "\"A b\"@x.org", "PostMaster@x.org", "+Bob@x.org"] {
+        assert_eq!(resolve(passed_on(None, &[]), text), given(text), "{text}");
+    }
+    let told = || passed_on(Some(&["bob@x.org", "bob+own@x.org"]), &[]);
+    for text in ["Bob@x.org", "Bob+List@x.org", "BOB+Own@x.org", "PostMaster@x.org"] {
+        assert_eq!(resolve(told(), text), given(text), "{text}");
+    }
+    assert_eq!(resolve(told(), "Carol@x.org"), Resolution::Unknown);
+}
+
+#[test]
+fn aliases_of_a_domain_that_is_passed_on_know_no_case_and_spell_out_whom_they_name() {
+    let aliases = [
+        ("team@x.org", "Carol+A@x.org carol+a@x.org Carol+A@x.org"),
+        ("bob@x.org", "BOB@x.org c@y.org"),
+        ("postmaster@x.org", "gone@x.org"),
+    ];
+    let team = local(&["Carol+A@x.org", "carol+a@x.org"], Some("Team+List@x.org"));
+    assert_eq!(resolve(passed_on(None, &aliases), "Team+List@x.org"), team);
+    let Resolution::Local(finals) = resolve(passed_on(None, &aliases), "Bob@x.org") else { panic!("bob is known") };
+    let names: Vec<_> = finals.iter().map(|last| (last.address.as_str(), last.original.is_some())).collect();
+    assert_eq!(names, [("Bob@x.org", false), ("c@y.org", true)]);
+    let postmaster = resolve(passed_on(Some(&[]), &aliases), "PostMaster@x.org");
+    assert_eq!(postmaster, local(&["PostMaster@x.org"], None));
 }
 
 #[test]

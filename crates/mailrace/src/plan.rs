@@ -14,6 +14,7 @@ use intake::Domains;
 use lookup::directory::{self, Directory};
 use mail::Address;
 use net::Trust;
+use nix::ifaddrs::getifaddrs;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
@@ -77,8 +78,10 @@ pub fn load_limits(config: &Config) -> load::Limits {
 
 /// The queues.
 pub fn queues(config: &Config) -> queue::Config {
-    let most = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
-    let recipients = most.chain([RECIPIENTS_PER_ATTEMPT]).max().unwrap_or(RECIPIENTS_PER_ATTEMPT);
+    let usual = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
+    let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message_max);
+    // What a next hop may take counts only as far as its queue lets it.
+    let recipients = usual.chain(exceptional).fold(RECIPIENTS_PER_ATTEMPT, usize::max);
     queue::Config {
         queues: config.queues.iter().map(|queue| one_queue(queue, recipients)).collect(),
         unrecorded_max: config.scheduler.unrecorded_max,
@@ -148,6 +151,7 @@ pub fn routes(config: &Config) -> route::Config {
     };
     route::Config {
         own_addresses: own_addresses(config),
+        own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
         dns: dns(&config.dns),
         domains: here.into_iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
         rules: onward.chain(config.routes.iter().cloned()).collect(),
@@ -156,10 +160,20 @@ pub fn routes(config: &Config) -> route::Config {
     }
 }
 
-/// Addresses that lead back to us. Those of the loopback are everybody's.
+/// Addresses that lead back to us. Those of the loopback are everybody's. Who listens at all addresses of a family has
+/// those that the machine has by now; where it does not tell, loops are still found by name.
 fn own_addresses(config: &Config) -> Vec<IpAddr> {
-    let addresses = config.listeners.iter().map(|listener| listener.address.ip());
-    addresses.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
+    let listened: Vec<IpAddr> = config.listeners.iter().map(|listener| listener.address.ip()).collect();
+    let is_meant = |address: &IpAddr| {
+        listened.iter().any(|own| own.is_unspecified() && own.is_ipv4() == address.is_ipv4())
+    };
+    let interfaces = getifaddrs().into_iter().flatten().filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+    });
+    let all = interfaces.filter(is_meant).chain(listened.iter().copied());
+    all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
 }
 
 fn dns(dns: &config::Dns) -> route::Dns {
@@ -325,6 +339,7 @@ pub fn directory(config: &Config) -> anyhow::Result<Directory> {
         catch_all: domain.catch_all.clone(),
         delimiter: domain.delimiter,
         transport: domain.transport.clone(),
+        is_final: config.transport(&domain.transport).is_some_and(|transport| transport.is_maildir()),
     };
     let domains = config.domains.iter().map(domain).collect();
     Ok(Directory::new(domains, directory::Limits::default()).on_host(&config.hostname))
@@ -334,5 +349,23 @@ fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
     match &transport.kind {
         TransportKind::Smtp(smtp) => Some(smtp),
         TransportKind::Maildir(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_may_have_as_many_recipients_as_the_most_that_any_next_hop_takes() {
+        let of = |text: &str| {
+            let config = Config::parse(text, "text", "host.example").unwrap();
+            queues(&config).queues.iter().map(|queue| queue.recipients_per_attempt_max).max()
+        };
+        let next_hop = "[[next_hop]]\nname = \"big.example\"\nrecipients_per_message = ";
+        assert_eq!(of(""), Some(100));
+        assert_eq!(of(&format!("{next_hop}50\n")), Some(100));
+        assert_eq!(of(&format!("{next_hop}500\n")), Some(500));
+        assert_eq!(of("[transport.smtp]\nrecipients_per_message = 300\n"), Some(300));
     }
 }

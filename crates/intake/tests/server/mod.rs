@@ -248,6 +248,7 @@ fn directory() -> Arc<Directory> {
         hosts: None,
         delimiter: None,
         transport: "maildir".into(),
+        is_final: true,
     };
     let domains = vec![
         domain("example.org", Some(Arc::new(Told("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
