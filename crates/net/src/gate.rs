@@ -141,7 +141,9 @@ impl Crowd {
 impl Pass {
     /// Whether the client may bring one more message now; if so, it is counted.
     pub fn take_message(&self, now: Instant) -> bool {
-        self.client.is_none_or(|client| self.gate.crowd(client).rates.take(client, Counted::Message, now))
+        // Where any number may be brought no lock is taken for it.
+        let client = self.client.filter(|_| self.gate.limits.messages_per_client.is_some());
+        client.is_none_or(|client| self.gate.crowd(client).rates.take(client, Counted::Message, now))
     }
 }
 
@@ -233,5 +235,20 @@ mod tests {
         assert!(!first.take_message(now) && !second.take_message(now));
         let trusted = enter("2001:db8::3", true);
         assert!((0..10).all(|_| trusted.take_message(now)));
+    }
+
+    #[test]
+    fn messages_that_nobody_counts_wait_for_no_lock() {
+        let gate = gate();
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let pass = gate.enter(address, false, Instant::now()).unwrap();
+        let (told, heard) = std::sync::mpsc::channel();
+        let crowd = gate.crowd(address);
+        std::thread::scope(|scope| {
+            scope.spawn(|| told.send(pass.take_message(Instant::now())).unwrap());
+            let taken = heard.recv_timeout(Duration::from_secs(10));
+            drop(crowd);
+            assert_eq!(taken, Ok(true));
+        });
     }
 }
