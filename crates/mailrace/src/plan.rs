@@ -362,7 +362,7 @@ mod tests {
             let config = Config::parse(text, "text", "host.example").unwrap();
             queues(&config).queues.iter().map(|queue| queue.recipients_per_attempt_max).max()
         };
-        let next_hop = "[[next_hop]]\nname = \"big.example\"\nrecipients_per_message = ";
+        let next_hop = "[[next_hop]]\nhost = \"big.example\"\nrecipients_per_message = ";
         assert_eq!(of(""), Some(100));
         assert_eq!(of(&format!("{next_hop}50\n")), Some(100));
         assert_eq!(of(&format!("{next_hop}500\n")), Some(500));
