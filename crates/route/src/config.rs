@@ -14,6 +14,8 @@ pub struct Config {
     pub hostname: Box<str>,
     /// Our own addresses: an MX host with one of them is ourselves.
     pub own_addresses: Vec<IpAddr>,
+    /// The ports at which we take mail: an MX host of a loopback address is ourselves if it is reached at one of them.
+    pub own_ports: Vec<u16>,
     /// How the DNS is asked.
     pub dns: Dns,
     /// Domains of ours, and the transport of each.
@@ -34,6 +36,7 @@ impl Config {
         Config {
             hostname: hostname.into(),
             own_addresses: Vec::new(),
+            own_ports: Vec::new(),
             dns: Dns::default(),
             domains: HashMap::new(),
             rules: Vec::new(),

@@ -6,7 +6,7 @@
 //! 3. Where one of them is this host, by name or by address, only those that are better than it (the same section).
 //! 4. The next hop gets its name: from all hosts that are left, also those whose addresses are unknown at the moment,
 //!    so that it does not change with them.
-//! 5. Hosts without addresses are left out, and so are addresses behind the first few.
+//! 5. Hosts without addresses are left out, and so are addresses behind the first few. `0.0.0.0` and `::` are none.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -74,7 +74,7 @@ impl Router {
         for (candidate, known) in candidates.iter_mut().zip(answers) {
             candidate.said = Some(known.said);
         }
-        let loops = leg.may_loop && self.drop_ourselves(&mut candidates);
+        let loops = leg.may_loop && self.drop_ourselves(&mut candidates, leg.reach.port);
         let result = match tiers(&candidates, leg.reach) {
             tiers if !tiers.is_empty() => Ok(Hosts {
                 transport: leg.transport.into(),
@@ -88,20 +88,25 @@ impl Router {
     }
 
     /// Drops this host and those that are no better than it. Whether there were any.
-    fn drop_ourselves(&self, candidates: &mut Vec<Candidate<'_>>) -> bool {
-        let ours = candidates.iter().filter(|candidate| self.is_this_host(candidate));
+    fn drop_ourselves(&self, candidates: &mut Vec<Candidate<'_>>, port: u16) -> bool {
+        let ours = candidates.iter().filter(|candidate| self.is_this_host(candidate, port));
         let Some(preference) = ours.map(|candidate| candidate.exchanger.preference).min() else { return false };
         candidates.retain(|candidate| candidate.exchanger.preference < preference);
         true
     }
 
-    fn is_this_host(&self, candidate: &Candidate<'_>) -> bool {
+    fn is_this_host(&self, candidate: &Candidate<'_>, port: u16) -> bool {
         candidate.exchanger.name == self.config.hostname
-            || candidate.addresses().iter().any(|&address| self.is_own_address(address))
+            || candidate.addresses().iter().any(|&address| self.is_own_address(address, port))
     }
 
-    pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
-        self.config.own_addresses.iter().any(|own| own.to_canonical() == address.to_canonical())
+    /// Whether a stranger who names this address means us. Each machine is its own loopback, and what the system
+    /// makes of no address is that too; there, what does not listen at a port of ours is somebody else.
+    pub(crate) fn is_own_address(&self, address: IpAddr, port: u16) -> bool {
+        let address = address.to_canonical();
+        let leads_back = address.is_loopback() || is_no_address(address);
+        self.config.own_addresses.iter().any(|own| own.to_canonical() == address)
+            || leads_back && self.config.own_ports.contains(&port)
     }
 }
 
@@ -137,10 +142,15 @@ fn tiers(candidates: &[Candidate<'_>], reach: Reach) -> Vec<Vec<Host>> {
 }
 
 fn host(candidate: &Candidate<'_>, port: u16, left: &mut usize) -> Option<Host> {
-    let addresses = candidate.addresses().iter().take(*left);
+    let addresses = candidate.addresses().iter().filter(|address| !is_no_address(**address)).take(*left);
     let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
     *left -= endpoints.len();
     (!endpoints.is_empty()).then(|| Host { name: candidate.exchanger.name.clone(), endpoints })
+}
+
+/// Whether it stands for none (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
+pub(crate) fn is_no_address(address: IpAddr) -> bool {
+    address.to_canonical().is_unspecified()
 }
 
 /// Why none of these has an address. One that could not be asked for may have some.

@@ -36,7 +36,7 @@ pub use hop::{FixedHop, FixedHopError};
 pub use rule::{Pattern, PatternError, Rule};
 
 use dns::Resolver;
-use exchange::{Finding, Leg};
+use exchange::{Finding, Leg, is_no_address};
 use identity::Names;
 use replies::Obstacle;
 use way::Way;
@@ -167,7 +167,8 @@ impl Router {
     fn by_literal(&self, address: IpAddr, transport: &str) -> Finding {
         let reach = self.config.reach(transport);
         self.settled(match address {
-            own if self.is_own_address(own) => Err(Obstacle::Loop),
+            own if self.is_own_address(own, reach.port) => Err(Obstacle::Loop),
+            none if is_no_address(none) => Err(Obstacle::Family(none)),
             other if !reach.families.contain(other) => Err(Obstacle::Family(other)),
             other => Ok(self.by_address(SocketAddr::new(other, reach.port), transport)),
         })

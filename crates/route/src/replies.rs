@@ -19,7 +19,7 @@ pub(crate) enum Obstacle {
     HostsWithoutAddress,
     /// The best of its hosts is this one, which does not know it.
     Loop,
-    /// An address of a family that the transport does not have.
+    /// An address of a family that the transport does not have, or that no host can have.
     Family(IpAddr),
     /// The destination is no domain.
     NoDomain,

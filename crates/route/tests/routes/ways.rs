@@ -243,6 +243,55 @@ async fn mail_does_not_go_to_ourselves_nor_past_us() {
 }
 
 #[tokio::test]
+async fn a_loopback_in_a_strangers_zone_is_ourselves_at_our_port() {
+    let lines = "
+        here.example 300 MX 10 localhost.example
+        mapped.example 300 AAAA ::ffff:127.0.0.1
+        six.example 300 AAAA ::1
+        none.example 300 A 0.0.0.0
+        beside.example 300 MX 10 mx.they.example
+        beside.example 300 MX 20 localhost.example
+        localhost.example 300 A 127.0.0.9
+        mx.they.example 300 A 192.0.2.1";
+    let zone = Zone::serve(lines).await;
+    let rules = vec![rule("fixed.example smtp localhost.example"), rule("address.example smtp [127.0.0.9]")];
+    let router = Router::new(Config { own_ports: vec![2525, 25], rules, ..config(&zone) }).unwrap();
+    let strange = ["here", "mapped", "six", "none"].map(|name| format!("{name}.example"));
+    for destination in strange.iter().map(|name| &**name).chain(["[127.0.0.9]", "[ipv6:::1]", "[0.0.0.0]"]) {
+        let loops = format!("fail 554 5.4.6 Mail for {destination} loops back to this host");
+        assert_eq!(line(&router.route(destination).await.answer), loops);
+    }
+    for (destination, way) in [
+        ("beside.example", "smtp:mx.they.example:25 > mx.they.example=192.0.2.1:25"),
+        ("fixed.example", "smtp:localhost.example:25 > localhost.example=127.0.0.9:25"),
+        ("address.example", "smtp:127.0.0.9:25 > 127.0.0.9=127.0.0.9:25"),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), way);
+    }
+}
+
+#[tokio::test]
+async fn a_loopback_at_another_port_is_a_host_and_no_address_never_is() {
+    let lines = "
+        here.example 300 A 127.0.0.9
+        none.example 300 MX 10 mx.none.example
+        mx.none.example 300 A 0.0.0.0
+        mx.none.example 300 AAAA ::
+        half.example 300 A 0.0.0.0
+        half.example 300 AAAA 2001:db8::1";
+    let zone = Zone::serve(lines).await;
+    let router = Router::new(Config { own_ports: vec![2525], ..config(&zone) }).unwrap();
+    for (destination, way) in [
+        ("here.example", "smtp:here.example:25 > here.example=127.0.0.9:25"),
+        ("none.example", "defer 451 4.4.4 None of the mail hosts of none.example has an address in the DNS"),
+        ("half.example", "smtp:half.example:25 > half.example=[2001:db8::1]:25"),
+        ("[0.0.0.0]", "fail 550 5.4.4 No mail leaves for addresses like 0.0.0.0"),
+    ] {
+        assert_eq!(line(&router.route(destination).await.answer), way);
+    }
+}
+
+#[tokio::test]
 async fn a_hundred_mail_hosts_are_one_short_name_and_few_questions() {
     let mut lines = String::new();
     for number in 0..100 {
