@@ -18,6 +18,7 @@
 //! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it. Mail for
 //! a domain that is only passed on keeps the name that it came with: folding and tags are for the keys of tables alone.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ use crate::{Answer, Table, fold};
 /// A domain of ours.
 #[derive(Clone)]
 pub struct Domain {
-    /// Its name.
+    /// Its name. Beyond ASCII it is the same in letters and in A-labels (RFC 5890); keys of tables and names of mailboxes
+    /// have it as it is spelt here.
     pub name: Box<str>,
     /// Who exists, keyed by address. None: everyone; then a tag is cut off, so that it makes no mailbox of its own.
     pub mailboxes: Option<Arc<dyn Table>>,
@@ -65,6 +67,7 @@ impl Default for Limits {
 
 /// All domains of ours.
 pub struct Directory {
+    /// By name in A-labels.
     domains: HashMap<Box<str>, Domain>,
     limits: Limits,
     hostname: Box<str>,
@@ -116,7 +119,7 @@ struct Unavailable(String);
 impl Directory {
     /// The directory of these domains; of two with the same name the later one counts.
     pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
-        let domains = domains.into_iter().map(|domain| (fold(&domain.name).into(), domain)).collect();
+        let domains = domains.into_iter().map(|domain| (in_ascii(&fold(&domain.name)).into(), domain)).collect();
         Directory { domains, limits, hostname: Box::default() }
     }
 
@@ -125,9 +128,9 @@ impl Directory {
         Directory { hostname: fold(hostname).into(), ..self }
     }
 
-    /// The domain of ours with this name (in lower case, as an [`Address`] has it).
+    /// The domain of ours with this name (in lower case, as an [`Address`] has it), in letters or in A-labels.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
-        self.domains.get(name)
+        self.domains.get(&*in_ascii(name))
     }
 
     /// Who gets the mail for `address`.
@@ -157,7 +160,7 @@ impl Directory {
     /// with all of its mailboxes together.
     pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
         let question = |mailbox: &Address| match self.domain(mailbox.domain()) {
-            Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox).as_str().to_owned()]),
+            Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox, domain).as_str().to_owned()]),
             None => Question { table: None, keys: Vec::new() },
         };
         let found = ask(mailboxes.iter().map(question).collect()).await;
@@ -214,8 +217,8 @@ impl Directory {
     /// The address as its mailbox has it: only where that is ours do we know that case makes no other.
     fn kept(&self, address: &Address) -> Address {
         match self.domain(address.domain()) {
-            Some(domain) if !domain.is_final => address.clone(),
-            _ => folded(address),
+            Some(domain) if domain.is_final => folded(address, domain),
+            _ => address.clone(),
         }
     }
 }
@@ -285,7 +288,13 @@ impl<'a> Case<'a> {
     }
 
     fn keys(&self) -> Vec<String> {
-        self.addresses().map(|address| folded(address).as_str().to_owned()).collect()
+        self.addresses().map(|address| folded(address, self.domain).as_str().to_owned()).collect()
+    }
+
+    /// Whether the target of an alias is the address itself.
+    fn is_itself(&self, target: &Address) -> bool {
+        let here = |address: &Address| folded(address, self.domain);
+        in_ascii(target.domain()) == in_ascii(self.address.domain()) && here(target) == here(&self.address)
     }
 
     fn needs_mailbox(&self) -> bool {
@@ -309,8 +318,7 @@ impl<'a> Case<'a> {
 
     fn set_addresses(&mut self, mut targets: Vec<Address>) {
         let before = targets.len();
-        let own = folded(&self.address);
-        targets.retain(|target| folded(target) != own);
+        targets.retain(|target| !self.is_itself(target));
         self.state = State::Alias { names_itself: targets.len() < before, targets };
     }
 
@@ -368,7 +376,7 @@ async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
 /// Step 3.
 async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, State::Unknown)).collect();
-    let key = |case: &Case<'_>| vec![format!("@{}", case.address.domain())];
+    let key = |case: &Case<'_>| vec![format!("@{}", fold(&case.domain.name))];
     let questions = wanting.iter().map(|case| Question::new(&case.domain.aliases, key(case))).collect();
     for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
         if let Some(hit) = found? {
@@ -434,10 +442,18 @@ fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
     std::ptr::addr_eq(one, other)
 }
 
-/// The address as tables have it.
-fn folded(address: &Address) -> Address {
+/// The address, which is of this domain, as tables have it.
+fn folded(address: &Address, domain: &Domain) -> Address {
     // Folding may make a name too long or change nothing that matters; then it stays.
-    Address::new(&fold(&address.mailbox_name()), address.domain()).unwrap_or_else(|_| address.clone())
+    Address::new(&fold(&address.mailbox_name()), &domain.name).unwrap_or_else(|_| address.clone())
+}
+
+/// The name of a domain in A-labels, in which two spellings of one are equal. What is no such name stays as it is.
+fn in_ascii(domain: &str) -> Cow<'_, str> {
+    match domain.is_ascii() {
+        true => Cow::Borrowed(domain),
+        false => idna::domain_to_ascii(domain).map_or(Cow::Borrowed(domain), Cow::Owned),
+    }
 }
 
 /// Whether a text can be a host and a port. What it is in truth shows where it is used; this keeps out what would be

@@ -173,6 +173,40 @@ fn aliases_of_a_domain_that_is_passed_on_know_no_case_and_spell_out_whom_they_na
 }
 
 #[test]
+fn a_domain_beyond_ascii_is_the_same_in_letters_and_in_a_labels() {
+    const LETTERS: &str = "müller.example";
+    const A_LABELS: &str = "xn--mller-kva.example";
+    for (ours, other) in [(LETTERS, A_LABELS), (A_LABELS, LETTERS), ("MÜLLER.example", A_LABELS)] {
+        let at = |local: &str, domain: &str| format!("{local}@{}", domain.to_lowercase());
+        let (bob, team, rest) = (at("bob", ours), at("team", ours), at("", ours));
+        let (targets, own) = (format!("{} c@y.org", at("BOB", other)), at("bob", other));
+        let mailboxes = Script::new(&[(&bob, "")]);
+        let aliases = Script::new(&[(&bob, &own), (&team, &targets), (&rest, "all@y.org")]);
+        let hosts = Script::new(&[(&bob, "a.x.org")]);
+        let domain = Domain { hosts: Some(hosts), ..domain(ours, &mailboxes, &aliases) };
+        let directory = Directory::new(vec![domain], Limits::default());
+        assert!(directory.domain(LETTERS).is_some() && directory.domain(A_LABELS).is_some());
+        for spelt in [LETTERS, A_LABELS] {
+            let (team, nobody) = (at("team", spelt), at("nobody", spelt));
+            assert_eq!(resolve_in(&directory, &at("Bob", spelt)), local(&[&bob], None), "{ours} {spelt}");
+            assert_eq!(resolve_in(&directory, &team), local(&[">c@y.org", &bob], Some(&team)), "{ours} {spelt}");
+            assert_eq!(resolve_in(&directory, &nobody), local(&[">all@y.org"], Some(&nobody)), "{ours} {spelt}");
+            let stores = now(directory.stores(&[address(&at("bob", spelt))]));
+            assert_eq!(stores, [Store::At("a.x.org".into())], "{ours} {spelt}");
+        }
+    }
+}
+
+#[test]
+fn what_is_passed_on_keeps_the_spelling_of_its_domain() {
+    let domain = || Domain { name: "müller.example".into(), ..passed_on(None, &[]) };
+    for text in ["Bob@xn--mller-kva.example", "Bob@müller.example"] {
+        assert_eq!(resolve(domain(), text), local(&[text], None));
+    }
+    assert_eq!(resolve(domain(), "Bob@xn--a.example"), Resolution::Remote(address("Bob@xn--a.example")));
+}
+
+#[test]
 fn an_alias_comes_before_a_mailbox_and_both_addresses_are_kept() {
     let domain = x_org(&["bob@x.org", "carol@x.org"], &[("bob@x.org", "Carol@x.org Dave@y.org")]);
     assert_eq!(resolve(domain, "Bob@x.org"), local(&[">Dave@y.org", "carol@x.org"], Some("Bob@x.org")));

@@ -140,8 +140,10 @@ pub fn rules(config: &Config) -> Rules {
 pub fn routes(config: &Config) -> route::Config {
     let is_maildir = |domain: &config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
     let (here, beyond): (Vec<_>, Vec<_>) = config.domains.iter().partition(|domain| is_maildir(domain));
+    // Patterns are in A-labels. A name of ours that the DNS cannot hold stays as it is.
+    let pattern = |name: &str| name.parse().unwrap_or_else(|_| route::Pattern::Exact(name.into()));
     let onward = beyond.into_iter().map(|domain| route::Rule {
-        pattern: route::Pattern::Exact(domain.name.clone()),
+        pattern: pattern(&domain.name),
         transport: domain.transport.clone(),
         next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
     });
