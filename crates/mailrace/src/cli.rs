@@ -1,9 +1,11 @@
 //! The command line: what can be asked of the binary, and what its exit codes mean. The help is made of this file.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use mail::{Address, QueueId};
 
 use crate::admin::{By, Filter};
@@ -36,6 +38,24 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads the words of a command line, of which the first one is the binary's name.
+    ///
+    /// # Errors
+    ///
+    /// What was asked for is help or the version; or an option is wrong, or would be of no effect.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let cli = Cli::try_parse_from(words)?;
+        match &cli.command {
+            Command::Explain(Explain { target: Target::Message(_), sender: Some(_) }) => {
+                let text = "--sender goes with an address: a message that waits has its sender";
+                Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
+            }
+            _ => Ok(cli),
+        }
+    }
 }
 
 /// What can be done.
@@ -216,4 +236,19 @@ pub struct Lane {
     /// The folder of one lane, instead of all lanes of the configuration
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub lane: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_is_asked_for_with_an_address_alone() {
+        let read = |line: &str| Cli::read(line.split(' ').map(OsString::from));
+        assert!(read("mailrace explain bob@a.example --sender carol@b.example").is_ok());
+        assert!(read("mailrace explain 7-0-1").is_ok());
+        let told = read("mailrace explain 7-0-1 --sender carol@b.example").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::ArgumentConflict);
+        assert!(told.to_string().contains("--sender goes with an address"), "{told}");
+    }
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 use queue::Act;
 
@@ -17,7 +16,7 @@ use crate::{admin, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return told_by_clap(&error),
     };
