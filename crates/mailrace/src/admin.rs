@@ -45,7 +45,7 @@ use clerk::Clerk;
 pub use client::{act, explain, list, load, pause, status};
 use explain::Guide;
 pub use filter::Filter;
-pub use pattern::{AddressPattern, NamePattern, NotAPattern};
+pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
 pub use question::By;
 pub use server::Server;
 pub use text::{NotASize, NotASpan, Size, Span, Text};
