@@ -6,8 +6,8 @@
 //! after it the wire is of no more use.
 //!
 //! Pages of a file that `sendfile` has queued are the file's until the peer has them: whoever changed them then would
-//! change what the peer gets. So from the first of them on, until [`Wire::release_files`], the end of the wire resets the
-//! connection, whatever it comes from.
+//! change what the peer gets. So from the first of them on, until [`Wire::release_files`] finds that the peer has them
+//! all, the end of the wire resets the connection, whatever it comes from.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -17,8 +17,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use nix::sys::socket::sockopt::{GetStruct, IpBindAddressNoPort};
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::{getsockopt_impl, libc, sockopt_impl};
 use rustix::fs::sendfile;
 use rustix::io::retry_on_intr;
 use rustix::net::{SendFlags, send};
@@ -192,14 +193,21 @@ impl Wire {
         }
     }
 
-    /// The peer has all that was sent from files: the connection may end in peace again.
-    pub fn release_files(&mut self) -> io::Result<()> {
+    /// To be called when the peer has answered what was sent from files: the connection may end in peace again, if
+    /// nothing is left in the send queue. Where something is, the peer answered before it had read, and the wire goes on
+    /// [lending](Wire::lends_files).
+    pub fn release_files(&mut self) {
         if let Stream::Plain(stream) = &self.stream
-            && std::mem::take(&mut self.lends)
+            && self.lends
         {
-            SockRef::from(stream).set_linger(None)?;
+            let is_peaceful = || is_all_acknowledged(stream) && SockRef::from(stream).set_linger(None).is_ok();
+            self.lends = !is_peaceful();
         }
-        Ok(())
+    }
+
+    /// Whether pages of a file may be on their way. They have to stay what they are until the wire has ended.
+    pub fn lends_files(&self) -> bool {
+        self.lends
     }
 
     /// What [`Wire::receive`] waits for. `take` is used up when it is ready.
@@ -251,6 +259,20 @@ fn tcp_socket(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpSocket> {
         socket.bind(SocketAddr::new(from, 0))?;
     }
     Ok(socket)
+}
+
+/// How many numbers tell of the memory of a socket.
+const MEMORY_NUMBERS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
+
+sockopt_impl!(
+    /// What a socket has of the kernel's memory, by `SK_MEMINFO_*`.
+    Memory, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; MEMORY_NUMBERS], GetStruct<[u32; MEMORY_NUMBERS]>
+);
+
+/// Whether the send queue is empty. What the peer has not acknowledged is in it, sent or not, since it may have to be
+/// sent again; and a reply acknowledges all that its sender had received. Where the system does not tell, it is not empty.
+fn is_all_acknowledged(stream: &TcpStream) -> bool {
+    getsockopt(stream, Memory).is_ok_and(|memory| memory[libc::SK_MEMINFO_WMEM_QUEUED as usize] == 0)
 }
 
 fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Result<usize> {

@@ -17,8 +17,6 @@ use tokio::time::{Instant, sleep};
 use super::Peer;
 use super::content::{Content, Step};
 
-/// How long a server that is left may take to answer QUIT.
-const LEAVING_TIME_MAX: Duration = Duration::from_secs(5);
 /// When to look again where the session has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -108,11 +106,11 @@ impl Dialogue {
         &self.client
     }
 
-    /// Whether it can carry another message: the session is ready, and neither we nor the server (MAILMAX, RFC 9422
-    /// section 4.1) have had enough of it.
+    /// Whether it can carry another message: the session is ready, the server has read what it answered, and neither we
+    /// nor it (MAILMAX, RFC 9422 section 4.1) have had enough of it.
     pub(super) fn may_go_on(&self, transactions_max: u32) -> bool {
         let theirs = self.client.extensions().transactions_max.map_or(u32::MAX, NonZeroU32::get);
-        self.client.is_ready() && self.transactions < transactions_max.min(theirs)
+        self.client.is_ready() && !self.wire.lends_files() && self.transactions < transactions_max.min(theirs)
     }
 
     /// A new task begins; gives the longest wait for a reply in the one before.
@@ -146,8 +144,7 @@ impl Dialogue {
                 match event {
                     Event::Replied { .. } => self.note_reply(),
                     Event::Ready => {
-                        // What fails here fails when the next message is sent.
-                        let _ = self.wire.release_files();
+                        self.wire.release_files();
                         return Heard::Event(event);
                     }
                     event => return Heard::Event(event),
@@ -230,18 +227,17 @@ impl Dialogue {
         }
     }
 
-    /// Says QUIT, if it is the time for it, and waits a moment for the answer.
+    /// Says QUIT, if it is the time for it, and goes. The answer would tell nothing, and a server that is slow to give it
+    /// would keep a connection that nobody counts.
     pub(super) async fn quit(mut self: Box<Self>) {
-        self.client.quit(steady_now());
-        let mut vigil = Vigil { slower_than: LEAVING_TIME_MAX, is_told: true, tell: &|| {} };
-        let leaving = async {
-            while !matches!(self.hear(None, &mut vigil).await, Heard::Event(Event::Closed(_)) | Heard::Damaged(_)) {}
-        };
-        // Whoever does not answer is left all the same.
-        let _ = tokio::time::timeout(LEAVING_TIME_MAX, leaving).await;
+        // What lends pages of a file has to be reset, and a reset would overtake the word.
+        if !self.wire.lends_files() {
+            self.client.quit(steady_now());
+            self.hang_up().await;
+        }
     }
 
-    /// After [`Event::Closed`]: says the last word that the machine has for the server, if it can be said at once.
+    /// Says the last word that the machine has for the server, if it can be said at once, and ends the connection.
     pub(super) async fn hang_up(mut self: Box<Self>) {
         if !self.client.output().is_empty() {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;

@@ -295,3 +295,36 @@ fn a_server_that_stops_reading_is_given_up_and_the_connection_reset() {
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     });
 }
+
+#[test]
+fn a_server_that_answers_before_it_has_read_is_reset_and_sees_no_more_of_the_file() {
+    run(async {
+        let seen = Seen::default();
+        let reported = Rc::new(Notify::new());
+        let (ends, mut ended) = unbounded_channel();
+        let news = reported.clone();
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let (news, ends) = (news.clone(), ends.clone());
+            async move {
+                guest.greet(CHUNKING).await;
+                guest.hear_all(&["MAIL", "RCPT"]).await;
+                guest.say("250 ok\r\n250 ok\r\n").await;
+                guest.hear_all(&["BDAT"]).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                guest.say("250 kept\r\n").await;
+                news.notified().await;
+                ends.send(guest.end().await).unwrap();
+            }
+        });
+        let hop = hop(config(), &[endpoint.await]);
+        // More than the server's side takes unread, and less than ours takes.
+        let (stored, body) = Stored::body(&b"0123456789abcd\r\n".repeat(600 << 10 >> 4));
+        let mut sender = Sender::new();
+        let end = sender.send(&hop, &["bob@example.net"], body).await;
+        assert_eq!(summary(&end), ["relayed"]);
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        reported.notify_one();
+        let error = ended.recv().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    });
+}
