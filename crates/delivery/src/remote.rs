@@ -3,16 +3,16 @@
 //! outcome for every recipient, whatever the server does: what may have been accepted is deferred, never taken for lost
 //! or done. Nothing here is fatal.
 //!
-//! A task takes a connection that waits, the last used first; only where none waits it opens one. So there are never
-//! more connections to a next hop than it had tasks at one time. Each connection is a task of the runtime
-//! ([`runner`]) that lives through these states:
+//! A task takes a connection that waits, the last used first; only where none waits it opens one. A connection that is
+//! left is closed with the QUIT, whose answer nobody awaits. So there are never more connections to a next hop than it
+//! had tasks at one time. Each connection is a task of the runtime ([`runner`]) that lives through these states:
 //!
-//! | state   | has a task | ends with                                                                          |
-//! |---------|------------|------------------------------------------------------------------------------------|
-//! | Opening | yes        | Sending; every host refused or silent: reported, the end                           |
-//! | Sending | yes        | Idle, reported; lost before the message was seen, on a used connection: Opening, once |
-//! | Idle    | no         | a task: Sending; the time is over, [`Remote::close`], or a word of the server: Leaving |
-//! | Leaving | no         | QUIT was answered, the server is gone, or a moment passed: the end                 |
+//! | state   | has a task | ends with                                                                              |
+//! |---------|------------|----------------------------------------------------------------------------------------|
+//! | Opening | yes        | Sending; every host refused or silent: reported, the end                               |
+//! | Sending | yes        | Idle, or QUIT, reported; lost before the message was seen, on a used connection: Opening, once |
+//! | Idle    | no         | a task: Sending; the time is over, [`Remote::close`], or a word of the server: QUIT    |
+//! | QUIT    | no         | at once, the end                                                                       |
 //!
 //! At worst a message comes twice: where the connection was lost, or our patience ended, after the last byte went out
 //! and before the answer came. The next attempt then sends it again.

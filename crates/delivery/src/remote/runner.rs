@@ -1,7 +1,8 @@
 //! The life of one connection: a task, and the next one, and the wait between them ([`super`] has its states).
 //!
-//! A connection waits in the pool before its task's end is reported, so that whoever starts a task on hearing of it finds
-//! the connection there.
+//! A connection waits in the pool, or has ended, before its task's end is reported. So whoever starts a task on hearing
+//! of it finds the connection there, or opens one in its place; and a message whose lease is given back is on the way to
+//! nobody.
 
 use std::rc::Rc;
 
@@ -33,13 +34,20 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
         let (end, kept) = Errand::new(&task, &tell_slow).run(used).await;
         let hop = task.next_hop.clone();
         let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
-        let waits = kept.as_ref().is_some_and(|kept| kept.may_go_on(messages_per_connection_max))
-            && pool.park(&hop, &slot, idle_connections_max);
+        let kept = match kept {
+            Some(kept)
+                if kept.may_go_on(messages_per_connection_max) && pool.park(&hop, &slot, idle_connections_max) =>
+            {
+                Some(kept)
+            }
+            Some(left) => {
+                left.quit().await;
+                None
+            }
+            None => None,
+        };
         pool.report(Report::Ended(end.of(*task)));
         let Some(mut kept) = kept else { return };
-        if !waits {
-            return kept.quit().await;
-        }
         let until = Instant::now() + idle_time_max;
         match slot.wait(|context| kept.poll_idle_end(until, context)).await {
             Some(next) => (task, used) = (next, Some(kept)),

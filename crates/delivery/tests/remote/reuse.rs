@@ -1,7 +1,7 @@
 //! Connections are used again, the last one first; they end when they should; and the number of them is never more than
 //! that of the tasks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -102,6 +102,35 @@ fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
         sender.start(&hop, 4, body(TEXT));
         sender.end().await;
         assert_eq!((seen.connections.get(), seen.quits.get()), (3, 2));
+    });
+}
+
+#[test]
+fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() {
+    run(async {
+        let seen = Seen::default();
+        let open = Rc::new(Cell::new(0));
+        let inner = open.clone();
+        let endpoint = serve(&seen, move |mut guest, _| {
+            let open = inner.clone();
+            async move {
+                guest.greet(CHUNKING).await;
+                open.set(open.get() + 1);
+                guest.message().await.unwrap();
+                assert_eq!(open.get(), 1);
+                guest.say("250 kept\r\n").await;
+                guest.hear_all(&["QUIT"]).await;
+                // No answer, and yet the connection ends.
+                guest.end().await.unwrap();
+                open.set(open.get() - 1);
+            }
+        });
+        let hop = hop(Config { messages_per_connection_max: 1, ..config() }, &[endpoint.await]);
+        let mut sender = Sender::new();
+        for _ in 0..3 {
+            assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
+        }
+        assert_eq!(seen.connections.get(), 3);
     });
 }
 
