@@ -40,6 +40,11 @@ pub(crate) fn literal(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv4Addr>().ok().map(IpAddr::from).or_else(v6)
 }
 
+/// The address that a text is, with brackets or without. An IPv4 address that is mapped into IPv6 is that.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    literal(text).or_else(|| text.parse().ok()).map(|address| address.to_canonical())
+}
+
 /// A domain as the DNS is asked for it: lower case, A-labels (RFC 5890), no dot at its end. None: no host can have it.
 pub(crate) fn to_ascii(domain: &str) -> Option<Box<str>> {
     let domain = domain.strip_suffix('.').unwrap_or(domain);

@@ -1,10 +1,11 @@
 //! Rules: for which domains mail takes another way than that of the MX.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::FixedHop;
-use crate::destination::to_ascii;
+use crate::destination::{address, to_ascii};
 
 /// Another way for some domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +18,14 @@ pub struct Rule {
     pub next_hop: Option<FixedHop>,
 }
 
-/// Some domains: `example.com`, `*.example.com` (all below it, not itself) or `*`. In lower case and A-labels.
+/// Some domains: `example.com`, `*.example.com` (all below it, not itself), `[192.0.2.1]` or `*`. Names are in lower case
+/// and A-labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This one, or this address literal.
+    /// This one.
     Exact(Box<str>),
+    /// This address, however it is written.
+    Literal(IpAddr),
     /// Those that end in a dot and this.
     Subdomains(Box<str>),
     /// All, address literals too.
@@ -30,17 +34,19 @@ pub enum Pattern {
 
 /// Not a pattern of domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a domain, '*.' and a domain, or '*'")]
+#[error("expected a domain, '*.' and a domain, an address in brackets, or '*'")]
 pub struct PatternError;
 
 impl Pattern {
-    /// Whether a name is one of these. One that is not ASCII is first brought into A-labels.
+    /// Whether a name is one of these: a domain, an address literal, or the bare address that a host without a name
+    /// goes by. One that is not ASCII is first brought into A-labels.
     pub fn fits(&self, domain: &str) -> bool {
         if !domain.is_ascii() {
             return *self == Pattern::Any || to_ascii(domain).is_some_and(|domain| self.fits(&domain));
         }
         match self {
             Pattern::Exact(name) => name.eq_ignore_ascii_case(domain),
+            Pattern::Literal(own) => address(domain).is_some_and(|address| address == *own),
             Pattern::Subdomains(parent) => {
                 domain.strip_suffix(&**parent).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
             }
@@ -56,8 +62,9 @@ impl FromStr for Pattern {
         if text == "*" {
             return Ok(Pattern::Any);
         }
-        if text.starts_with('[') && text.ends_with(']') {
-            return Ok(Pattern::Exact(text.to_ascii_lowercase().into()));
+        // A bare IPv4 address would pass as a name, which nobody means.
+        if let Some(address) = address(text) {
+            return Ok(Pattern::Literal(address));
         }
         match text.strip_prefix("*.") {
             Some(parent) => Ok(Pattern::Subdomains(to_ascii(parent).ok_or(PatternError)?)),
@@ -70,6 +77,7 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Pattern::Exact(name) => f.write_str(name),
+            Pattern::Literal(address) => write!(f, "[{address}]"),
             Pattern::Subdomains(parent) => write!(f, "*.{parent}"),
             Pattern::Any => f.write_str("*"),
         }
@@ -86,18 +94,24 @@ mod tests {
             ("Example.com", &["example.com"][..], &["a.example.com", "xample.com"][..]),
             ("*.example.com", &["a.example.com", "b.a.example.com"], &["example.com", "anexample.com", ".example.com"]),
             ("*.müller.example", &["a.xn--mller-kva.example"], &["xn--mller-kva.example"]),
-            ("[IPv6:::1]", &["[ipv6:::1]"], &["[ipv6:::2]"]),
+            ("[192.0.2.1]", &["[192.0.2.1]", "192.0.2.1", "[::ffff:192.0.2.1]"], &["[192.0.2.2]", "192.0.2.1.example"]),
+            ("192.0.2.1", &["[192.0.2.1]", "192.0.2.1"], &["192.0.2.10"]),
+            ("[IPv6:2001:DB8::1]", &["[ipv6:2001:db8::1]", "[2001:db8:0::1]", "2001:db8::1"], &["[ipv6:2001:db8::2]"]),
+            ("[2001:db8::1]", &["[ipv6:2001:db8::1]", "2001:db8::1"], &["[ipv6:2001:db8::2]", "example.com"]),
             ("*", &["example.com", "[192.0.2.1]"], &[]),
         ] {
             let pattern: Pattern = pattern.parse().unwrap();
+            assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
             fits.iter().for_each(|domain| assert!(pattern.fits(domain), "{pattern} {domain}"));
             fits_not.iter().for_each(|domain| assert!(!pattern.fits(domain), "{pattern} {domain}"));
         }
     }
 
     #[test]
-    fn a_star_stands_for_whole_labels_in_front() {
-        for text in ["", "*.", "*x.example", "a.*.example", "**", "a b"] {
+    fn what_no_destination_can_be_is_no_pattern() {
+        let brackets = ["[anything]", "[]", "[192.0.2.300]", "[IPv6:1]", "[192.0.2.1", "*.[192.0.2.1]"];
+        let stars = ["*.", "*x.example", "a.*.example", "**"];
+        for text in brackets.into_iter().chain(stars).chain(["", "a b"]) {
             assert_eq!(text.parse::<Pattern>(), Err(PatternError), "{text}");
         }
     }

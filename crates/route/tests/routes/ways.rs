@@ -373,6 +373,7 @@ async fn the_first_rule_that_fits_names_the_way() {
         "slow.example slow",
         "ours.example relay relay.example",
         "xn--mller-kva.example relay [192.0.2.8]",
+        "[2001:db8::5] relay [192.0.2.9]",
         "* relay [192.0.2.10]",
     ];
     let rules = rules.into_iter().map(rule).collect();
@@ -390,6 +391,7 @@ async fn the_first_rule_that_fits_names_the_way() {
         ("lost.example", "defer 451 4.4.4 lost-relay.example has neither a mail host nor an address in the DNS"),
         ("nowhere.example", "defer 451 4.1.2 mx:nowhere-else.example does not exist in the DNS"),
         ("nobody.example", "defer 451 4.1.10 mx:null.example does not accept mail (null MX)"),
+        ("[IPv6:2001:DB8::5]", "relay:192.0.2.9:25 > 192.0.2.9=192.0.2.9:25"),
         ("slow.example", "slow:relay.example:25 > relay.example=192.0.2.1:25"),
         ("ours.example", "local maildir"),
         ("müller.example", "relay:192.0.2.8:25 > 192.0.2.8=192.0.2.8:25"),
