@@ -98,6 +98,9 @@ impl Intake {
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
+        if !self.visitor.trusted && finals.iter().any(|found| self.names_a_way(found)) {
+            return Err(replies::WAY_DENIED);
+        }
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)
@@ -113,6 +116,20 @@ impl Intake {
             return Err(replies::NOT_QUALIFIED);
         }
         Ok(Final { address, original: None, local: false })
+    }
+
+    /// Whether a recipient may name a way on from a domain that we pass on, as `victim%elsewhere.example@ours` does (RFC
+    /// 1123 section 5.2.16): a next hop that trusts us may go it. Whom an alias of ours or a table of mailboxes names is no
+    /// such way, but a tag is the sender's own.
+    fn names_a_way(&self, found: &Final) -> bool {
+        let domain = self.desk.directory.domain(found.address.domain());
+        let Some(domain) = domain.filter(|domain| !domain.is_final && found.original.is_none()) else { return false };
+        let name = found.address.mailbox_name();
+        let unconfirmed = match domain.mailboxes {
+            None => &*name,
+            Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),
+        };
+        unconfirmed.contains(['@', '%', '!'])
     }
 
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.

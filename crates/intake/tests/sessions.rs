@@ -103,6 +103,50 @@ async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
     assert_eq!(recipients(&server.message()), expected);
 }
 
+/// Recipients that name the way from a domain which is passed on.
+const WAYS: [&str; 5] = [
+    "victim%elsewhere.example@onward.example",
+    "elsewhere.example!victim@onward.example",
+    "\"victim@elsewhere.example\"@onward.example",
+    "\"victim\\@elsewhere.example\"@onward.example",
+    "a+victim%elsewhere.example@listed.example",
+];
+
+#[tokio::test]
+async fn strangers_name_no_way_from_a_domain_that_is_passed_on() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    for way in WAYS {
+        client.expect(&format!("RCPT TO:<{way}>"), "550 5.7.1 ").await;
+    }
+    client.expect("RCPT TO:<c%b@listed.example>", "550 5.1.1 ").await;
+    let others = [
+        "List+Bob=x@onward.example",
+        "A%b@listed.example",
+        "a+Tag@listed.example",
+        "way@example.org",
+        "a%b@open.example",
+    ];
+    for other in others {
+        client.expect(&format!("RCPT TO:<{other}>"), "250").await;
+    }
+    client.expect("DATA", "354").await;
+    client.expect(".", "250").await;
+    let expected = [others[0], others[1], others[2], "a%b@onward.example", others[4]];
+    assert_eq!(recipients(&server.message()), expected);
+}
+
+#[tokio::test]
+async fn relay_networks_name_ways() {
+    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    for way in WAYS {
+        client.expect(&format!("RCPT TO:<{way}>"), "250").await;
+    }
+}
+
 #[tokio::test]
 async fn a_literal_of_this_host_means_its_mailboxes() {
     let server = Server::start(|_| {});

@@ -224,7 +224,8 @@ impl Sources for Gauges {
     }
 }
 
-/// Bob and Carol live at example.org; down.example cannot be asked.
+/// Bob and Carol live at example.org; down.example cannot be asked. What is for onward.example is passed on, as is what is
+/// for listed.example, where we know that `a%b` exists.
 fn directory() -> Arc<Directory> {
     let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
     let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
@@ -235,6 +236,7 @@ fn directory() -> Arc<Directory> {
         ("robert@example.org", found(&["bob@example.org"])),
         ("away@example.org", found(&["away@elsewhere.example"])),
         ("six@example.org", Answer::Found(people("six", 6))),
+        ("way@example.org", found(&["a%b@onward.example"])),
         ("eleven@example.org", Answer::Found(people("eleven", 11))),
     ]);
     let mailboxes = HashMap::from([("bob@example.org", found(&[])), ("carol@example.org", found(&[]))]);
@@ -250,11 +252,16 @@ fn directory() -> Arc<Directory> {
         transport: "maildir".into(),
         is_final: true,
     };
+    let listed = Told("listed", HashMap::from([("a%b@listed.example", found(&[])), ("a@listed.example", found(&[]))]));
+    let onward =
+        |name: &str, mailboxes| Domain { is_final: false, delimiter: Some('+'), ..domain(name, mailboxes, None) };
     let domains = vec![
         domain("example.org", Some(Arc::new(Told("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
         domain("open.example", None, aliases),
         domain("down.example", Some(Arc::new(down)), None),
         domain("例子.example", None, None),
+        onward("onward.example", None),
+        onward("listed.example", Some(Arc::new(listed))),
     ];
     Arc::new(Directory::new(domains, directory::Limits::default()))
 }
