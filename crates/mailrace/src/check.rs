@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, Source};
+use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -32,7 +32,7 @@ impl fmt::Display for Summary<'_> {
             LogTarget::Stderr => writeln!(f, "  log        standard error")?,
             LogTarget::File(path) => writeln!(f, "  log        {}", path.display())?,
         }
-        warnings(self.0).iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
+        warnings(config).iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
     }
 }
 
@@ -50,22 +50,26 @@ fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// What is no fault, but what an operator should know.
-pub fn warnings(loaded: &Loaded) -> Vec<String> {
-    let config = &loaded.config;
-    let mut warnings = Vec::new();
-    if let Durability::Relaxed { sync_every } = config.spool.durability {
-        warnings.push(format!(
+fn warnings(config: &Config) -> Vec<String> {
+    let loss = match config.spool.durability {
+        Durability::Relaxed { sync_every } => Some(format!(
             "durability is \"relaxed\": a power loss may lose what was acknowledged in the last {sync_every:?}"
-        ));
-    }
-    warnings.extend(config.queues.iter().filter_map(warning_of));
+        )),
+        Durability::Commit => None,
+    };
+    loss.into_iter().chain(cautions(config)).collect()
+}
+
+/// The same without what a power loss may take, of which the server tells in its own words.
+pub fn cautions(config: &Config) -> Vec<String> {
+    let mut cautions: Vec<String> = config.queues.iter().filter_map(warning_of).collect();
     if config.relay.networks.iter().any(Network::is_everyone) {
-        warnings.push("[relay] networks has everyone in it: anyone may send to anyone through this server".into());
+        cautions.push("[relay] networks has everyone in it: anyone may send to anyone through this server".into());
     }
-    if config.user.is_none() && config.allow_root && loaded.source != Source::BuiltIn {
-        warnings.push("allow_root is set and no user is named: started as root, it stays root".into());
+    if config.user.is_none() && config.allow_root {
+        cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
     }
-    warnings
+    cautions
 }
 
 fn warning_of(queue: &Queue) -> Option<String> {
@@ -77,5 +81,27 @@ fn warning_of(queue: &Queue) -> Option<String> {
         Some(format!("the queue {name:?} has no rules and does not adopt: no mail goes into it"))
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_serves_is_cautioned_of_open_doors_and_held_queues() {
+        let cautions_of = |text: &str| cautions(&Config::parse(text, "text", "host.example").unwrap());
+        assert_eq!(cautions_of(""), [""; 0]);
+        for (text, caution) in [
+            ("[[queue]]\nname = \"standard\"\nconcurrency = 0\n", "the queue \"standard\" is held"),
+            ("[[queue]]\nname = \"lists\"\n", "the queue \"lists\" has no rules"),
+            ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "anyone may send to anyone"),
+            ("allow_root = true\n", "it stays root"),
+        ] {
+            let told = cautions_of(text);
+            assert!(told.len() == 1 && told[0].contains(caution), "{told:?}");
+        }
+        let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
+        assert_eq!((warnings(&relaxed).len(), cautions(&relaxed).len()), (1, 0));
     }
 }

@@ -29,7 +29,7 @@ use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
-use crate::{admin, plan};
+use crate::{admin, check, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -120,6 +120,7 @@ fn warn(config: &Config, identity: &Identity, sessions_max: usize, log: &Log) {
         let text = "limits.sessions is more than the open files (RLIMIT_NOFILE) suffice for";
         log.event(Level::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
     }
+    check::cautions(config).iter().for_each(|caution| log.event(Level::Warning, caution, &[]));
 }
 
 /// Everybody who used it has come to an end, unless a disk hangs.
