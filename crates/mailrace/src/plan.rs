@@ -166,9 +166,8 @@ pub fn routes(config: &Config) -> route::Config {
 /// those that the machine has by now; where it does not tell, loops are still found by name.
 fn own_addresses(config: &Config) -> Vec<IpAddr> {
     let listened: Vec<IpAddr> = config.listeners.iter().map(|listener| listener.address.ip()).collect();
-    let is_meant = |address: &IpAddr| {
-        listened.iter().any(|own| own.is_unspecified() && own.is_ipv4() == address.is_ipv4())
-    };
+    let is_meant =
+        |address: &IpAddr| listened.iter().any(|own| own.is_unspecified() && own.is_ipv4() == address.is_ipv4());
     let interfaces = getifaddrs().into_iter().flatten().filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
