@@ -48,7 +48,8 @@ pub struct Routed<R> {
     pub route: R,
     /// What the next hop is given. The last answer counts for all its destinations.
     pub limits: Limits,
-    /// From then on the question is asked again; meanwhile this answer serves.
+    /// From then on the question is asked again, by whoever leaves or becomes ready next. Who becomes ready waits for
+    /// the new answer. A moment that has passed is a second from now.
     pub until: Timestamp,
 }
 

@@ -44,10 +44,12 @@ pub(crate) struct Place<R> {
     name: Arc<str>,
     pub(crate) queue: QueueNumber,
     recipients: u32,
-    /// The next hop, or [`NONE`] while there is no route.
+    /// The next hop, or [`NONE`] while there is no route. It stays named while its time is over.
     pub(crate) hop: u32,
     pub(crate) route: Option<R>,
     pub(crate) until: Timestamp,
+    /// Its desks are in the berths of the next hop.
+    pub(crate) serves: bool,
     asked: bool,
     rest: Rest,
 }
@@ -80,6 +82,7 @@ impl<R> Destinations<R> {
             hop: NONE,
             route: None,
             until: Timestamp::default(),
+            serves: false,
             asked: false,
             rest: Rest::default(),
         });
@@ -123,6 +126,12 @@ impl<R> Destinations<R> {
         }
     }
 
+    /// Its route serves nobody until the next answer; gives its next hop if it served until now.
+    pub(crate) fn suspend(&mut self, destination: Destination) -> Option<u32> {
+        let place = &mut self.places[destination.0];
+        std::mem::replace(&mut place.serves, false).then_some(place.hop)
+    }
+
     pub(crate) fn next_question(&mut self) -> Option<Destination> {
         self.questions.pop_front()
     }
@@ -130,7 +139,7 @@ impl<R> Destinations<R> {
     /// The question is answered; gives the next hop before it, or [`NONE`].
     pub(crate) fn answer(&mut self, destination: Destination, hop: u32, route: R, until: Timestamp) -> u32 {
         let place = &mut self.places[destination.0];
-        (place.asked, place.until, place.route) = (false, until, Some(route));
+        (place.asked, place.serves, place.until, place.route) = (false, true, until, Some(route));
         if place.recipients == 0 {
             // It was kept for the question alone, outside the ring perhaps.
             self.idle.enter(destination.0, &mut place.rest, Timestamp::default());

@@ -3,7 +3,6 @@
 use mail::Timestamp;
 
 use crate::attempt::NextHop;
-use crate::chain::NONE;
 use crate::hop::Hop;
 use crate::recipient::{Message, Recipient, Stage};
 use crate::{Destination, Entry, NextHopView, Obstacle, Progress, QueueNumber, QueueView, Queues};
@@ -60,7 +59,7 @@ impl<R: Clone> Queues<R> {
             obstacles.push(Obstacle::Unrecorded { attempts, most });
         }
         let place = self.destinations.place(destination);
-        let hop = self.hops.known(place.hop).filter(|_| place.hop != NONE);
+        let hop = self.hops.known(place.hop).filter(|_| place.serves);
         let queue = if hop.is_some() { self.serving(place.hop, place.queue) } else { place.queue };
         if !self.is_open(queue) {
             obstacles.push(Obstacle::Paused(queue));

@@ -307,8 +307,10 @@ impl<R: Clone> Queues<R> {
         if self.is_stopped {
             return None;
         }
-        let mut queues = self.in_turn().filter(|&queue| self.has_slot(queue));
-        let (queue, berth) = queues.find_map(|queue| Some((queue, self.turns.berths.first(queue)?)))?;
+        let (queue, berth) = self.first_in_time(now, |queues| {
+            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
+            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
+        })?;
         self.turn = (usize::from(queue.0) + 1) % self.lanes.len();
         self.turns.berths.count(berth);
         let mut attempt = self.leave(now, berth, Purpose::Deliver);
@@ -321,8 +323,10 @@ impl<R: Clone> Queues<R> {
     }
 
     fn next_refusal(&mut self, now: Timestamp) -> Option<Attempt<R>> {
-        let mut queues = self.in_turn().filter(|&queue| self.is_open(queue));
-        let berth = queues.find_map(|queue| self.turns.berths.first_refused(queue))?;
+        let (_, berth) = self.first_in_time(now, |queues| {
+            let mut open = queues.in_turn().filter(|&queue| queues.is_open(queue));
+            open.find_map(|queue| Some((queue, queues.turns.berths.first_refused(queue)?)))
+        })?;
         let error = self.hops[self.turns.berths.berth(berth).hop].error.clone();
         let attempt = self.leave(now, berth, Purpose::Refuse(error.expect("a next hop dies of an error")));
         self.unrecorded += 1;
@@ -398,10 +402,9 @@ impl<R: Clone> Queues<R> {
     fn line_up(&mut self, now: Timestamp, index: u32) {
         self.enter(index, Stage::Ready);
         let (origin, destination) = (self.origin(index), self.recipients[index].destination);
-        match self.turns.push(&mut self.recipients, index, origin) {
-            Some(hop) => self.settle(now, hop),
-            None if self.destinations.place(destination).hop == NONE => self.destinations.ask(destination, now),
-            None => {}
+        self.look_up(now, destination);
+        if let Some(hop) = self.turns.push(&mut self.recipients, index, origin) {
+            self.settle(now, hop);
         }
     }
 

@@ -9,8 +9,8 @@
 //! | desk | lines: senders | one round |
 //! | line | recipients | first in, first out |
 //!
-//! Above them, letters go before mailings by their share ([`Berths::first`]). A desk whose destination has no route yet
-//! has no berth: its lines gather until it gets one. Lines, desks and berths that are empty sit nowhere.
+//! Above them, letters go before mailings by their share ([`Berths::first`]). A desk whose destination has no route in
+//! time has no berth: its lines gather until it gets one. Lines, desks and berths that are empty sit nowhere.
 
 use std::collections::BTreeMap;
 

@@ -102,7 +102,7 @@ pub enum Obstacle {
     },
     /// The queue that serves it is paused, or has no concurrency.
     Paused(QueueNumber),
-    /// Nobody has said yet where it goes.
+    /// Nobody has said yet where it goes, or the time of what was said is over.
     NoRoute,
     /// Its next hop cannot be reached.
     Dead {

@@ -4,7 +4,7 @@ mod post;
 
 use mail::{Outcome, Reply, Timestamp};
 use post::*;
-use queue::{Config, Pending, Progress, QueueConfig, Verdict};
+use queue::{Config, Obstacle, Pending, Progress, Purpose, QueueConfig, Verdict};
 
 #[test]
 fn a_first_attempt_is_due_at_once_and_a_delivered_message_is_gone() {
@@ -261,7 +261,7 @@ fn a_destination_is_asked_for_once_and_its_lines_gather_until_the_answer() {
 }
 
 #[test]
-fn a_route_whose_time_is_over_serves_until_the_next_answer() {
+fn who_was_lined_up_in_time_goes_on_while_the_question_is_open() {
     let mut post = post();
     post.route_time = seconds(30);
     post.admit_each(1..=3, "a.example");
@@ -280,6 +280,89 @@ fn a_route_whose_time_is_over_serves_until_the_next_answer() {
     post.deliver(second);
     post.deliver(third);
     assert_eq!((post.hop("a.example").attempts, post.hop("elsewhere.example").attempts), (0, 0));
+}
+
+#[test]
+fn nobody_becomes_ready_by_a_route_whose_time_is_over() {
+    let mut post = post();
+    post.route_time = seconds(30);
+    post.prove("a.example");
+    let attempt = (post.admit(1, 5, "a.example", 1), post.take()).1;
+    assert_eq!(post.defer(attempt, quick()), NOW + seconds(60));
+    post.answers = false;
+    post.now = NOW + seconds(30);
+    // New mail asks, and a retry that is due meanwhile waits with it.
+    let destination = post.admit(2, 5, "a.example", 1);
+    post.now = NOW + seconds(60);
+    assert_eq!((post.next().is_none(), post.queues.next_deadline()), (true, None));
+    assert_eq!(post.queues.explain(post.now, destination), [Obstacle::NoRoute]);
+    assert_eq!((post.queues.next_question(), post.queues.next_question()), (Some(destination), None));
+    // The same next hop again.
+    post.send_to(destination, "a.example");
+    let again: Vec<_> = post.take_all().iter().map(|attempt| (attempt.id.sequence(), attempt.route)).collect();
+    assert_eq!(again, [(2, Some(2)), (1, Some(2))]);
+    assert_eq!(post.hop("a.example").destinations, 1);
+}
+
+#[test]
+fn a_retry_asks_before_it_leaves_and_goes_by_the_answer() {
+    let mut post = post();
+    post.route_time = seconds(60);
+    let destination = post.admit(1, 5, "a.example", 1);
+    let first = post.take();
+    post.now = post.defer(first, quick());
+    post.route = |_| "elsewhere.example".to_owned();
+    let second = post.take();
+    assert_eq!((second.destination, second.route), (destination, Some(2)));
+    assert_eq!(post.queues.next_hop_name(second.next_hop.unwrap()), "elsewhere.example");
+    assert_eq!((post.hop("a.example").destinations, post.hop("elsewhere.example").destinations), (0, 1));
+}
+
+#[test]
+fn who_was_lined_up_long_ago_waits_for_an_answer_too() {
+    let mut post = post();
+    post.route = host_of;
+    post.route_time = seconds(30);
+    post.admit_each(1..=2, "a.mx.example");
+    post.admit_each(3..=4, "b.mx.example");
+    let first = post.take();
+    // Two destinations stand behind an attempt that took six minutes.
+    post.now = NOW + seconds(360);
+    post.answers = false;
+    post.deliver(first);
+    assert_eq!(post.queues.next_deadline(), Some(Timestamp(0)));
+    assert_eq!((post.next().is_none(), post.queues.next_deadline()), (true, None));
+    post.answers = true;
+    assert_eq!(post.drain(), [3, 2, 4]);
+}
+
+#[test]
+fn the_dead_refuse_nobody_whose_route_is_out_of_date() {
+    let mut post = post();
+    post.route_time = seconds(30);
+    post.admit_each(1..=3, "a.example");
+    for _ in 0..3 {
+        let attempt = post.take();
+        post.defer(attempt, unreachable());
+    }
+    post.now = NOW + seconds(45);
+    post.answers = false;
+    let destination = post.admit(4, 5, "a.example", 1);
+    assert!(post.next().is_none());
+    post.send_to(destination, "elsewhere.example");
+    assert_eq!(post.take().purpose, Purpose::Deliver);
+}
+
+#[test]
+fn an_answer_that_is_over_when_it_comes_still_serves() {
+    let mut post = post();
+    post.route_time = seconds(0);
+    post.answers = false;
+    let destination = post.admit(1, 5, "a.example", 1);
+    post.send_to(destination, "a.example");
+    // Mail that comes all the time does not keep asking.
+    post.admit(2, 5, "a.example", 1);
+    assert_eq!(post.drain(), [1, 2]);
 }
 
 #[test]

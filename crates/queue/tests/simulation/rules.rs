@@ -20,6 +20,8 @@ fn random_world(seed: u64) -> World {
     let mut world = World::new(seed, config);
     world.route = |domain| format!("mx{}", domain.len() % 3);
     world.checks = true;
+    world.route_time = Duration::from_secs([0, 1, 20, 200][random.below(4) as usize]);
+    world.answer_time = Duration::from_millis([0, 0, 30, 20_000][random.below(4) as usize]);
     (world.deferred_of_100, world.failed_of_100) = (30, 5);
     for name in ["mx0", "mx1", "mx2"] {
         let peer = Peer {

@@ -3,13 +3,13 @@
 //! Mail is admitted, attempts go to the peers and end when those let them, and what an attempt comes to is told by the
 //! attempt alone. With [`World::checks`] every step is held against the model: caps, legal attempts, deadlines, counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mail::{Enhanced, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Act, Admission, Adopt, Attempt, Concurrency, Config, Contact, Limits, NextHopView, Obstacle, Pending, Purpose,
-    QueueConfig, QueueNumber, Queues, Retry, Routed, Verdict,
+    Act, Admission, Adopt, Attempt, Concurrency, Config, Contact, Destination, Limits, NextHopView, Obstacle, Pending,
+    Purpose, QueueConfig, QueueNumber, Queues, Retry, Routed, Verdict,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -83,7 +83,7 @@ pub(crate) type Story = BTreeMap<(u64, u32, u16), String>;
 
 /// An attempt under way, and how it will end.
 struct Flight {
-    attempt: Attempt<()>,
+    attempt: Attempt<Timestamp>,
     contact: Contact,
     started_at: Timestamp,
     is_noticed: bool,
@@ -98,7 +98,7 @@ pub(crate) struct Departure {
 }
 
 pub(crate) struct World {
-    pub(crate) queues: Queues<()>,
+    pub(crate) queues: Queues<Timestamp>,
     pub(crate) seed: u64,
     pub(crate) now: Timestamp,
     pub(crate) random: Random,
@@ -107,6 +107,12 @@ pub(crate) struct World {
     pub(crate) limits: Limits,
     /// From a domain to its next hop.
     pub(crate) route: fn(&str) -> String,
+    /// An answer is good for so long, from the moment of the question.
+    pub(crate) route_time: Duration,
+    /// And comes so much later.
+    pub(crate) answer_time: Duration,
+    /// Questions that are open, by when they are answered.
+    questions: BTreeSet<(Timestamp, Destination)>,
     flights: BTreeMap<(Timestamp, u64), Flight>,
     serial: u64,
     pub(crate) departures: Vec<Departure>,
@@ -162,6 +168,9 @@ impl World {
             peers: BTreeMap::new(),
             limits: Limits::default(),
             route: str::to_owned,
+            route_time: Duration::from_secs(200),
+            answer_time: Duration::ZERO,
+            questions: BTreeSet::new(),
             flights: BTreeMap::new(),
             serial: 0,
             departures: Vec::new(),
@@ -211,6 +220,7 @@ impl World {
                 self.known(&attempt, ordinal).state = State::Due(START);
             }
         }
+        self.questions.clear();
         self.queues = Queues::new(self.queues.config().clone(), self.seed);
         (0..self.mail.len() as u64).for_each(|number| self.hand_over(number, true));
         self.check();
@@ -227,7 +237,8 @@ impl World {
         let slow_after = self.slower_than();
         let unnoticed = self.flights.values().filter(|flight| !flight.is_noticed);
         let slow_at = unnoticed.map(|flight| flight.started_at + slow_after).min();
-        let moments = [landing.map(|(at, _)| at), slow_at, self.queues.next_deadline()];
+        let answer_at = self.questions.first().map(|&(at, _)| at);
+        let moments = [landing.map(|(at, _)| at), slow_at, answer_at, self.queues.next_deadline()];
         let Some(moment) = moments.into_iter().flatten().min().filter(|&moment| moment < end) else { return false };
         self.now = self.now.max(moment);
         self.notice_slow(slow_after);
@@ -277,17 +288,21 @@ impl World {
     }
 
     pub(crate) fn answer(&mut self) -> bool {
-        let mut answered = false;
         while let Some(destination) = self.queues.next_question() {
+            self.questions.insert((self.now + self.answer_time, destination));
+        }
+        let mut answered = false;
+        while let Some((at, destination)) = self.questions.first().copied().filter(|&(at, _)| at <= self.now) {
+            self.questions.pop_first();
             let next_hop = (self.route)(self.queues.destination_name(destination)).into();
-            let (limits, until) = (self.limits.clone(), self.now + Duration::from_secs(200));
-            self.queues.routed(self.now, destination, Routed { next_hop, route: (), limits, until });
+            let (limits, until) = (self.limits.clone(), at - self.answer_time + self.route_time);
+            self.queues.routed(self.now, destination, Routed { next_hop, route: until, limits, until });
             answered = true;
         }
         answered
     }
 
-    fn start(&mut self, attempt: Attempt<()>) {
+    fn start(&mut self, attempt: Attempt<Timestamp>) {
         if self.checks {
             self.check_attempt(&attempt);
         }
@@ -329,7 +344,7 @@ impl World {
         self.finish(attempt, error);
     }
 
-    fn finish(&mut self, attempt: Attempt<()>, error: Option<Reply>) {
+    fn finish(&mut self, attempt: Attempt<Timestamp>, error: Option<Reply>) {
         let mut verdicts = Vec::new();
         for &ordinal in &attempt.recipients {
             let outcome = error.clone().map_or_else(|| self.outcome(&attempt, ordinal), Outcome::Deferred);
@@ -353,7 +368,7 @@ impl World {
     }
 
     /// Told by the attempt alone, so that worlds with the same seed have the same outcomes in any order.
-    fn outcome(&self, attempt: &Attempt<()>, ordinal: u32) -> Outcome {
+    fn outcome(&self, attempt: &Attempt<Timestamp>, ordinal: u32) -> Outcome {
         let parts = [attempt.id.sequence(), u64::from(ordinal), u64::from(attempt.number)];
         let fate = parts.into_iter().fold(self.seed, |state, part| Random(state ^ part).next()) % 100;
         if fate < self.deferred_of_100 {
@@ -365,7 +380,7 @@ impl World {
         }
     }
 
-    fn known(&mut self, attempt: &Attempt<()>, ordinal: u32) -> &mut Known {
+    fn known(&mut self, attempt: &Attempt<Timestamp>, ordinal: u32) -> &mut Known {
         &mut self.mail[attempt.id.sequence() as usize].recipients[ordinal as usize]
     }
 
@@ -389,7 +404,7 @@ impl World {
     }
 
     /// An attempt is legal: one message and destination, everyone was due, none in flight, and every cap holds.
-    fn check_attempt(&mut self, attempt: &Attempt<()>) {
+    fn check_attempt(&mut self, attempt: &Attempt<Timestamp>) {
         let now = self.now;
         let domain = self.queues.destination_name(attempt.destination).to_owned();
         let queue = self.queues.destination_queue(attempt.destination);
@@ -414,10 +429,13 @@ impl World {
         }
     }
 
-    fn check_next_hop(&self, attempt: &Attempt<()>, queue: QueueNumber) {
+    fn check_next_hop(&self, attempt: &Attempt<Timestamp>, queue: QueueNumber) {
         let hop =
             self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
         assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "alone is alone");
+        // A second at least, and five minutes for those who were lined up in time.
+        let until = attempt.route.expect("it has one where it has a next hop") + Duration::from_secs(301);
+        assert!(self.now < until + self.answer_time, "by a route that was over long before {}", self.now);
         match &attempt.purpose {
             Purpose::Deliver => {
                 assert!(hop.attempts <= hop.concurrency, "{hop:?}");
