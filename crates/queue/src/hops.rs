@@ -40,12 +40,12 @@ impl Hops {
         }
     }
 
-    /// The number of a next hop, which gets these limits.
     /// The number of a next hop that is known.
     pub(crate) fn number(&self, name: &str) -> Option<u32> {
         self.numbers.get(name).copied()
     }
 
+    /// The number of a next hop, which gets these limits.
     pub(crate) fn intern(&mut self, name: &str, limits: Limits) -> u32 {
         if let Some(known) = self.number(name) {
             self.hops[known].limit(limits);
