@@ -17,6 +17,10 @@ use tokio::time::{Instant, sleep};
 use super::Peer;
 use super::content::{Content, Step};
 
+/// Whoever reads a message more slowly than this is given up.
+const OCTETS_PER_SECOND_MIN: u64 = 1000;
+/// Whoever reads a message more slowly than this, and is not done after the time for one answer either, is slow.
+const FAIR_OCTETS_PER_SECOND: u64 = 16_000;
 /// When to look again where the session has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -28,8 +32,27 @@ pub(super) struct Dialogue {
     peer: Peer,
     /// When the wait for what comes next began.
     asked_at: Instant,
+    /// How long the server may take no bytes of a message.
+    block_time: Duration,
+    /// The content that goes out now.
+    stretch: Option<Stretch>,
     slowest: Duration,
     transactions: u32,
+}
+
+/// Octets of a message on their way. Each byte that the server takes ends a wait, so that one who reads a little now and
+/// then never keeps us waiting for long, and yet holds a place for hours: the whole of them has its time too.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    begun_at: Instant,
+    octets: u64,
+}
+
+impl Stretch {
+    /// When whoever reads so many octets a second, after that delay, has them all.
+    fn due(self, delay: Duration, octets_per_second: u64) -> Instant {
+        self.begun_at + delay + Duration::from_millis(self.octets.saturating_mul(1000) / octets_per_second)
+    }
 }
 
 /// What came of listening.
@@ -71,17 +94,21 @@ impl<'a> Vigil<'a> {
         (self.tell)();
     }
 
-    /// When to tell of a wait that began then.
-    fn due(&self, asked_at: Instant) -> Option<Instant> {
-        (!self.is_told).then(|| asked_at + self.slower_than)
+    /// When to tell of a wait that began then, or of the content that goes out.
+    fn due(&self, asked_at: Instant, stretch: Option<Stretch>) -> Option<Instant> {
+        let reply_due = asked_at + self.slower_than;
+        let content_due = stretch.map(|stretch| stretch.due(self.slower_than, FAIR_OCTETS_PER_SECOND));
+        (!self.is_told).then(|| content_due.map_or(reply_due, |due| due.min(reply_due)))
     }
 }
 
 impl Dialogue {
     /// Over a connection that was just made.
     pub(super) fn new(wire: Wire, config: Arc<Config>, peer: Peer) -> Box<Self> {
+        let block_time = config.timeouts.block;
         let client = Client::new(config, steady_now());
-        Box::new(Dialogue { wire, client, peer, asked_at: Instant::now(), slowest: Duration::ZERO, transactions: 0 })
+        let (asked_at, slowest) = (Instant::now(), Duration::ZERO);
+        Box::new(Dialogue { wire, client, peer, asked_at, block_time, stretch: None, slowest, transactions: 0 })
     }
 
     /// After [`Event::StartTls`]. An error leaves nothing to go on with.
@@ -91,11 +118,12 @@ impl Dialogue {
         patience: Duration,
         vigil: &mut Vigil<'_>,
     ) -> io::Result<Box<Dialogue>> {
-        let Dialogue { wire, mut client, peer, slowest, transactions, .. } = *self;
+        let Dialogue { wire, mut client, peer, block_time, slowest, transactions, .. } = *self;
         let handshake = wire.secure(trust, peer.host(), Instant::now() + patience);
         let wire = vigil.watch(handshake).await?;
         client.handle_secured(steady_now());
-        Ok(Box::new(Dialogue { wire, client, peer, asked_at: Instant::now(), slowest, transactions }))
+        let asked_at = Instant::now();
+        Ok(Box::new(Dialogue { wire, client, peer, asked_at, block_time, stretch: None, slowest, transactions }))
     }
 
     pub(super) fn peer(&self) -> &Peer {
@@ -127,7 +155,7 @@ impl Dialogue {
     ) -> Result<(), Unsendable> {
         self.client.begin(steady_now(), transaction)?;
         content.rewind(self.client.form(), &self.wire, sendfile_above);
-        self.asked_at = Instant::now();
+        (self.asked_at, self.stretch) = (Instant::now(), None);
         self.transactions += 1;
         Ok(())
     }
@@ -170,9 +198,11 @@ impl Dialogue {
 
     /// Sends some of what there is to send, or takes what comes, or hears that the time is over.
     async fn move_bytes(&mut self, mut content: Option<&mut Content>, vigil: &mut Vigil<'_>) -> Step {
+        self.note_content();
         let deadline = self.client.poll_deadline().map_or_else(|| Instant::now() + LOOK_AGAIN, instant_of);
-        let slow_at = vigil.due(self.asked_at);
-        let wake_at = slow_at.map_or(deadline, |moment| moment.min(deadline));
+        let slow_at = vigil.due(self.asked_at, self.stretch);
+        let over_at = self.stretch.map(|stretch| stretch.due(self.block_time, OCTETS_PER_SECOND_MIN));
+        let wake_at = [slow_at, over_at].into_iter().flatten().fold(deadline, Instant::min);
         let moved = poll_fn(|context| {
             if !self.client.output().is_empty()
                 && let Poll::Ready(sent) = self.poll_send(content.as_deref_mut(), context)
@@ -187,10 +217,29 @@ impl Dialogue {
         match moved.await {
             Ok(step) => return step,
             Err(error) if error.kind() != io::ErrorKind::TimedOut => self.client.handle_end(),
-            Err(_) if slow_at.is_some_and(|moment| moment <= Instant::now()) => vigil.tell(),
+            Err(_) if is_past(slow_at) => vigil.tell(),
+            // To the machine it is as if nothing had gone out any more.
+            Err(_) if is_past(over_at) => {
+                let deadline = self.client.poll_deadline();
+                self.client.handle_timeout(deadline.unwrap_or_else(steady_now));
+            }
             Err(_) => self.client.handle_timeout(steady_now()),
         }
         Step::Sent(0)
+    }
+
+    /// Looks whether content begins to go out, or has gone out.
+    fn note_content(&mut self) {
+        let content = self.client.output().content;
+        if content.is_empty() {
+            if let Some(stretch) = self.stretch.take() {
+                let late =
+                    Instant::now().saturating_duration_since(stretch.due(Duration::ZERO, FAIR_OCTETS_PER_SECOND));
+                self.slowest = self.slowest.max(late);
+            }
+        } else if self.stretch.is_none() {
+            self.stretch = Some(Stretch { begun_at: Instant::now(), octets: content.end - content.start });
+        }
     }
 
     fn poll_send(&mut self, content: Option<&mut Content>, context: &mut Context<'_>) -> Poll<io::Result<Step>> {
@@ -243,6 +292,10 @@ impl Dialogue {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
         }
     }
+}
+
+fn is_past(moment: Option<Instant>) -> bool {
+    moment.is_some_and(|moment| moment <= Instant::now())
 }
 
 /// Why a session ended, in words.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use delivery::remote::{Config, Contact};
 use net::{Endpoint, Trust};
-use protocol::smtp::client::{self, Tls};
+use protocol::smtp::client::{self, Timeouts, Tls};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::unbounded_channel;
@@ -326,5 +326,29 @@ fn a_server_that_answers_before_it_has_read_is_reset_and_sees_no_more_of_the_fil
         reported.notify_one();
         let error = ended.recv().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_server_that_reads_slowly_is_told_slow_and_given_up_though_it_never_stops() {
+    const SPAN: Duration = Duration::from_secs(10_000);
+    run(async {
+        let seen = Seen::default();
+        let endpoint = serve(&seen, |mut guest, _| async move {
+            guest.greet(CHUNKING).await;
+            guest.hear_all(&["MAIL", "RCPT"]).await;
+            guest.say("250 ok\r\n250 ok\r\n").await;
+            guest.hear_all(&["BDAT"]).await;
+            while guest.octets(1 << 20).await.len() == 1 << 20 {
+                pass(SPAN).await;
+            }
+        });
+        let client = client::Config { timeouts: Timeouts::all(SPAN * 10), ..client() };
+        let hop = hop(Config { client: client.into(), ..config() }, &[endpoint.await]);
+        let mut sender = Sender::new();
+        sender.start(&hop, 1, body(&b"x\r\n".repeat(12 << 20)));
+        let (end, slow) = sender.end_and_slow().await;
+        assert_eq!((summary(&end), slow), (vec!["deferred 451 4.4.2".to_owned()], 1));
+        assert!(matches!(&end.contact, Contact::Failed(reply) if reply.text.contains("in time")), "{:?}", end.contact);
     });
 }
