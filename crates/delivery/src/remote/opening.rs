@@ -4,6 +4,7 @@
 //! | what happens                            | then                                                              |
 //! |-----------------------------------------|-------------------------------------------------------------------|
 //! | no connection, lost, silent, garbage    | the next host                                                     |
+//! | we lack files, memory, ports            | the next host; says nothing of those that were not asked          |
 //! | the session refused, 4xx or 5xx         | the next host                                                     |
 //! | the handshake fails, TLS only offered   | once more in clear text (RFC 7435 section 3), then the next host  |
 //! | no host left                            | failed only if all that were tried refused the session by 5xx     |
@@ -15,10 +16,11 @@ use std::sync::Arc;
 use mail::{Enhanced, Outcome, Reply};
 use net::{Endpoint, Wire};
 use protocol::smtp::client::{self, Closed, Event, Stage, Tls};
+use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::dialogue::{Dialogue, Heard, Vigil, reason};
-use super::verdict::{insecure, lost, unreached};
+use super::verdict::{insecure, lost, ours, unreached};
 use super::{Config, Contact, NextHop, Peer, Target};
 
 /// Why there is no session.
@@ -39,6 +41,8 @@ enum Miss {
     Refused(Reply),
     /// The handshake failed.
     Insecure(Reply),
+    /// It was not asked: we lack something.
+    Unasked(Reply),
 }
 
 /// Opens a session with one of the hosts.
@@ -69,20 +73,26 @@ fn targets(hop: &NextHop) -> Vec<&Target> {
     targets
 }
 
-/// Of two misses the one that leaves more hope counts; a refusal says more of the next hop than silence.
+/// Of two misses the one that leaves more hope counts. A refusal says more of the next hop than silence, and silence
+/// nothing where not every host was asked.
 fn worse(so_far: Option<Unopened>, miss: Miss, peer: Peer) -> Unopened {
     let unopened = match miss {
         Miss::Refused(reply) => {
             let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
             Unopened { outcome, contact: Contact::Busy, peer: Some(peer) }
         }
+        Miss::Unasked(reply) => Unopened { outcome: Outcome::Deferred(reply), contact: Contact::None, peer: None },
         Miss::Silent(reply) | Miss::Insecure(reply) => {
             Unopened { outcome: Outcome::Deferred(reply.clone()), contact: Contact::Failed(reply), peer: None }
         }
     };
     let Some(before) = so_far else { return unopened };
-    let is_busy = |unopened: &Unopened| unopened.contact == Contact::Busy;
-    let contact = if is_busy(&before) && !is_busy(&unopened) { before.contact } else { unopened.contact };
+    let weight = |unopened: &Unopened| match unopened.contact {
+        Contact::Busy => 2,
+        Contact::None => 1,
+        Contact::Failed(_) | Contact::Answered { .. } => 0,
+    };
+    let contact = if weight(&before) > weight(&unopened) { before.contact } else { unopened.contact };
     let (outcome, peer) = match (&before.outcome, &unopened.outcome) {
         (Outcome::Deferred(_), Outcome::Failed(_)) => (before.outcome, before.peer),
         _ => (unopened.outcome, unopened.peer),
@@ -115,7 +125,7 @@ async fn greet(
 ) -> Result<Box<Dialogue>, Miss> {
     let handshake_time = client.timeouts.command;
     let wire = vigil.watch(connect(config, peer.endpoint())).await;
-    let wire = wire.map_err(|error| Miss::Silent(unreached(format!("{peer}: {}", plainly(&error)))))?;
+    let wire = wire.map_err(|error| unconnected(&error, peer))?;
     let mut dialogue = Dialogue::new(wire, client, peer.clone());
     loop {
         match dialogue.hear(None, vigil).await {
@@ -146,6 +156,17 @@ async fn connect(config: &Config, endpoint: &Endpoint) -> io::Result<Wire> {
     Wire::connect(endpoint.clone(), source, Instant::now() + config.connect_timeout).await
 }
 
+/// The next hop is not to blame for what we lack.
+fn unconnected(error: &io::Error, peer: &Peer) -> Miss {
+    let text = format!("{peer}: {}", plainly(error));
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => {
+            Miss::Unasked(ours(text))
+        }
+        _ => Miss::Silent(unreached(text)),
+    }
+}
+
 fn miss(closed: Closed, peer: &Peer) -> Miss {
     match closed {
         Closed::Shutdown(reply) | Closed::Refused { stage: Stage::Banner | Stage::Hello, reply } => {
@@ -167,5 +188,30 @@ fn plainly(error: &io::Error) -> String {
             let text = error.to_string();
             text.split(" (os error").next().unwrap_or_default().to_owned()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_lack_is_not_held_against_the_next_hop() {
+        let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
+        let peer = Peer(Arc::new(Target { host: "mx".into(), endpoint }));
+        let contact = |errnos: &[Errno]| {
+            let misses = errnos.iter().map(|errno| unconnected(&io::Error::from(*errno), &peer));
+            misses.fold(None, |so_far, miss| Some(worse(so_far, miss, peer.clone()))).unwrap().contact
+        };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
+            assert_eq!(contact(&[errno]), Contact::None);
+            assert_eq!(contact(&[Errno::CONNREFUSED, errno]), Contact::None);
+            assert_eq!(contact(&[errno, Errno::CONNREFUSED]), Contact::None);
+        }
+        assert!(matches!(contact(&[Errno::CONNREFUSED]), Contact::Failed(_)));
+        let outcome = worse(None, unconnected(&Errno::MFILE.into(), &peer), peer.clone()).outcome;
+        assert!(
+            matches!(outcome, Outcome::Deferred(reply) if (reply.code, reply.enhanced) == (451, Some(Enhanced(4, 3, 0))))
+        );
     }
 }

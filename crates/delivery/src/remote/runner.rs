@@ -14,7 +14,7 @@ use super::content::Content;
 use super::dialogue::{Dialogue, Heard, Vigil};
 use super::opening::open;
 use super::pool::{Pool, Slot};
-use super::verdict::{self, unreadable};
+use super::verdict::{self, ours};
 use super::{Config, Contact, Ended, Peer, Report, Task};
 use crate::{Ending, verp};
 
@@ -166,7 +166,7 @@ impl<'a, T> Errand<'a, T> {
         let transaction = match self.transaction(dialogue).await {
             Ok(transaction) => transaction,
             Err(error) => {
-                return Turn::Unsent(self.end_with(Outcome::Deferred(unreadable(error.to_string()))), Contact::None);
+                return Turn::Unsent(self.end_with(Outcome::Deferred(ours(error.to_string()))), Contact::None);
             }
         };
         let begun = dialogue.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
@@ -209,7 +209,7 @@ impl<'a, T> Errand<'a, T> {
     fn give_up(&mut self, damaged: Damaged) -> Turn {
         let ending = match damaged {
             // The device may give the bytes at another time.
-            Damaged::Unreadable(error) => self.end_with(Outcome::Deferred(unreadable(error.to_string()))),
+            Damaged::Unreadable(error) => self.end_with(Outcome::Deferred(ours(error.to_string()))),
             damaged => Ending::Damaged(damaged.to_string()),
         };
         Turn::Unsent(ending, Contact::None)

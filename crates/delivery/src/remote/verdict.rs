@@ -74,7 +74,7 @@ pub(super) fn insecure(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 7, 5), text)
 }
 
-/// RFC 3463 section 3.4: our own disk.
-pub(super) fn unreadable(text: String) -> Reply {
+/// RFC 3463 section 3.4: our own disk, or what else our own system lacks.
+pub(super) fn ours(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 3, 0), text)
 }
