@@ -180,6 +180,21 @@ fn what_was_asked_for_is_passed_on() {
 }
 
 #[test]
+fn a_first_address_beyond_ascii_keeps_no_message_back() {
+    run(async {
+        let seen = Seen::default();
+        let hop = hop(config(), &[serve_well(&seen, "250-mx\r\n250-DSN\r\n250 CHUNKING\r\n").await]);
+        let mut task = task(&hop, 1, &["bob@example.net"], body(TEXT));
+        let envelope = Arc::make_mut(&mut task.envelope);
+        (envelope.smtputf8, envelope.recipients[0].orcpt) = (true, Some("utf-8;bü@example.net".into()));
+        let mut sender = Sender::new();
+        sender.remote.start(task);
+        assert_eq!(summary(&sender.end().await), ["relayed"]);
+        assert_eq!(seen.messages.take().pop().unwrap().envelope[1], "RCPT TO:<bob@example.net>");
+    });
+}
+
+#[test]
 fn lmtp_over_a_unix_socket_has_an_outcome_for_each() {
     run(async {
         let folder = tempfile::tempdir().unwrap();

@@ -34,7 +34,8 @@ pub struct Recipient {
     pub address: Address,
     /// NOTIFY= of RFC 3461.
     pub notify: Notify,
-    /// ORCPT= of RFC 3461: a type, a semicolon, xtext.
+    /// ORCPT= of RFC 3461: a type, a semicolon, xtext. One beyond ASCII (RFC 6533 section 3) is left out unless the
+    /// transaction asks for SMTPUTF8: a notification that names fewer addresses is better than no message.
     pub orcpt: Option<Word>,
 }
 
@@ -141,10 +142,9 @@ impl Transaction {
     }
 
     fn is_ascii(&self) -> bool {
-        let word = |word: &Option<Word>| word.as_ref().is_none_or(|word| word.as_str().is_ascii());
         self.sender.as_ref().is_none_or(Address::is_ascii)
-            && word(&self.envid)
-            && self.recipients.iter().all(|recipient| recipient.address.is_ascii() && word(&recipient.orcpt))
+            && self.envid.as_ref().is_none_or(|envid| envid.as_str().is_ascii())
+            && self.recipients.iter().all(|recipient| recipient.address.is_ascii())
     }
 
     /// MAIL and all RCPT, as lines. Every text in them is an [`Address`] or a [`Word`], so none ends a line early.
@@ -153,7 +153,7 @@ impl Transaction {
         let mut lines = Vec::with_capacity(LINE_OCTETS_EXPECTED * (2 + self.recipients.len()));
         self.write_mail(extensions, &mut lines);
         for recipient in &self.recipients {
-            recipient.write_rcpt(extensions, &mut lines);
+            recipient.write_rcpt(extensions, self.smtputf8, &mut lines);
         }
         lines
     }
@@ -186,11 +186,11 @@ impl Transaction {
 }
 
 impl Recipient {
-    fn write_rcpt(&self, extensions: &Extensions, out: &mut Vec<u8>) {
+    fn write_rcpt(&self, extensions: &Extensions, smtputf8: bool, out: &mut Vec<u8>) {
         write_all(out, &["RCPT TO:<", self.address.as_str(), ">"]);
         if extensions.dsn {
             self.write_notify(out);
-            if let Some(orcpt) = &self.orcpt {
+            if let Some(orcpt) = self.orcpt.as_ref().filter(|orcpt| smtputf8 || orcpt.as_str().is_ascii()) {
                 write_all(out, &[" ORCPT=", orcpt.as_str()]);
             }
         }
