@@ -1,5 +1,6 @@
-//! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Pure translation; the
-//! configuration has checked every value and every name, so nothing here can fail but the opening of tables.
+//! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
+//! configuration has checked every value and every name, so nothing here can fail but the opening of tables. The system is
+//! asked only for its own addresses.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, Queue, SmtpTransport, Tls, TransportKind};
+use crate::config::{self, Config, Families, LineEnds, Pattern, Queue, SmtpTransport, Tls, TransportKind};
 use crate::flow::{Exception, Fleet, Notices, Rules, Ship, Transport};
 use crate::tables;
 
@@ -55,7 +56,9 @@ pub fn routed(config: &Config) -> Domains {
     let routes = config.routes.clone();
     Arc::new(move |domain: &str| {
         let route = routes.iter().find(|route| route.pattern.fits(domain));
-        route.is_some_and(|route| matches!(route.pattern, route::Pattern::Exact(_)) || route.next_hop.is_some())
+        route.is_some_and(|route| {
+            matches!(route.pattern, Pattern::Exact(_) | Pattern::Literal(_)) || route.next_hop.is_some()
+        })
     })
 }
 
@@ -126,12 +129,7 @@ pub fn rules(config: &Config) -> Rules {
         domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
         local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
         standard: number_of(Queue::STANDARD).expect("every configuration has this queue"),
-        shared: config
-            .domains
-            .iter()
-            .filter(|domain| domain.hosts.is_some())
-            .map(|domain| domain.name.clone())
-            .collect(),
+        shared: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
         verp: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
     }
 }
@@ -141,9 +139,8 @@ pub fn routes(config: &Config) -> route::Config {
     let is_maildir = |domain: &config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
     let (here, beyond): (Vec<_>, Vec<_>) = config.domains.iter().partition(|domain| is_maildir(domain));
     // Patterns are in A-labels. A name of ours that the DNS cannot hold stays as it is.
-    let pattern = |name: &str| name.parse().unwrap_or_else(|_| route::Pattern::Exact(name.into()));
     let onward = beyond.into_iter().map(|domain| route::Rule {
-        pattern: pattern(&domain.name),
+        pattern: pattern(domain),
         transport: domain.transport.clone(),
         next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
     });
@@ -160,6 +157,11 @@ pub fn routes(config: &Config) -> route::Config {
         reaches: config.transports.iter().filter_map(reach).collect(),
         ..route::Config::new(&config.hostname)
     }
+}
+
+/// A domain in the form in which names are compared. One that the DNS cannot hold stands for itself.
+fn pattern(domain: &config::Domain) -> Pattern {
+    domain.name.parse().unwrap_or_else(|_| Pattern::Exact(domain.name.clone()))
 }
 
 /// Addresses that lead back to us. Those of the loopback are everybody's. Who listens at all addresses of a family has

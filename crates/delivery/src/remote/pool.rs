@@ -18,9 +18,12 @@ use super::{NextHop, Report, Task};
 /// Next hops at which nobody waits are not swept out while there are so few.
 const PLACES_MIN: usize = 100;
 
+/// Those that wait, by the name of their next hop.
+type Waiting<T> = HashMap<Arc<str>, Vec<Rc<Slot<T>>>>;
+
 pub(super) struct Pool<T> {
     reports: Box<dyn Fn(Report<T>)>,
-    waiting: RefCell<HashMap<Arc<str>, Vec<Rc<Slot<T>>>>>,
+    waiting: RefCell<Waiting<T>>,
     waiting_count: Cell<usize>,
     /// Connections, and those that are being opened or left.
     alive: Cell<usize>,

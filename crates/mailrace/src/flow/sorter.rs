@@ -48,12 +48,17 @@ pub struct Rules {
     /// The queue of everything else.
     pub standard: QueueNumber,
     /// Domains of which several machines store the mailboxes.
-    pub shared: HashSet<Box<str>>,
+    pub shared: Vec<Pattern>,
     /// Senders whose letters go out one by one, so that each bears its recipient in the sender's name (VERP).
     pub verp: HashSet<Box<str>>,
 }
 
 impl Rules {
+    /// Whether several machines store the domain's mailboxes.
+    pub(crate) fn is_shared(&self, domain: &str) -> bool {
+        self.shared.iter().any(|pattern| pattern.fits(domain))
+    }
+
     /// Whether the sender's letters go out one by one.
     pub(super) fn is_verp(&self, sender: Option<&Address>) -> bool {
         !self.verp.is_empty() && sender.is_some_and(|sender| self.verp.contains(&*sender.as_str().to_lowercase()))
@@ -87,7 +92,7 @@ impl Sorter {
 
     /// Whether the envelope of a message says all.
     pub(crate) fn knows(&self, live: &Live) -> bool {
-        let is_shared = |recipient: &mail::Recipient| self.0.shared.contains(recipient.address.domain());
+        let is_shared = |recipient: &mail::Recipient| self.0.is_shared(recipient.address.domain());
         self.0.headers.is_empty() && (self.0.shared.is_empty() || !live.envelope.recipients.iter().any(is_shared))
     }
 
@@ -246,7 +251,7 @@ impl SortingRoom {
 
     /// Who stores the mailboxes, of those of these recipients whose domains have several machines.
     fn stores(&self, envelope: &Envelope, ordinals: impl Iterator<Item = u32>) -> Vec<(u32, Store)> {
-        let is_shared = |address: &Address| self.rules.shared.contains(address.domain());
+        let is_shared = |address: &Address| self.rules.is_shared(address.domain());
         let address = |ordinal: u32| envelope.recipients[ordinal as usize].address.clone();
         let asked = ordinals.map(|ordinal| (ordinal, address(ordinal))).filter(|(_, address)| is_shared(address));
         let (ordinals, addresses): (Vec<u32>, Vec<Address>) = asked.unzip();

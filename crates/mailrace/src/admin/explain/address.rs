@@ -93,7 +93,7 @@ impl Guide {
 
     async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
         let domain = address.domain();
-        let host = match self.rules.shared.contains(domain) {
+        let host = match self.rules.is_shared(domain) {
             true => self.directory.stores(std::slice::from_ref(address)).await.pop(),
             false => None,
         };
