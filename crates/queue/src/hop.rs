@@ -158,6 +158,17 @@ impl Hop {
         self.rate_free_at().filter(|&at| at > now).map_or(Access::Open, Access::Paced)
     }
 
+    /// The clock was set back: nothing lies further ahead than it could by now.
+    pub(crate) fn set_back(&mut self, now: Timestamp) {
+        self.trouble_at = self.trouble_at.min(now);
+        if let Some(pace) = &mut self.pace {
+            pace.set_back(now);
+        }
+        if let Some(dead) = &mut self.dead {
+            dead.probe_at = dead.probe_at.min(now + dead.delay);
+        }
+    }
+
     /// An attempt leaves; gives its epoch.
     pub(crate) fn depart(&mut self, now: Timestamp) -> u32 {
         if self.answers >= self.concurrency() {

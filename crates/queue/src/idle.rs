@@ -44,6 +44,8 @@ impl Idle {
 
     /// What becomes of the one the hand pointed at; true: it is to be forgotten.
     pub(crate) fn decide(&mut self, index: u32, rest: &mut Rest, in_use: bool, now: Timestamp) -> bool {
+        // A clock that was set back makes nobody younger than just idle.
+        rest.since = rest.since.min(now);
         let is_old = now.since(rest.since) >= self.time_max || self.ring.len() >= self.number_max;
         rest.in_ring = !in_use && !is_old;
         if rest.in_ring {
@@ -81,6 +83,15 @@ mod tests {
         idle.enter(2, &mut rests[2], start + HOUR);
         assert_eq!(sweep(&mut idle, &mut rests, &[], start + HOUR), None);
         assert_eq!(idle.ring, [2]);
+    }
+
+    #[test]
+    fn a_clock_set_back_lets_nobody_stay_for_longer() {
+        let (mut idle, mut rests) = (Idle::new(10, HOUR), [Rest::default(); 1]);
+        let earlier = Timestamp(1_000_000);
+        idle.enter(0, &mut rests[0], earlier + 24 * HOUR);
+        assert_eq!(sweep(&mut idle, &mut rests, &[], earlier), None);
+        assert_eq!(sweep(&mut idle, &mut rests, &[], earlier + HOUR), Some(0));
     }
 
     #[test]

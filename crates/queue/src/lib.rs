@@ -24,6 +24,7 @@ mod acts;
 mod attempt;
 mod berth;
 mod chain;
+mod clock;
 mod config;
 mod contact;
 mod destinations;
@@ -75,6 +76,8 @@ pub struct Queues<R: Clone> {
     /// The queue whose turn it is.
     turn: usize,
     is_stopped: bool,
+    /// The time that `next` was told last.
+    clock: Timestamp,
     messages: Slab<Message>,
     recipients: Slab<Recipient>,
     destinations: Destinations<R>,
@@ -110,6 +113,7 @@ impl<R: Clone> Queues<R> {
             lanes: (0..queues).map(|_| Lane::default()).collect(),
             turn: 0,
             is_stopped: false,
+            clock: Timestamp::default(),
             messages: Slab::new(),
             recipients: Slab::new(),
             destinations: Destinations::new(queues),
@@ -153,6 +157,7 @@ impl<R: Clone> Queues<R> {
     /// [`Config::unrecorded_max`] at most), then attempts (as many as there are slots), then refusals: so none holds up
     /// the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
+        self.tick(now);
         self.ring(now);
         self.wake(now);
         if self.unrecorded >= self.config.unrecorded_max {

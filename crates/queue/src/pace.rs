@@ -41,9 +41,18 @@ impl Pace {
 
     /// One attempt leaves.
     pub(crate) fn spend(&mut self, now: Timestamp) {
-        let now = now.millis().saturating_mul(NANOS_PER_MILLI);
-        self.full_at = self.full_at.max(now).saturating_add(self.interval);
+        self.full_at = self.full_at.max(nanos(now)).saturating_add(self.interval);
     }
+
+    /// The clock was set back: the bucket is empty at worst.
+    pub(crate) fn set_back(&mut self, now: Timestamp) {
+        let empty = nanos(now).saturating_add(self.slack).saturating_add(self.interval);
+        self.full_at = self.full_at.min(empty);
+    }
+}
+
+fn nanos(now: Timestamp) -> u64 {
+    now.millis().saturating_mul(NANOS_PER_MILLI)
 }
 
 #[cfg(test)]
@@ -81,6 +90,17 @@ mod tests {
     fn thirds_of_a_second_add_up() {
         let times = departures(Rate { messages: 3, per: Duration::from_secs(1) }, 3003);
         assert!((999_990..=1_000_001).contains(&times[3002]), "{}", times[3002]);
+    }
+
+    #[test]
+    fn a_clock_set_back_costs_one_interval_at_most() {
+        let mut pace = Pace::new(Rate { messages: 4, per: Duration::from_secs(1) });
+        let (now, earlier) = (Timestamp(1_700_000_000_000), Timestamp(1_699_900_000_000));
+        pace.spend(now);
+        pace.set_back(now);
+        assert!(pace.free_at() < now);
+        pace.set_back(earlier);
+        assert_eq!(pace.free_at(), earlier + Duration::from_millis(250));
     }
 
     #[test]
