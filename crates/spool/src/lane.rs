@@ -240,10 +240,12 @@ impl Lane {
         // A device may fail once and then not again.
         let again = |_| read_record(&*located.lease, offset, size);
         let record = read_record(&*located.lease, offset, size).or_else(again);
-        self.stored(sequence, located, record)
+        let (frame, head) = read_head(sequence, offset, record)?;
+        self.stored(located, frame, head)
     }
 
-    /// The message, unless its head would have to come from the disk.
+    /// The message, unless something of it would have to come from the disk: its head, or the way to the file of a
+    /// spilled body.
     pub(crate) fn message_at_once(&self, sequence: u64) -> Result<Option<Stored>, ReadError> {
         let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let (offset, size) = (located.place.offset, located.size);
@@ -252,39 +254,53 @@ impl Lane {
             None => read_record(&*located.lease, offset, size),
         };
         // What failed may succeed when it is asked for again, by the one who may wait.
-        record.map_or(Ok(None), |record| self.stored(sequence, located, Ok(record)).map(Some))
+        let Ok(record) = record else { return Ok(None) };
+        let (frame, head) = read_head(sequence, offset, Ok(record))?;
+        if head.spilled.is_some() {
+            return Ok(None);
+        }
+        self.stored(located, frame, head).map(Some)
     }
 
-    fn stored(
-        &self,
-        sequence: u64,
-        located: Located,
-        record: io::Result<Option<(Frame, Vec<u8>)>>,
-    ) -> Result<Stored, ReadError> {
+    fn stored(&self, located: Located, frame: Frame, mut head: MessageHead) -> Result<Stored, ReadError> {
         let Located { place, lease, states, .. } = located;
-        let damaged = |what: String| ReadError::Damaged { what: format!("{what} at byte {}", place.offset) };
-        let failed = |error: io::Error| match is_of_the_bytes(&error) {
-            true => damaged(error.to_string()),
-            false => ReadError::Unavailable(error.to_string()),
-        };
-        let (frame, record) =
-            record.map_err(failed)?.ok_or_else(|| damaged("the record's checksum is wrong".into()))?;
-        let mut head = MessageHead::read(&record[FRAME_BYTES..])
-            .filter(|head| head.sequence == sequence)
-            .ok_or_else(|| damaged("the record is not this message".into()))?;
         let body = match head.spilled {
             None => {
                 let offset = place.offset + frame.body_offset();
                 Body::new(lease, offset, u64::from(frame.body_len), frame.body_crc, head.flags)
             }
             Some(range) => {
-                let file = self.disk.open(&spill::file_name(sequence)).map_err(failed)?;
+                let file = self.disk.open(&spill::file_name(head.sequence));
+                let file = file.map_err(|error| failed(&error, place.offset))?;
                 Body::new(Arc::new(Lease(file)), 0, range.len, range.digest, head.flags)
             }
         };
         head.merge(states);
         let states = all_states(head.envelope.recipients.len(), &head.states);
         Ok(Stored { states, envelope: head.envelope, body })
+    }
+}
+
+/// The head of a message, from the record at `offset`.
+fn read_head(
+    sequence: u64,
+    offset: u64,
+    record: io::Result<Option<(Frame, Vec<u8>)>>,
+) -> Result<(Frame, MessageHead), ReadError> {
+    let record = record.map_err(|error| failed(&error, offset))?;
+    let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong", offset))?;
+    let head = MessageHead::read(&record[FRAME_BYTES..]).filter(|head| head.sequence == sequence);
+    Ok((frame, head.ok_or_else(|| damaged("the record is not this message", offset))?))
+}
+
+fn damaged(what: &str, offset: u64) -> ReadError {
+    ReadError::Damaged { what: format!("{what} at byte {offset}") }
+}
+
+fn failed(error: &io::Error, offset: u64) -> ReadError {
+    match is_of_the_bytes(error) {
+        true => damaged(&error.to_string(), offset),
+        false => ReadError::Unavailable(error.to_string()),
     }
 }
 
