@@ -58,8 +58,10 @@ pub use way::Way;
 pub type Queues = queue::Queues<Arc<Way>>;
 type Attempt = queue::Attempt<Arc<Way>>;
 
-/// Threads of each carrier that may wait for a disk.
-const BLOCKING_THREADS_MAX: usize = 8;
+/// Threads of each carrier that may wait for a disk: for bodies as many as the whole process has places for, since one
+/// carrier may need them all and a place without a thread would be kept from the others; the rest fetch messages, which
+/// so need not wait for bodies.
+const BLOCKING_THREADS_MAX: usize = net::DISK_READS_MAX + 8;
 /// What is under way when the server stops has so long to come to its end.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
