@@ -122,7 +122,7 @@ impl<T> Local<T> {
         }
         let UnderWay { ticket, envelope, outcomes, damaged, .. } = self.under_way.remove(&place.task)?;
         let ending = match damaged {
-            Some(what) => Ending::Damaged(what),
+            Some(what) => Ending::damaged(what, outcomes),
             None => Ending::Outcomes(outcomes.into_iter().flatten().collect()),
         };
         Some(Ended { ticket, envelope, ending })

@@ -210,7 +210,11 @@ impl<'a, T> Errand<'a, T> {
         let ending = match damaged {
             // The device may give the bytes at another time.
             Damaged::Unreadable(error) => self.end_with(Outcome::Deferred(ours(error.to_string()))),
-            damaged => Ending::Damaged(damaged.to_string()),
+            damaged => {
+                let mut outcomes: Vec<_> = std::mem::take(&mut self.outcomes).into_iter().map(Some).collect();
+                outcomes.resize(self.task.recipients.len(), None);
+                Ending::damaged(damaged.to_string(), outcomes)
+            }
         };
         Turn::Unsent(ending, Contact::None)
     }
@@ -231,8 +235,13 @@ impl<'a, T> Errand<'a, T> {
         let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
         Ok(Transaction {
             content: self.content.describe(dialogue.form()).await?,
-            // A message without 8-bit bytes needs neither extension, whatever its sender asked for.
-            body_type: if eight_bit { mail::BodyType::EightBitMime } else { mail::BodyType::SevenBit },
+            // A message without 8-bit bytes needs neither extension, whatever its sender asked for. A notice that cannot
+            // be sent is lost, and nobody is told: it goes as it is where the server has no 8BITMIME.
+            body_type: if eight_bit && (sender.is_some() || extensions.eight_bit_mime) {
+                mail::BodyType::EightBitMime
+            } else {
+                mail::BodyType::SevenBit
+            },
             smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
             ret: envelope.ret,
             envid: envelope.envid.as_deref().and_then(|envid| Word::new(envid).ok()),
