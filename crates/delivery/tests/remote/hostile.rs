@@ -339,7 +339,8 @@ fn a_server_that_reads_slowly_is_told_slow_and_given_up_though_it_never_stops() 
             guest.hear_all(&["MAIL", "RCPT"]).await;
             guest.say("250 ok\r\n250 ok\r\n").await;
             guest.hear_all(&["BDAT"]).await;
-            while guest.octets(1 << 20).await.len() == 1 << 20 {
+            for _ in 0..30 {
+                guest.octets(1 << 20).await;
                 pass(SPAN).await;
             }
         });
