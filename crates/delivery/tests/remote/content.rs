@@ -149,6 +149,11 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         sender.remote.start(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
+        // Nobody would hear of a notice that fails: it goes as it is.
+        let mut notice = super::kit::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
+        Arc::make_mut(&mut notice.envelope).sender = None;
+        sender.remote.start(notice);
+        assert_eq!(summary(&sender.end().await), ["relayed"]);
     });
 }
 
