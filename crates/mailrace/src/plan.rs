@@ -115,6 +115,13 @@ fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueCo
     }
 }
 
+/// Connections to other hosts that deliveries may have at once, with so many carriers.
+pub fn connections(config: &Config, carriers: usize) -> usize {
+    let slots: usize = config.queues.iter().filter(|queue| &*queue.name != Queue::LOCAL).map(|q| q.concurrency).sum();
+    let waiting = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.idle_connections_max).max().unwrap_or(0);
+    slots + carriers * waiting
+}
+
 /// Which queue mail belongs to.
 pub fn rules(config: &Config) -> Rules {
     let numbered = || (0..).map(QueueNumber).zip(&config.queues);

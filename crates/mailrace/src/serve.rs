@@ -42,7 +42,8 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let config = &loaded.config;
     let runtime = runtime().context("starting")?;
     let files = privileges::prepare_process()?;
-    let sessions_max = privileges::sessions(config.limits.sessions_max, files)?;
+    let sessions_max =
+        privileges::sessions(config.limits.sessions_max, plan::connections(config, threads(config)), files)?;
     let identity = Identity::of(loaded)?;
     let doors = config.listeners.iter().map(|listener| Door::open(config, listener)).collect::<Result<Vec<_>, _>>()?;
     make_places(config, &identity)?;
