@@ -158,11 +158,11 @@ const FILES_RESERVED: u64 = 256;
 const SESSIONS_MIN: u64 = 64;
 
 /// How many of the sessions that the configuration allows `files` suffice for, beside the connections that deliveries
-/// take; of these no more than half of the files are kept, since mail that cannot leave at once may wait.
+/// take; of what the first sessions leave these have half at the most, since mail that cannot leave at once may wait.
 pub fn sessions(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
     let free = files.saturating_sub(FILES_RESERVED);
-    let room = free - (deliveries as u64).min(free / 2);
     let least = SESSIONS_MIN.min(allowed as u64);
+    let room = free - (deliveries as u64).min(free.saturating_sub(least) / 2);
     if room < least {
         return Err(PrivilegesError::Files { files, needed: FILES_RESERVED + least });
     }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(sessions(10_000, 5000, 1 << 20).unwrap(), 10_000);
         assert_eq!(sessions(10_000, 0, 1024).unwrap(), 768);
         assert_eq!(sessions(10_000, 100, 1024).unwrap(), 668);
-        assert_eq!(sessions(10_000, 5000, 1024).unwrap(), 384);
+        assert_eq!(sessions(10_000, 5000, 1024).unwrap(), 416);
         assert_eq!(sessions(10_000, 0, 320).unwrap(), 64);
         assert!(matches!(sessions(10_000, 0, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
         assert_eq!(sessions(5, 0, 261).unwrap(), 5);

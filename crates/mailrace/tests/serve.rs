@@ -339,7 +339,7 @@ fn too_few_files_are_a_reason_not_to_start_or_to_take_fewer_sessions() {
     let mut server = Process(limited(400).stderr(Stdio::null()).spawn().unwrap());
     let logged = || std::fs::read_to_string(folder.path().join("log")).ok().filter(|text| text.contains("started"));
     let log = await_that("the start", logged);
-    assert!(log.contains("limit=10000 sessions=144"), "{log}");
+    assert!(log.contains("limit=10000 sessions=104"), "{log}");
     kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
     assert!(server.0.wait().unwrap().success());
 }
