@@ -8,7 +8,7 @@ use mail::{
 use crate::codec::{Reader, put_optional_text, put_text, put_u16, put_u32, put_u64};
 use crate::record::{Draft, Kind};
 use crate::spill::{Spilled, SpilledRange};
-use crate::states::States;
+use crate::states::{State, States};
 
 /// Something to be made durable.
 #[derive(Debug)]
@@ -43,39 +43,6 @@ pub enum Content {
     Memory(Vec<u8>),
     /// In a file of their own, written and synced by [`crate::Spill`].
     Spilled(Spilled),
-}
-
-/// How it stands with one recipient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// To be attempted.
-    Waiting {
-        /// How often it was tried.
-        attempts: u16,
-        /// Not before this.
-        until: Timestamp,
-    },
-    /// Not to be attempted until the operator says so.
-    Held {
-        /// How often it was tried.
-        attempts: u16,
-    },
-    /// Done.
-    Delivered,
-    /// Given up, the sender told if there is one, or taken out by the operator.
-    Failed,
-    /// The bytes could not be read back; what was left of them is in a file beside the log.
-    SetAside,
-}
-
-impl State {
-    /// How every recipient begins.
-    pub const NEW: State = State::Waiting { attempts: 0, until: Timestamp(0) };
-
-    /// Whether nothing is left to do.
-    pub fn is_final(self) -> bool {
-        !matches!(self, State::Waiting { .. } | State::Held { .. })
-    }
 }
 
 /// A message for which something is left to do.

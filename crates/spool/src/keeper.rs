@@ -9,11 +9,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{keep_aside, read_lossy};
-use crate::entry::{MessageHead, OutcomeHead, State};
+use crate::entry::{MessageHead, OutcomeHead};
 use crate::lane::{Effect, Item, Lane, Located, Submission, Yard};
 use crate::ledger::{Ledger, Segment, Slot, Stage};
 use crate::record::{FRAME_BYTES, Use};
 use crate::segment::{self, Header, Lease, look_for_record};
+use crate::states::State;
 use crate::{CommitError, Done, Durability, Event, spill};
 
 /// How long the keeper sleeps when nobody wakes it: leases end without telling.

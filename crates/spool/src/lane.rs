@@ -9,10 +9,11 @@ use std::time::Duration;
 use mail::{Body, ByteSource, QueueId, SpoolId};
 
 use crate::disk::{Disk, InMemory};
-use crate::entry::{Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, State, Stored, all_states};
+use crate::entry::{Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, Stored, all_states};
 use crate::ledger::{Ledger, Place, Stage};
 use crate::record::{Draft, FRAME_BYTES, Frame, RECORD_ALIGN};
 use crate::segment::{Lease, read_record};
+use crate::states::State;
 use crate::stats::{Counters, Stats};
 use crate::{CommitError, Config, Done, Event, ReadError, spill};
 

@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::disk::DiskFile;
-use crate::entry::{MessageHead, State};
+use crate::entry::MessageHead;
 use crate::record::RECORD_ALIGN;
 use crate::segment::Lease;
-use crate::states::States;
+use crate::states::{State, States};
 
 /// A segment's place in the table: the ordinal of its file. It stays the same through all its uses.
 pub(crate) type Slot = u32;

@@ -44,9 +44,10 @@ use std::time::Duration;
 use mail::{QueueId, SpoolId};
 
 pub use disk::{Disk, DiskFile, Folder, Space};
-pub use entry::{Content, Entry, Live, State, Stored};
+pub use entry::{Content, Entry, Live, Stored};
 pub use inspect::{Inspection, SegmentReport, inspect};
 pub use spill::{Spill, Spilled};
+pub use states::State;
 pub use stats::{Histogram, Stats};
 
 use lane::{Item, Lane, Submission};

@@ -1,13 +1,46 @@
-//! What outcomes have said of a message's recipients so far, by ordinal. Nearly all messages have few recipients, and a
+//! How it stands with recipients: what outcomes have said of those of a message so far, by ordinal. Nearly all messages have few recipients, and a
 //! sorted list of a few bytes each; of one with many, most of whom are settled in the end, the states stand in a row by
 //! ordinal, so that each of a hundred thousand outcomes costs no more than the first.
 
-use crate::entry::State;
+use mail::Timestamp;
 
 /// A list that grows longer becomes a row.
 const LISTED_MAX: usize = 64;
 /// No envelope has as many recipients: of an ordinal beyond, nothing is kept.
 const ORDINALS_MAX: u32 = 1 << 24;
+
+/// How it stands with one recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// To be attempted.
+    Waiting {
+        /// How often it was tried.
+        attempts: u16,
+        /// Not before this.
+        until: Timestamp,
+    },
+    /// Not to be attempted until the operator says so.
+    Held {
+        /// How often it was tried.
+        attempts: u16,
+    },
+    /// Done.
+    Delivered,
+    /// Given up, the sender told if there is one, or taken out by the operator.
+    Failed,
+    /// The bytes could not be read back; what was left of them is in a file beside the log.
+    SetAside,
+}
+
+impl State {
+    /// How every recipient begins.
+    pub const NEW: State = State::Waiting { attempts: 0, until: Timestamp(0) };
+
+    /// Whether nothing is left to do.
+    pub fn is_final(self) -> bool {
+        !matches!(self, State::Waiting { .. } | State::Held { .. })
+    }
+}
 
 /// States that are not [`State::NEW`].
 #[derive(Clone, Debug, PartialEq)]

@@ -18,7 +18,7 @@ use queue::{Purpose, QueueNumber, Verdict};
 use spool::{CommitError, Content, Entry, ReadError};
 use tokio::runtime::Runtime;
 
-use super::record::Registrar;
+use super::registrar::Registrar;
 use super::shelf::{Message, Shelf};
 use super::{Attempt, Judged, Note, Telling, Told};
 use crate::line::Level;

@@ -1,27 +1,20 @@
-//! What attempts come to, on its way into the spool, and into the log when it is there.
+//! What attempts come to, on its way to the registrar, and into the log when the spool has it.
 //!
-//! Nearly all verdicts are recorded from here, many in one submission. Those of which somebody is to be told, and those
-//! whose message nobody has read yet, go by way of the notary (`notary.rs`), who may wait for disks and directories.
+//! Nearly all verdicts go there straight, many at once. Those of which somebody is to be told, and those whose message
+//! nobody has read yet, go by way of the notary (`notary.rs`), who may wait for disks and directories.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
 use queue::Verdict;
-use spool::{Entry, Spool, State};
 
 use super::notary::Commission;
-use super::{Attempt, Judged, Mailbag, Note};
+use super::registrar::Registrar;
+use super::{Attempt, Judged};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
-
-/// What an outcome and each of its recipients take in the log, about.
-const OUTCOME_BYTES: usize = 128;
-const RECIPIENT_BYTES: usize = 16;
-/// Bytes of outcomes and notices in one submission, about: it must fit into any segment.
-const SUBMISSION_BYTES: usize = 256 * 1024;
 
 /// Brings verdicts to the spool, and to the log when they are there.
 pub(super) struct Recorder {
@@ -30,21 +23,6 @@ pub(super) struct Recorder {
     hostname: Box<str>,
     attempts: Arc<Attempts>,
     log: Arc<Log>,
-}
-
-/// Submits verdicts; the answers come as [`Note::Recorded`].
-#[derive(Clone)]
-pub(super) struct Registrar {
-    pub(super) spool: Arc<Spool>,
-    pub(super) mailbag: Mailbag,
-}
-
-/// What goes to the spool together.
-#[derive(Default)]
-struct Sheaf {
-    entries: Vec<Entry>,
-    judged: Vec<Judged>,
-    bytes: usize,
 }
 
 impl Recorder {
@@ -124,48 +102,4 @@ fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, n
         Verdict::Held => Fact::Held { id, recipient },
         Verdict::Removed => Fact::Removed { id, recipient },
     })
-}
-
-impl Registrar {
-    /// Submits verdicts with the notices that they cause, so that there is never the one without the other.
-    pub(super) fn submit(&self, judged: impl Iterator<Item = (Judged, Option<Entry>)>) {
-        let mut lanes: BTreeMap<u16, Sheaf> = BTreeMap::new();
-        for (judged, notice) in judged {
-            let sheaf = lanes.entry(judged.attempt.id.lane()).or_default();
-            sheaf.bytes += judged.notice.as_ref().map_or(0, |told| told.size as usize);
-            sheaf.bytes += OUTCOME_BYTES + judged.verdicts.len() * RECIPIENT_BYTES;
-            sheaf.entries.extend(notice);
-            sheaf.entries.push(outcome(&judged));
-            sheaf.judged.push(judged);
-            if sheaf.bytes >= SUBMISSION_BYTES {
-                self.hand_in(std::mem::take(sheaf));
-            }
-        }
-        lanes.into_values().for_each(|sheaf| self.hand_in(sheaf));
-    }
-
-    fn hand_in(&self, sheaf: Sheaf) {
-        let Sheaf { entries, judged, .. } = sheaf;
-        if judged.is_empty() {
-            return;
-        }
-        let mailbag = self.mailbag.clone();
-        self.spool.submit(entries, Box::new(move |result| mailbag.tell(Note::Recorded(judged, result))));
-    }
-}
-
-fn outcome(judged: &Judged) -> Entry {
-    let Judged { attempt, verdicts, notice, .. } = judged;
-    let states = verdicts.iter().map(|verdict| state(attempt, verdict));
-    let recipients = attempt.recipients.iter().copied().zip(states).collect();
-    Entry::Outcome { id: attempt.id, recipients, bounce: notice.as_ref().map(|told| told.id) }
-}
-
-fn state(attempt: &Attempt, verdict: &Verdict) -> State {
-    match verdict {
-        Verdict::Delivered | Verdict::Relayed { .. } => State::Delivered,
-        Verdict::Deferred { until, .. } => State::Waiting { attempts: attempt.number, until: *until },
-        Verdict::Failed { .. } | Verdict::Removed => State::Failed,
-        Verdict::Held => State::Held { attempts: attempt.number },
-    }
 }

@@ -1,0 +1,75 @@
+//! The registrar: submits to the spool what attempts came to, many outcomes of a lane together, and each notice in one
+//! submission with the outcome that causes it. The answers come to the scheduler as [`Note::Recorded`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use queue::Verdict;
+use spool::{Entry, Spool, State};
+
+use super::{Attempt, Judged, Mailbag, Note};
+
+/// What an outcome and each of its recipients take in the log, about.
+const OUTCOME_BYTES: usize = 128;
+const RECIPIENT_BYTES: usize = 16;
+/// Bytes of outcomes and notices in one submission, about: it must fit into any segment.
+const SUBMISSION_BYTES: usize = 256 * 1024;
+
+/// Submits verdicts.
+#[derive(Clone)]
+pub(super) struct Registrar {
+    pub(super) spool: Arc<Spool>,
+    pub(super) mailbag: Mailbag,
+}
+
+/// What goes to the spool together.
+#[derive(Default)]
+struct Sheaf {
+    entries: Vec<Entry>,
+    judged: Vec<Judged>,
+    bytes: usize,
+}
+
+impl Registrar {
+    /// Submits verdicts with the notices that they cause, so that there is never the one without the other.
+    pub(super) fn submit(&self, judged: impl Iterator<Item = (Judged, Option<Entry>)>) {
+        let mut lanes: BTreeMap<u16, Sheaf> = BTreeMap::new();
+        for (judged, notice) in judged {
+            let sheaf = lanes.entry(judged.attempt.id.lane()).or_default();
+            sheaf.bytes += judged.notice.as_ref().map_or(0, |told| told.size as usize);
+            sheaf.bytes += OUTCOME_BYTES + judged.verdicts.len() * RECIPIENT_BYTES;
+            sheaf.entries.extend(notice);
+            sheaf.entries.push(outcome(&judged));
+            sheaf.judged.push(judged);
+            if sheaf.bytes >= SUBMISSION_BYTES {
+                self.hand_in(std::mem::take(sheaf));
+            }
+        }
+        lanes.into_values().for_each(|sheaf| self.hand_in(sheaf));
+    }
+
+    fn hand_in(&self, sheaf: Sheaf) {
+        let Sheaf { entries, judged, .. } = sheaf;
+        if judged.is_empty() {
+            return;
+        }
+        let mailbag = self.mailbag.clone();
+        self.spool.submit(entries, Box::new(move |result| mailbag.tell(Note::Recorded(judged, result))));
+    }
+}
+
+fn outcome(judged: &Judged) -> Entry {
+    let Judged { attempt, verdicts, notice, .. } = judged;
+    let states = verdicts.iter().map(|verdict| state(attempt, verdict));
+    let recipients = attempt.recipients.iter().copied().zip(states).collect();
+    Entry::Outcome { id: attempt.id, recipients, bounce: notice.as_ref().map(|told| told.id) }
+}
+
+fn state(attempt: &Attempt, verdict: &Verdict) -> State {
+    match verdict {
+        Verdict::Delivered | Verdict::Relayed { .. } => State::Delivered,
+        Verdict::Deferred { until, .. } => State::Waiting { attempts: attempt.number, until: *until },
+        Verdict::Failed { .. } | Verdict::Removed => State::Failed,
+        Verdict::Held => State::Held { attempts: attempt.number },
+    }
+}
