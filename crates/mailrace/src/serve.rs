@@ -256,8 +256,8 @@ fn networks(networks: &[Network]) -> Networks {
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
-/// Looks at the machine and at the disks of lanes and mailboxes, and tells the scheduler and the operator of each limit
-/// that comes into force or is left.
+/// Looks at the machine and at the disks of the lanes and of `data_dir`, and tells the scheduler and the operator of each
+/// limit that comes into force or is left.
 fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
     let disks = plan::disks(config);
     Monitor::new(Machine::open(&disks), plan::load_limits(config), move |before, after| {
