@@ -7,6 +7,7 @@ mod address;
 mod body;
 mod envelope;
 mod fact;
+mod histogram;
 mod id;
 mod outcome;
 mod reply;
@@ -17,6 +18,7 @@ pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MA
 pub use body::{Body, BodyFlags, ByteSource, Damaged};
 pub use envelope::{BodyType, Client, Envelope, Notify, Recipient, Return};
 pub use fact::{Fact, Journal};
+pub use histogram::{Histogram, Recorder};
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use outcome::Outcome;
 pub use reply::{Enhanced, Reply};

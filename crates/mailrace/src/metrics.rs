@@ -191,8 +191,7 @@ mod tests {
     use std::path::Path;
 
     use load::policy::{Gauge, Limits, Sample, State};
-    use mail::{Reply, Timestamp};
-    use spool::Histogram;
+    use mail::{Histogram, Reply, Timestamp};
 
     use super::*;
     use crate::admin::sample;

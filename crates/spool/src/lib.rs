@@ -48,7 +48,7 @@ pub use entry::{Content, Entry, Live, Stored};
 pub use inspect::{Inspection, SegmentReport, inspect};
 pub use spill::{Spill, Spilled};
 pub use states::State;
-pub use stats::{Histogram, Stats};
+pub use stats::Stats;
 
 use lane::{Item, Lane, Submission};
 use recovery::Survey;

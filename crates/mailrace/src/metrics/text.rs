@@ -2,7 +2,7 @@
 
 use std::fmt::{Arguments, Display, Write};
 
-use spool::Histogram;
+use mail::Histogram;
 
 /// A text in the making.
 #[derive(Default)]

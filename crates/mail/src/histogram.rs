@@ -1,0 +1,64 @@
+//! A histogram: what rooms that measure themselves hand to the one that tells of it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts per power of two: bucket `i` counts values of at most `2^i` (and above `2^(i-1)`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Per bucket, not cumulated.
+    pub buckets: [u64; Histogram::BUCKETS],
+    /// Sum of all values.
+    pub sum: u64,
+}
+
+impl Histogram {
+    /// Buckets for values of up to 2^23 and one for what is above.
+    pub const BUCKETS: usize = 25;
+
+    /// How many values were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Counts what the other one has counted as well.
+    pub fn add(&mut self, other: &Histogram) {
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum += other.sum;
+    }
+}
+
+/// A histogram that many threads write without locks.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    buckets: [AtomicU64; Histogram::BUCKETS],
+    sum: AtomicU64,
+}
+
+impl Recorder {
+    /// Counts a value.
+    pub fn record(&self, value: u64) {
+        let bucket = (64 - value.saturating_sub(1).leading_zeros() as usize).min(Histogram::BUCKETS - 1);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn read(&self) -> Histogram {
+        let buckets = std::array::from_fn(|i| self.buckets[i].load(Relaxed));
+        Histogram { buckets, sum: self.sum.load(Relaxed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_falls_into_the_first_bucket_that_holds_it() {
+        let recorder = Recorder::default();
+        [0, 1, 2, 3, 4, 5, u64::MAX >> 8].iter().for_each(|&value| recorder.record(value));
+        let buckets = recorder.read().buckets;
+        assert_eq!(buckets[..4], [2, 1, 2, 1]);
+        assert_eq!(buckets[Histogram::BUCKETS - 1], 1);
+    }
+}
