@@ -4,11 +4,18 @@
 //! [`Unavailable`](Answer::Unavailable). The last means that it does not know; no layer ever turns it into NotFound,
 //! so that an outage of a directory puts mail off and never bounces it. Keys are folded to lower case by the table.
 
+pub mod backend;
 pub mod cdb;
 pub mod directory;
+mod event;
+mod stats;
 pub mod text;
 
 use std::pin::Pin;
+use std::time::Duration;
+
+pub use event::{Event, Events};
+pub use stats::{Down, ReplicaStats, Stats};
 
 /// What a table says of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +31,9 @@ pub enum Answer {
 /// Answers to come, one for each key, in the order of the keys.
 pub type Answers<'a> = Pin<Box<dyn Future<Output = Vec<Answer>> + Send + 'a>>;
 
+/// An answer to come, and where it came from.
+pub type Tracing<'a> = Pin<Box<dyn Future<Output = Trace> + Send + 'a>>;
+
 /// Something that can be looked up.
 pub trait Table: Send + Sync {
     /// Its name in the configuration.
@@ -31,6 +41,55 @@ pub trait Table: Send + Sync {
 
     /// Asks for all keys at once: a table behind a network sends them together.
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a>;
+
+    /// The same for one key, told with the layer that gave the answer.
+    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+        Box::pin(async move {
+            let answer = self.lookup(&[key]).await.pop();
+            let answer = answer.unwrap_or_else(|| Answer::Unavailable(format!("table '{}': no answer", self.name())));
+            Trace { answer, layer: Layer::Memory }
+        })
+    }
+
+    /// What it counts of itself; None for one that counts nothing.
+    fn stats(&self) -> Option<Stats> {
+        None
+    }
+}
+
+/// An answer, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// What the table says.
+    pub answer: Answer,
+    /// Which layer said it.
+    pub layer: Layer,
+}
+
+/// A layer of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// A table that is in memory as a whole.
+    Memory,
+    /// The cache.
+    Cache {
+        /// How long ago the backend said so.
+        age: Duration,
+    },
+    /// The cache, beyond its time, since the backend failed.
+    Stale {
+        /// How long ago the backend said so.
+        age: Duration,
+    },
+    /// The backend was asked.
+    Backend,
+    /// The backend is down and was not asked.
+    Breaker,
+    /// The local copy of a directory.
+    Replica {
+        /// How long ago it was known to be as its master; zero while changes arrive as they are made.
+        age: Duration,
+    },
 }
 
 /// The form in which keys are kept and asked for.
