@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use lookup::directory::{Final, Resolution};
+use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Timestamp};
 use net::Conversation;
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
@@ -84,22 +84,19 @@ impl Intake {
 
     /// RCPT: whose mail it is, and whom the recipient stands for.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
-        let asked = self.desk.meant(&request.address, self.visitor.own_address);
+        let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
         let finals = match self.desk.directory.resolve(asked).await {
             Resolution::Local(finals) => finals,
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
             Resolution::Remote(address) => vec![self.elsewhere(address)?],
-            Resolution::Unavailable(why) => {
-                self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
-                return Err(replies::DIRECTORY_DOWN);
-            }
+            Resolution::Unavailable(why) => return Err(self.unanswered(asked, &why)),
             Resolution::TooDeep | Resolution::TooMany if whom::is_postmaster(asked) => vec![whom::own_mailbox(asked)],
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
-        if !self.visitor.trusted && finals.iter().any(|found| self.names_a_way(found)) {
-            return Err(replies::WAY_DENIED);
+        if !self.visitor.trusted {
+            self.refuse_ways(&finals).await?;
         }
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
@@ -118,18 +115,24 @@ impl Intake {
         Ok(Final { address, original: None, local: false })
     }
 
-    /// Whether a recipient may name a way on from a domain that we pass on, as `victim%elsewhere.example@ours` does (RFC
-    /// 1123 section 5.2.16): a next hop that trusts us may go it. Whom an alias of ours or a table of mailboxes names is no
-    /// such way, but a tag is the sender's own.
-    fn names_a_way(&self, found: &Final) -> bool {
-        let domain = self.desk.directory.domain(found.address.domain());
-        let Some(domain) = domain.filter(|domain| !domain.is_final && found.original.is_none()) else { return false };
-        let name = found.address.mailbox_name();
-        let unconfirmed = match domain.mailboxes {
-            None => &*name,
-            Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),
-        };
-        unconfirmed.contains(['@', '%', '!'])
+    /// The operator hears why.
+    fn unanswered(&self, asked: &Address, why: &str) -> Reply {
+        self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
+        replies::DIRECTORY_DOWN
+    }
+
+    /// No recipient may name a way on from a domain that we pass on, as `victim%elsewhere.example@ours` does (RFC 1123
+    /// section 5.2.16): a next hop that trusts us may go it. Whom an alias of ours or a table of mailboxes names is no such
+    /// way, but a tag is the sender's own.
+    async fn refuse_ways(&self, finals: &[Final]) -> Result<(), Reply> {
+        for found in finals.iter().filter(|found| found.original.is_none()) {
+            let domain = self.desk.directory.domain(found.address.domain()).await;
+            let domain = domain.map_err(|why| self.unanswered(&found.address, &why))?;
+            if domain.is_some_and(|domain| names_a_way(&found.address, &domain)) {
+                return Err(replies::WAY_DENIED);
+            }
+        }
+        Ok(())
     }
 
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
@@ -282,6 +285,15 @@ impl Conversation for Intake {
     fn wants_close(&self) -> bool {
         self.session.wants_close()
     }
+}
+
+fn names_a_way(address: &Address, domain: &Domain) -> bool {
+    let name = address.mailbox_name();
+    let unconfirmed = match domain.mailboxes {
+        None => &*name,
+        Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),
+    };
+    !domain.is_final && unconfirmed.contains(['@', '%', '!'])
 }
 
 fn now() -> Timestamp {

@@ -19,8 +19,8 @@ use crate::Desk;
 
 impl Desk {
     /// Whom the address means for a client that came under `own_address`.
-    pub(crate) fn meant<'a>(&'a self, address: &'a Address, own_address: Option<IpAddr>) -> Cow<'a, Address> {
-        if self.is_own_postmaster(address) {
+    pub(crate) async fn meant<'a>(&'a self, address: &'a Address, own_address: Option<IpAddr>) -> Cow<'a, Address> {
+        if self.is_own_postmaster(address).await {
             return Cow::Borrowed(&self.postmaster);
         }
         match literal(address.domain()) {
@@ -29,11 +29,12 @@ impl Desk {
         }
     }
 
-    /// The machine makes `<postmaster>` the postmaster of this host, whose name need not be a domain of ours.
-    fn is_own_postmaster(&self, address: &Address) -> bool {
+    /// The machine makes `<postmaster>` the postmaster of this host, whose name need not be a domain of ours. While nobody
+    /// can say whether it is one, he is reached by the other way.
+    async fn is_own_postmaster(&self, address: &Address) -> bool {
         is_postmaster(address)
             && address.domain().eq_ignore_ascii_case(&self.hostname)
-            && self.directory.domain(address.domain()).is_none()
+            && !self.directory.domain(address.domain()).await.is_ok_and(|domain| domain.is_some())
     }
 }
 

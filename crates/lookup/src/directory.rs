@@ -15,14 +15,21 @@
 //! Unavailable: an outage never makes anyone unknown. Loops end by the limits. Alias targets of ours that nobody is
 //! behind are dropped while others remain; an address from which nothing remains is Unknown.
 //!
+//! A domain is ours since the configuration names it, or since a table of names has it.
+//!
 //! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it. Mail for
 //! a domain that is only passed on keeps the name that it came with: folding and tags are for the keys of tables alone.
 
+mod domains;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use mail::Address;
+
+pub use domains::DomainTable;
+use domains::{Domains, Known, in_ascii};
 
 use crate::{Answer, Table, fold};
 
@@ -67,8 +74,7 @@ impl Default for Limits {
 
 /// All domains of ours.
 pub struct Directory {
-    /// By name in A-labels.
-    domains: HashMap<Box<str>, Domain>,
+    domains: Domains,
     limits: Limits,
     hostname: Box<str>,
 }
@@ -102,12 +108,14 @@ pub struct Final {
     pub local: bool,
 }
 
-/// Which machine stores a mailbox.
+/// Where a mailbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// This one.
+    /// On this machine.
     Here,
-    /// Another one: `host`, `host:port`, or the same with an address in brackets.
+    /// Wherever mail for its domain goes: that is not ours, or its mail is passed on.
+    Onward,
+    /// On another machine: `host`, `host:port`, or the same with an address in brackets.
     At(Box<str>),
     /// A table could not say; why, for the log.
     Unavailable(String),
@@ -119,8 +127,13 @@ struct Unavailable(String);
 impl Directory {
     /// The directory of these domains; of two with the same name the later one counts.
     pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
-        let domains = domains.into_iter().map(|domain| (in_ascii(&fold(&domain.name)).into(), domain)).collect();
-        Directory { domains, limits, hostname: Box::default() }
+        Directory { domains: Domains::new(domains), limits, hostname: Box::default() }
+    }
+
+    /// The same with domains whose names are in tables. A name that the configuration has as well is asked of none.
+    pub fn with_tables(mut self, tables: Vec<DomainTable>) -> Self {
+        self.domains.add_tables(tables);
+        self
     }
 
     /// The same on the machine of this name: mailboxes that are stored there are stored here.
@@ -129,42 +142,68 @@ impl Directory {
     }
 
     /// The domain of ours with this name (in lower case, as an [`Address`] has it), in letters or in A-labels.
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
-        self.domains.get(&*in_ascii(name))
+    ///
+    /// # Errors
+    ///
+    /// A table of names could not say; why, for the log.
+    pub async fn domain(&self, name: &str) -> Result<Option<Cow<'_, Domain>>, String> {
+        let mut known = Known::new(&self.domains);
+        match known.learn(std::iter::once(name)).await {
+            Ok(()) => Ok(known.into_domain(name)),
+            Err(Unavailable(why)) => Err(why),
+        }
+    }
+
+    /// Whether the configuration itself names the domain: of others only tables know.
+    pub fn is_configured(&self, name: &str) -> bool {
+        self.domains.configured(name).is_some()
     }
 
     /// Who gets the mail for `address`.
     pub async fn resolve(&self, address: &Address) -> Resolution {
-        if self.domain(address.domain()).is_none() {
-            return Resolution::Remote(address.clone());
-        }
-        let mut finals = Finals::new(address, self.kept(address));
-        let mut open = vec![finals.kept.clone()];
-        for _ in 0..=self.limits.depth_max {
-            let targets = match self.round(open, &mut finals).await {
-                Ok(targets) => targets,
-                Err(Unavailable(why)) => return Resolution::Unavailable(why),
-            };
-            open = self.sort_out(targets, &mut finals);
-            if finals.len() + open.len() > self.limits.addresses_max {
-                return Resolution::TooMany;
-            }
-            if open.is_empty() {
-                return finals.into_resolution();
-            }
-        }
-        Resolution::TooDeep
+        self.resolved(address).await.unwrap_or_else(|Unavailable(why)| Resolution::Unavailable(why))
     }
 
-    /// Which machine stores each of these mailboxes; the answers are in their order. Each table of hosts is asked once,
-    /// with all of its mailboxes together.
+    async fn resolved(&self, address: &Address) -> Result<Resolution, Unavailable> {
+        let mut known = Known::new(&self.domains);
+        known.learn(std::iter::once(address.domain())).await?;
+        if known.domain(address.domain()).is_none() {
+            return Ok(Resolution::Remote(address.clone()));
+        }
+        let mut finals = Finals::new(address, kept(&known, address));
+        let mut open = vec![finals.kept.clone()];
+        for _ in 0..=self.limits.depth_max {
+            let targets = round(&known, open, &mut finals).await?;
+            known.learn(targets.iter().map(Address::domain)).await?;
+            open = sort_out(&known, targets, &mut finals);
+            if finals.len() + open.len() > self.limits.addresses_max {
+                return Ok(Resolution::TooMany);
+            }
+            if open.is_empty() {
+                return Ok(finals.into_resolution());
+            }
+        }
+        Ok(Resolution::TooDeep)
+    }
+
+    /// Where each of these mailboxes is; the answers are in their order. Each table of hosts is asked once, with all of
+    /// its mailboxes together.
     pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
-        let question = |mailbox: &Address| match self.domain(mailbox.domain()) {
+        let mut known = Known::new(&self.domains);
+        if let Err(Unavailable(why)) = known.learn(mailboxes.iter().map(Address::domain)).await {
+            return vec![Store::Unavailable(why); mailboxes.len()];
+        }
+        let question = |mailbox: &Address| match known.domain(mailbox.domain()) {
             Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox, domain).as_str().to_owned()]),
             None => Question { table: None, keys: Vec::new() },
         };
         let found = ask(mailboxes.iter().map(question).collect()).await;
-        mailboxes.iter().zip(found).map(|(mailbox, found)| self.store(mailbox, found)).collect()
+        let is_final = |mailbox: &Address| known.domain(mailbox.domain()).is_some_and(|domain| domain.is_final);
+        let store = |(mailbox, found)| match self.store(mailbox, found) {
+            Store::Here if !is_final(mailbox) => Store::Onward,
+            store => store,
+        };
+        mailboxes.iter().zip(found).map(store).collect()
     }
 
     /// Of several hosts the first counts, unless this machine is one of them: it then has a copy of its own.
@@ -188,38 +227,38 @@ impl Directory {
         let name = host.split_once(':').map_or(host, |(name, _)| name);
         !self.hostname.is_empty() && name.trim_end_matches('.') == &*self.hostname
     }
+}
 
-    /// One step of all open addresses: mailboxes go to `finals`, what aliases name is returned.
-    async fn round(&self, open: Vec<Address>, finals: &mut Finals<'_>) -> Result<Vec<Address>, Unavailable> {
-        let mut cases: Vec<Case> =
-            open.into_iter().filter_map(|address| Some(Case::new(self.domain(address.domain())?, address))).collect();
-        ask_aliases(&mut cases).await?;
-        ask_mailboxes(&mut cases).await?;
-        ask_domain_aliases(&mut cases).await?;
-        let mut targets = Vec::new();
-        for case in cases {
-            let (mailbox, named) = case.close();
-            mailbox.into_iter().for_each(|address| finals.insert(address, true));
-            targets.extend(named);
-        }
-        Ok(targets)
+/// One step of all open addresses: mailboxes go to `finals`, what aliases name is returned.
+async fn round(known: &Known<'_>, open: Vec<Address>, finals: &mut Finals<'_>) -> Result<Vec<Address>, Unavailable> {
+    let case = |address: Address| Some(Case::new(known.domain(address.domain())?, address));
+    let mut cases: Vec<Case> = open.into_iter().filter_map(case).collect();
+    ask_aliases(&mut cases).await?;
+    ask_mailboxes(&mut cases).await?;
+    ask_domain_aliases(&mut cases).await?;
+    let mut targets = Vec::new();
+    for case in cases {
+        let (mailbox, named) = case.close();
+        mailbox.into_iter().for_each(|address| finals.insert(address, true));
+        targets.extend(named);
     }
+    Ok(targets)
+}
 
-    /// Targets elsewhere are final; those of ours are returned, each once.
-    fn sort_out(&self, targets: Vec<Address>, finals: &mut Finals<'_>) -> Vec<Address> {
-        let mut seen = HashSet::new();
-        let (ours, elsewhere): (Vec<_>, Vec<_>) =
-            targets.into_iter().partition(|target| self.domain(target.domain()).is_some());
-        elsewhere.into_iter().for_each(|address| finals.insert(address, false));
-        ours.iter().map(|target| self.kept(target)).filter(|address| seen.insert(address.clone())).collect()
-    }
+/// Targets elsewhere are final; those of ours are returned, each once.
+fn sort_out(known: &Known<'_>, targets: Vec<Address>, finals: &mut Finals<'_>) -> Vec<Address> {
+    let mut seen = HashSet::new();
+    let (ours, elsewhere): (Vec<_>, Vec<_>) =
+        targets.into_iter().partition(|target| known.domain(target.domain()).is_some());
+    elsewhere.into_iter().for_each(|address| finals.insert(address, false));
+    ours.iter().map(|target| kept(known, target)).filter(|address| seen.insert(address.clone())).collect()
+}
 
-    /// The address as its mailbox has it: only where that is ours do we know that case makes no other.
-    fn kept(&self, address: &Address) -> Address {
-        match self.domain(address.domain()) {
-            Some(domain) if domain.is_final => folded(address, domain),
-            _ => address.clone(),
-        }
+/// The address as its mailbox has it: only where that is ours do we know that case makes no other.
+fn kept(known: &Known<'_>, address: &Address) -> Address {
+    match known.domain(address.domain()) {
+        Some(domain) if domain.is_final => folded(address, domain),
+        _ => address.clone(),
     }
 }
 
@@ -446,14 +485,6 @@ fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
 fn folded(address: &Address, domain: &Domain) -> Address {
     // Folding may make a name too long or change nothing that matters; then it stays.
     Address::new(&fold(&address.mailbox_name()), &domain.name).unwrap_or_else(|_| address.clone())
-}
-
-/// The name of a domain in A-labels, in which two spellings of one are equal. What is no such name stays as it is.
-fn in_ascii(domain: &str) -> Cow<'_, str> {
-    match domain.is_ascii() {
-        true => Cow::Borrowed(domain),
-        false => idna::domain_to_ascii(domain).map_or(Cow::Borrowed(domain), Cow::Owned),
-    }
 }
 
 /// Whether a text can be a host and a port. What it is in truth shows where it is used; this keeps out what would be

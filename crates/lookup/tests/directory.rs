@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use lookup::directory::{Directory, Domain, Final, Limits, Resolution, Store};
+use lookup::directory::{Directory, Domain, DomainTable, Final, Limits, Resolution, Store};
 use lookup::{Answer, Answers, Table};
 use mail::Address;
 use proptest::prelude::*;
@@ -104,7 +104,8 @@ fn a_domain_that_is_not_ours_is_remote_and_no_table_is_asked() {
     let directory = Directory::new(vec![domain("X.org", &mailboxes, &aliases)], Limits::default());
     assert_eq!(resolve_in(&directory, "Bob@y.org"), Resolution::Remote(address("Bob@y.org")));
     assert!(mailboxes.asked().is_empty() && aliases.asked().is_empty());
-    assert_eq!(directory.domain("x.org").map(|domain| &*domain.transport), Some("maildir"));
+    let found = now(directory.domain("x.org")).unwrap();
+    assert_eq!(found.map(|domain| domain.transport.clone()).as_deref(), Some("maildir"));
 }
 
 #[test]
@@ -185,7 +186,7 @@ fn a_domain_beyond_ascii_is_the_same_in_letters_and_in_a_labels() {
         let hosts = Script::new(&[(&bob, "a.x.org")]);
         let domain = Domain { hosts: Some(hosts), ..domain(ours, &mailboxes, &aliases) };
         let directory = Directory::new(vec![domain], Limits::default());
-        assert!(directory.domain(LETTERS).is_some() && directory.domain(A_LABELS).is_some());
+        assert!(directory.is_configured(LETTERS) && directory.is_configured(A_LABELS));
         for spelt in [LETTERS, A_LABELS] {
             let (team, nobody) = (at("team", spelt), at("nobody", spelt));
             assert_eq!(resolve_in(&directory, &at("Bob", spelt)), local(&[&bob], None), "{ours} {spelt}");
@@ -376,7 +377,7 @@ fn a_mailbox_is_here_unless_a_table_names_another_machine() {
     let mailboxes = ["Bob@x.org", "own@x.org", "port@x.org", "nobody@x.org", "bob@here.org", "bob@not-ours.org"];
     let at = Store::At("store2.x.org:2525".into());
     let here = || Store::Here;
-    assert_eq!(stores(&hosts, &mailboxes), [at, here(), here(), here(), here(), here()]);
+    assert_eq!(stores(&hosts, &mailboxes), [at, here(), here(), here(), here(), Store::Onward]);
     assert_eq!(stores(&[("six@x.org", "[2001:db8::1]:24")], &["six@x.org"]), [Store::At("[2001:db8::1]:24".into())]);
 }
 
@@ -426,4 +427,52 @@ proptest! {
             other => prop_assert!(false, "{other:?}"),
         }
     }
+}
+
+/// Domains of ours whose names are in a table, beside `x.org`.
+fn tabled(names: &Arc<Script>, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Directory {
+    let table = DomainTable { names: names.clone(), settings: domain("", mailboxes, aliases) };
+    Directory::new(vec![x_org(&["bob@x.org"], &[])], Limits::default()).with_tables(vec![table])
+}
+
+#[test]
+fn a_domain_may_be_ours_since_a_table_says_so() {
+    let names = Script::new(&[("y.org", ""), ("xn--mller-kva.example", ""), ("down.org", "DOWN")]);
+    let mailboxes = Script::new(&[("bob@y.org", ""), ("bob@xn--mller-kva.example", "")]);
+    let directory = tabled(&names, &mailboxes, &Script::new(&[("carol@y.org", "bob@x.org bob@y.org eve@z.org")]));
+    let resolve = |text| resolve_in(&directory, text);
+    assert_eq!(resolve("Bob@y.org"), local(&["bob@y.org"], None));
+    assert_eq!(resolve("bob@müller.example"), local(&["bob@xn--mller-kva.example"], None));
+    assert_eq!(resolve("eve@y.org"), Resolution::Unknown);
+    assert_eq!(resolve("eve@z.org"), Resolution::Remote(address("eve@z.org")));
+    assert_eq!(resolve("eve@down.org"), Resolution::Unavailable("it is down".into()));
+    assert_eq!(resolve("carol@y.org"), local(&[">eve@z.org", "bob@x.org", "bob@y.org"], Some("carol@y.org")));
+    let found = |name| now(directory.domain(name)).map(|domain| domain.map(|domain| domain.name.clone()));
+    assert_eq!(found("y.org"), Ok(Some("y.org".into())));
+    assert_eq!((found("z.org"), found("down.org")), (Ok(None), Err("it is down".into())));
+    assert!(directory.is_configured("x.org") && !directory.is_configured("y.org"));
+}
+
+#[test]
+fn names_of_domains_are_asked_for_once_and_only_where_the_configuration_has_none() {
+    let names = Script::new(&[("y.org", "")]);
+    let aliases = Script::new(&[("all@y.org", "a@y.org b@y.org c@z.org d@w.org e@x.org")]);
+    let directory = tabled(&names, &Script::new(&[("a@y.org", ""), ("b@y.org", "")]), &aliases);
+    assert_eq!(resolve_in(&directory, "bob@x.org"), local(&["bob@x.org"], None));
+    assert!(names.asked().is_empty());
+    let expected = local(&[">c@z.org", ">d@w.org", "a@y.org", "b@y.org"], Some("all@y.org"));
+    assert_eq!(resolve_in(&directory, "all@y.org"), expected);
+    assert_eq!(names.asked(), [vec!["y.org"], vec!["w.org", "z.org"]]);
+}
+
+#[test]
+fn mailboxes_of_a_domain_that_a_table_names_are_here_and_others_are_not() {
+    let names = Script::new(&[("y.org", ""), ("down.org", "DOWN")]);
+    let directory = tabled(&names, &Script::new(&[]), &Script::new(&[]));
+    let stores = |mailboxes: &[&str]| {
+        let mailboxes: Vec<_> = mailboxes.iter().map(|text| address(text)).collect();
+        now(directory.stores(&mailboxes))
+    };
+    assert_eq!(stores(&["a@y.org", "b@z.org", "c@x.org"]), [Store::Here, Store::Onward, Store::Here]);
+    assert_eq!(stores(&["a@down.org"]), [Store::Unavailable("it is down".into())]);
 }
