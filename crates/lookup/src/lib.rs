@@ -8,6 +8,8 @@ pub mod backend;
 pub mod cdb;
 pub mod directory;
 mod event;
+pub mod postgres;
+pub mod sqlite;
 mod stats;
 pub mod text;
 

@@ -1,0 +1,258 @@
+//! Where a PostgreSQL server is, as libpq writes it: a URL, or settings as `key=value`. Parsed once, when the
+//! configuration is read; shown without its password.
+//!
+//! Several hosts are tried in the order in which they stand. What libpq knows and this does not is an error, so that
+//! nothing that was asked for is silently left out.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
+
+use super::error::words;
+
+const PORT: u16 = 5432;
+
+/// Where the server is and how to log on, such as `postgres://mail@db1,db2:5433/mail?sslmode=require` or
+/// `host=/run/postgresql user=mail dbname=mail`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url(tokio_postgres::Config);
+
+/// Why a text says nothing of where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It is neither form, or a setting is unknown or has a wrong value.
+    #[error(
+        "{0} (expected is a URL such as postgres://user@host:5432/database?sslmode=require, or key=value settings)"
+    )]
+    Syntax(String),
+    /// Nothing can be connected to.
+    #[error("no host is named; a folder of Unix sockets is host=/run/postgresql")]
+    NoHost,
+    /// Hosts and addresses are pairs.
+    #[error("there are {hosts} in 'host' and {addresses} in 'hostaddr'; each host has one address, or none has")]
+    Addresses {
+        /// Names given.
+        hosts: usize,
+        /// Addresses given.
+        addresses: usize,
+    },
+    /// Hosts and ports are pairs.
+    #[error("there are {hosts} hosts and {ports} ports; give one port for all, or one for each")]
+    Ports {
+        /// Hosts given.
+        hosts: usize,
+        /// Ports given.
+        ports: usize,
+    },
+    /// The order of the hosts is the operator's.
+    #[error("load_balance_hosts=random is not supported: hosts are tried in the order in which they stand")]
+    Balanced,
+}
+
+/// One of the hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Where a connection goes.
+    pub(crate) place: Place,
+    /// The port, which a Unix socket has too: it is part of its name.
+    pub(crate) port: u16,
+}
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To a name, which is to be resolved, or an address written as one.
+    Name(String),
+    /// To this address of a name.
+    Address { name: Option<String>, address: IpAddr },
+    /// To the Unix socket in this folder.
+    Unix(PathBuf),
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let parsed: tokio_postgres::Config = text.parse().map_err(|error| UrlError::Syntax(words(&error)))?;
+        let (hosts, addresses) = (parsed.get_hosts().len(), parsed.get_hostaddrs().len());
+        if hosts == 0 && addresses == 0 {
+            return Err(UrlError::NoHost);
+        }
+        if hosts != 0 && addresses != 0 && hosts != addresses {
+            return Err(UrlError::Addresses { hosts, addresses });
+        }
+        let (hosts, ports) = (hosts.max(addresses), parsed.get_ports().len());
+        if ports > 1 && ports != hosts {
+            return Err(UrlError::Ports { hosts, ports });
+        }
+        if parsed.get_load_balance_hosts() != LoadBalanceHosts::Disable {
+            return Err(UrlError::Balanced);
+        }
+        Ok(Url(parsed))
+    }
+}
+
+impl Url {
+    /// Whether a connection may be, or has to be, encrypted.
+    pub(crate) fn ssl_mode(&self) -> SslMode {
+        self.0.get_ssl_mode()
+    }
+
+    /// The hosts, in the order in which they are tried.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
+        let port = |place: usize| ports.get(place).or(ports.first()).copied().unwrap_or(PORT);
+        let place = |place: usize| match (hosts.get(place), addresses.get(place)) {
+            (Some(Host::Unix(folder)), _) => Some(Place::Unix(folder.clone())),
+            (Some(Host::Tcp(name)), Some(&address)) => Some(Place::Address { name: Some(name.clone()), address }),
+            (Some(Host::Tcp(name)), None) => Some(Place::Name(name.clone())),
+            (None, Some(&address)) => Some(Place::Address { name: None, address }),
+            (None, None) => None,
+        };
+        (0..).map_while(|number| Some(Target { place: place(number)?, port: port(number) })).collect()
+    }
+
+    /// Everything but the hosts; `password` stands above that of the URL.
+    pub(crate) fn settings(&self, password: Option<&str>, timeout: Duration) -> tokio_postgres::Config {
+        let mut settings = tokio_postgres::Config::new();
+        settings
+            .application_name(self.0.get_application_name().unwrap_or("mailrace"))
+            .ssl_mode(self.0.get_ssl_mode())
+            .ssl_negotiation(self.0.get_ssl_negotiation())
+            .channel_binding(self.0.get_channel_binding())
+            .target_session_attrs(self.0.get_target_session_attrs())
+            .keepalives(self.0.get_keepalives())
+            .keepalives_idle(self.0.get_keepalives_idle())
+            .connect_timeout(timeout);
+        if let Some(user) = self.0.get_user() {
+            settings.user(user);
+        }
+        if let Some(password) = password.map(str::as_bytes).or(self.0.get_password()) {
+            settings.password(password);
+        }
+        if let Some(database) = self.0.get_dbname() {
+            settings.dbname(database);
+        }
+        if let Some(options) = self.0.get_options() {
+            settings.options(options);
+        }
+        if let Some(interval) = self.0.get_keepalives_interval() {
+            settings.keepalives_interval(interval);
+        }
+        if let Some(retries) = self.0.get_keepalives_retries() {
+            settings.keepalives_retries(retries);
+        }
+        if let Some(&timeout) = self.0.get_tcp_user_timeout() {
+            settings.tcp_user_timeout(timeout);
+        }
+        settings
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let targets: Vec<String> = self.targets().iter().map(Target::authority).collect();
+        write!(f, "postgres://{}/{}", targets.join(","), self.0.get_dbname().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+impl Target {
+    fn authority(&self) -> String {
+        let port = self.port;
+        match &self.place {
+            Place::Name(name) | Place::Address { name: Some(name), .. } if name.contains(':') => {
+                format!("[{name}]:{port}")
+            }
+            Place::Name(name) | Place::Address { name: Some(name), .. } => format!("{name}:{port}"),
+            Place::Address { name: None, address } => std::net::SocketAddr::new(*address, port).to_string(),
+            Place::Unix(folder) => format!("{}/.s.PGSQL.{port}", folder.display()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "postgres://{}", self.authority())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Vec<String> {
+        text.parse::<Url>().unwrap().targets().iter().map(Target::to_string).collect()
+    }
+
+    #[test]
+    fn both_forms_name_hosts_in_their_order() {
+        for (text, expected) in [
+            ("postgres://mail@db", vec!["postgres://db:5432"]),
+            (
+                "postgresql://mail:s3cret@db1:5433,db2,db3:5434/mail",
+                vec!["postgres://db1:5433", "postgres://db2:5432", "postgres://db3:5434"],
+            ),
+            ("host=db1,db2 port=5433 user=mail", vec!["postgres://db1:5433", "postgres://db2:5433"]),
+            ("host=db1 hostaddr=::1", vec!["postgres://db1:5432"]),
+            ("hostaddr=::1,127.0.0.1", vec!["postgres://[::1]:5432", "postgres://127.0.0.1:5432"]),
+            ("postgres://[::1]:5433/", vec!["postgres://[::1]:5433"]),
+            ("postgres://%2Frun%2Fpostgresql:5433/mail", vec!["postgres:///run/postgresql/.s.PGSQL.5433"]),
+            ("postgres:///mail?host=/run/postgresql", vec!["postgres:///run/postgresql/.s.PGSQL.5432"]),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_has_no_password() {
+        let url: Url = "postgres://mail:s3cret@db1,db2/people".parse().unwrap();
+        assert_eq!(url.to_string(), "postgres://db1:5432,db2:5432/people");
+        assert_eq!(format!("{url:?}"), "Url(postgres://db1:5432,db2:5432/people)");
+    }
+
+    #[test]
+    fn a_mistake_is_told() {
+        for (text, expected) in [
+            ("user=mail", UrlError::NoHost),
+            ("postgres:///mail", UrlError::NoHost),
+            ("host=a,b hostaddr=::1", UrlError::Addresses { hosts: 2, addresses: 1 }),
+            ("host=a,b,c port=1,2", UrlError::Ports { hosts: 3, ports: 2 }),
+            ("host=a load_balance_hosts=random", UrlError::Balanced),
+        ] {
+            assert_eq!(text.parse::<Url>(), Err(expected), "{text}");
+        }
+        for (text, expected) in [
+            ("host=a sslmode=verify-full", "invalid value for option `sslmode`"),
+            ("host=a sslrootcert=x", "unknown option `sslrootcert`"),
+            ("mysql://a", "invalid connection string"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_are_those_of_the_url_without_its_hosts() {
+        let url: Url = "postgres://mail:one@db/people?sslmode=require&application_name=x&options=-csearch_path%3Dm\
+                        &target_session_attrs=read-write&keepalives_idle=7&tcp_user_timeout=9&channel_binding=require"
+            .parse()
+            .unwrap();
+        let timeout = Duration::from_secs(3);
+        let mut expected = url.0.clone();
+        expected.connect_timeout(timeout);
+        let mut settings = url.settings(None, timeout);
+        settings.host("db").port(5432);
+        assert_eq!(settings, expected);
+        assert_eq!(url.settings(Some("two"), timeout).get_password(), Some(&b"two"[..]));
+    }
+}
