@@ -1,4 +1,4 @@
-//! Which of several is next: pages, mailboxes.
+//! Which of several is next: pages, mailboxes, recipients.
 
 use crate::pace::Ticket;
 

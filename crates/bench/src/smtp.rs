@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::engine::{self, Load, Run, Worker};
 use crate::options::{LoadOptions, share};
+use crate::order::Order;
 use crate::pace::Ticket;
 use crate::per_connection::PerConnection;
 use crate::report::{self, Verdict};
@@ -74,6 +75,9 @@ pub struct Sending {
     /// Recipients of one message
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub recipients: u32,
+    /// Which recipients are next
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Random)]
+    pub order: Order,
     /// From whom, as --recipient; <> is the null sender
     #[arg(long, value_name = "PATTERN", default_value = "sender@bench.test")]
     pub sender: Vec<Sender>,
@@ -158,6 +162,7 @@ struct Source {
     senders: Vec<Option<Addresses>>,
     recipients: Addresses,
     recipients_per_message: usize,
+    order: Order,
     per_connection: PerConnection,
     plain: Arc<Config>,
     secure: Arc<Config>,
@@ -199,6 +204,7 @@ impl Source {
             senders: sending.sender.iter().map(sender).collect(),
             recipients,
             recipients_per_message: sending.recipients as usize,
+            order: sending.order,
             per_connection: sending.per_connection,
             secure: Arc::new(Config { tls: Tls::Required, ..plain.clone() }),
             plain: Arc::new(plain),
@@ -216,6 +222,13 @@ impl Source {
 
     fn sender(&self, random: &mut fastrand::Rng) -> Option<Address> {
         self.senders[random.usize(..self.senders.len())].as_ref().map(|addresses| addresses.draw(random))
+    }
+
+    fn recipients(&self, ticket: Ticket, random: &mut fastrand::Rng) -> Vec<Address> {
+        match self.order {
+            Order::Turn => self.recipients.take_turn(ticket.number, self.recipients_per_message),
+            Order::Random => self.recipients.draw_distinct(self.recipients_per_message, random),
+        }
     }
 
     fn target(&self, worker: &Worker) -> &Target {
@@ -274,7 +287,7 @@ impl Line {
     async fn send(&mut self, worker: &mut Worker, ticket: Ticket) {
         let source = self.source.clone();
         let sender = source.sender(&mut worker.random);
-        let recipients = source.recipients.draw_distinct(source.recipients_per_message, &mut worker.random);
+        let recipients = source.recipients(ticket, &mut worker.random);
         let letter = source.letters.letter(ticket.number, sender.as_ref(), &recipients[0], &mut worker.random);
         let used = self.connection.is_some();
         let mut outcome = self.try_send(worker, &letter, (&sender, &recipients)).await;

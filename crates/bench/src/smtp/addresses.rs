@@ -1,4 +1,4 @@
-//! Senders and recipients: from patterns in which `{}` is a number, or from a file.
+//! Senders and recipients: from patterns in which `{}` is a number, or from a file; drawn, or in turn.
 //!
 //! Each is looked at before anything is sent: what is no address is refused, and so is asking for more recipients of a
 //! message than there are. From then on drawing cannot fail.
@@ -105,6 +105,34 @@ impl Addresses {
         drawn
     }
 
+    /// So many that differ for the message of this number (from 0): in turn, messages going on where the one before
+    /// them ended, so that nobody comes twice before everybody has come once.
+    pub(super) fn take_turn(&self, number: u64, count: usize) -> Vec<Address> {
+        let places = self.places();
+        let first = u128::from(number) * count as u128 % places;
+        let mut seen = HashSet::with_capacity(count);
+        let turns = (0..places).map(|step| self.at((first + step) % places));
+        turns.filter(|address| seen.insert(address.clone())).take(count).collect()
+    }
+
+    /// How many turns there are until the first one comes again.
+    fn places(&self) -> u128 {
+        match self {
+            Addresses::Listed(addresses) => addresses.len() as u128,
+            Addresses::Patterns { patterns, users } => patterns.len() as u128 * u128::from(*users),
+        }
+    }
+
+    fn at(&self, place: u128) -> Address {
+        match self {
+            Addresses::Listed(addresses) => addresses[place as usize].clone(),
+            Addresses::Patterns { patterns, .. } => {
+                let kinds = patterns.len() as u128;
+                patterns[(place % kinds) as usize].address((place / kinds) as u64 + 1)
+            }
+        }
+    }
+
     /// A fault if there are not so many that differ.
     pub(super) fn suffice_for(&self, count: u32) -> Result<(), Fault> {
         let mut found = HashSet::new();
@@ -149,5 +177,20 @@ mod tests {
         assert_eq!(addresses.draw_distinct(5, &mut random).len(), 5);
         assert!(addresses.suffice_for(5).is_ok());
         assert!(matches!(addresses.suffice_for(6), Err(Fault::Usage(_))));
+    }
+
+    #[test]
+    fn in_turn_nobody_comes_twice_before_everybody_has_come() {
+        let patterns = vec!["a{}@x.test".parse().unwrap(), "b{}@x.test".parse().unwrap()];
+        let addresses = Addresses::Patterns { patterns, users: 3 };
+        let turns: Vec<_> = (0..4).map(|number| addresses.take_turn(number, 2)).collect();
+        let texts = |turn: usize| turns[turn].iter().map(Address::as_str).collect::<Vec<_>>();
+        assert_eq!([texts(0), texts(1)], [["a1@x.test", "b1@x.test"], ["a2@x.test", "b2@x.test"]]);
+        assert_eq!(turns[..3].concat().into_iter().collect::<HashSet<_>>().len(), 6);
+        assert_eq!(turns[3], turns[0]);
+        let far = addresses.take_turn(u64::MAX, 5);
+        assert_eq!(far.into_iter().collect::<HashSet<_>>().len(), 5);
+        let listed = Addresses::Listed(["a@x.test", "a@x.test", "b@x.test"].map(|text| text.parse().unwrap()).to_vec());
+        assert_eq!(listed.take_turn(0, 2).len(), 2);
     }
 }
