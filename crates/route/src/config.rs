@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::Rule;
 use crate::destination::to_ascii;
+use crate::{FixedHop, Rule};
 
 /// What a [`Router`](crate::Router) goes by.
 #[derive(Clone, Debug)]
@@ -18,8 +18,12 @@ pub struct Config {
     pub own_ports: Vec<u16>,
     /// How the DNS is asked.
     pub dns: Dns,
-    /// Domains of ours, and the transport of each.
-    pub domains: HashMap<Box<str>, Box<str>>,
+    /// Domains of ours, and where mail for each goes.
+    pub domains: HashMap<Box<str>, Home>,
+    /// Domains of ours whose names are in a table; the first that has a name counts.
+    pub domain_tables: Vec<DomainTable>,
+    /// How long a way is good for that a table has shown.
+    pub table_ttl: Duration,
     /// Other ways than the MX; the first that fits counts.
     pub rules: Vec<Rule>,
     /// The transport of what no rule takes.
@@ -39,6 +43,8 @@ impl Config {
             own_ports: Vec::new(),
             dns: Dns::default(),
             domains: HashMap::new(),
+            domain_tables: Vec::new(),
+            table_ttl: Duration::from_secs(60),
             rules: Vec::new(),
             transport: "smtp".into(),
             mail_host_transport: "smtp".into(),
@@ -51,7 +57,7 @@ impl Config {
     pub(crate) fn into_ascii(mut self) -> Self {
         let ascii = |name: Box<str>| to_ascii(&name).unwrap_or(name);
         self.hostname = ascii(self.hostname);
-        self.domains = self.domains.into_iter().map(|(name, transport)| (ascii(name), transport)).collect();
+        self.domains = self.domains.into_iter().map(|(name, home)| (ascii(name), home)).collect();
         self
     }
 
@@ -59,6 +65,24 @@ impl Config {
     pub(crate) fn reach(&self, transport: &str) -> Reach {
         self.reaches.get(transport).copied().unwrap_or_default()
     }
+}
+
+/// Where mail for a domain of ours goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// By which transport.
+    pub transport: Box<str>,
+    /// To which host; None: into mailboxes here.
+    pub next_hop: Option<FixedHop>,
+}
+
+/// Domains of ours whose names are in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainTable {
+    /// The table that has their names.
+    pub names: Box<str>,
+    /// Where mail for them goes.
+    pub home: Home,
 }
 
 /// What a transport reaches.

@@ -1,15 +1,15 @@
 //! Where mail goes: from a recipient's domain to the transport, the next hop and the set of its hosts.
 //!
 //! A [`Router`] is asked for a destination and answers with one of four things: it is ours, these hosts take it, not
-//! now, never. It asks the DNS and nothing else, opens no connection to a mail server, and keeps nothing but answers.
-//! What the DNS cannot say puts mail off; only what it denies for certain fails. Equal hosts come in no particular
+//! now, never. It asks the DNS, and the tables that its configuration names; it opens no connection to a mail server, and keeps nothing but answers.
+//! What they cannot say puts mail off; only what the DNS denies for certain fails. Equal hosts come in no particular
 //! order: to shuffle them is the caller's.
 //!
 //! | destination            | way                                                                                   |
 //! |------------------------|---------------------------------------------------------------------------------------|
 //! | `host:24!example.org`  | the machine that stores the mailbox, by its addresses                                 |
-//! | a domain of ours       | [`Answer::Local`]                                                                     |
-//! | one that a rule takes  | the rule's next hop, or the MX of the domain by the rule's transport                  |
+//! | a domain of ours       | [`Answer::Local`], or where it is passed on                                           |
+//! | one that a rule takes  | the rule's next hop, or that which its table names, or the MX by the rule's transport |
 //! | `[192.0.2.1]`          | this address (RFC 5321 section 4.1.3)                                                 |
 //! | anything else          | its MX hosts, or where it has none its own addresses (RFC 5321 section 5.1)           |
 
@@ -23,15 +23,18 @@ mod records;
 mod replies;
 mod rule;
 mod servers;
+mod tables;
 mod way;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lookup::Table;
 use mail::Reply;
 
-pub use config::{Config, Dns, Families, Reach};
+pub use config::{Config, Dns, DomainTable, Families, Home, Reach};
 pub use hop::{FixedHop, FixedHopError};
 pub use rule::{Pattern, PatternError, Rule};
 
@@ -39,13 +42,15 @@ use dns::Resolver;
 use exchange::{Finding, Leg, is_no_address};
 use identity::Names;
 use replies::Obstacle;
-use way::Way;
+use tables::Tables;
+use way::Leads;
 
 /// Knows the way. Shared by all who ask; it is to be used on one tokio runtime, on which its questions run.
 pub struct Router {
     config: Config,
     dns: Resolver,
     names: Names,
+    tables: Tables,
 }
 
 /// The name servers of the system are not to be had.
@@ -113,7 +118,12 @@ impl Router {
     /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
     pub fn new(config: Config) -> Result<Self, NoServers> {
         let dns = Resolver::new(&config.dns)?;
-        Ok(Router { config: config.into_ascii(), dns, names: Names::default() })
+        Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default() })
+    }
+
+    /// The same with the tables that the configuration names. One that it names and that is not among them has nothing.
+    pub fn with_tables(self, tables: impl IntoIterator<Item = Arc<dyn Table>>) -> Self {
+        Router { tables: Tables::new(tables), ..self }
     }
 
     /// Where the mail of `destination` goes: a domain, an address literal in brackets, or `host!domain` where another
@@ -122,15 +132,24 @@ impl Router {
     /// Two questions follow on one another at the most; each takes no longer than [`Dns::patience`], once it is its
     /// turn.
     pub async fn route(&self, destination: &str) -> Route {
-        let way = self.config.way(destination);
-        let (finding, fixed) = match &way {
-            Way::Local { transport } => return self.local(transport),
-            Way::Hop { hop, transport } => (self.by_hop(hop, transport).await, Some(hop)),
-            Way::Exchangers { domain, transport } => {
+        let way = self.way(destination).await;
+        let mut route = self.follow(&way.leads, destination).await;
+        if way.tabled {
+            route.valid_for = route.valid_for.min(self.config.table_ttl);
+        }
+        route
+    }
+
+    async fn follow(&self, leads: &Leads<'_>, destination: &str) -> Route {
+        let (finding, fixed) = match leads {
+            Leads::Local { transport } => return self.local(transport),
+            Leads::Hop { hop, transport } => (self.by_hop(hop, transport).await, Some(hop)),
+            Leads::Exchangers { domain, transport } => {
                 (self.by_exchangers(domain, &self.leg(transport, None)).await, None)
             }
-            Way::Literal { address, transport } => (self.by_literal(*address, transport), None),
-            Way::Nowhere(obstacle) => (self.settled(Err(obstacle.clone())), None),
+            Leads::Literal { address, transport } => (self.by_literal(*address, transport), None),
+            Leads::Nowhere(obstacle @ Obstacle::Table(_)) => (self.failed(obstacle.clone()), None),
+            Leads::Nowhere(obstacle) => (self.settled(Err(obstacle.clone())), None),
         };
         let answer = match (finding.result, fixed) {
             (Ok(hosts), _) => Answer::Hosts(hosts),
@@ -193,6 +212,11 @@ impl Router {
     /// What the configuration says holds as long as anything does.
     fn settled(&self, result: Result<Hosts, Obstacle>) -> Finding {
         Finding { result, until: self.ttl_end() }
+    }
+
+    /// A table that cannot say is asked again as soon as the DNS would be.
+    fn failed(&self, obstacle: Obstacle) -> Finding {
+        Finding { result: Err(obstacle), until: Instant::now() + self.config.dns.failure_ttl }
     }
 
     fn ttl_end(&self) -> Instant {

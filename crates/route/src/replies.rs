@@ -25,6 +25,10 @@ pub(crate) enum Obstacle {
     NoDomain,
     /// The directory names a host that is none.
     MailHost(Box<str>),
+    /// A table names a next hop that is none.
+    NextHop { table: Box<str>, text: Box<str> },
+    /// A table could not say; why, for the log.
+    Table(Box<str>),
 }
 
 impl Obstacle {
@@ -33,6 +37,7 @@ impl Obstacle {
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::MailHost(_) => false,
+            Obstacle::NextHop { .. } | Obstacle::Table(_) => false,
             Obstacle::NoSuchDomain | Obstacle::NoAddress | Obstacle::NullMx | Obstacle::Loop => true,
             Obstacle::Family(_) | Obstacle::NoDomain => true,
         }
@@ -58,7 +63,8 @@ impl Obstacle {
             Obstacle::NoAddress | Obstacle::HostsWithoutAddress | Obstacle::Family(_) => (550, 4, 4),
             Obstacle::NullMx => (556, 1, 10),
             Obstacle::Loop => (554, 4, 6),
-            Obstacle::MailHost(_) => (554, 3, 5),
+            Obstacle::MailHost(_) | Obstacle::NextHop { .. } => (554, 3, 5),
+            Obstacle::Table(_) => (554, 3, 0),
         }
     }
 
@@ -72,6 +78,10 @@ impl Obstacle {
             Obstacle::Loop => format!("Mail for {name} loops back to this host"),
             Obstacle::Family(address) => format!("No mail leaves for addresses like {address}"),
             Obstacle::NoDomain => format!("{name} is not a domain"),
+            Obstacle::NextHop { table, text } => {
+                format!("The table '{table}' names '{text}' as the next hop of {name}, which is none")
+            }
+            Obstacle::Table(why) => format!("The directory cannot say where mail for {name} goes: {why}"),
             Obstacle::MailHost(host) => format!("The directory names '{host}' for a mailbox, which is no host"),
         };
         // Texts of replies are lines; a name server may have had its hand in this one.

@@ -16,6 +16,9 @@ pub struct Rule {
     pub transport: Box<str>,
     /// To which host; None: the MX of the domain.
     pub next_hop: Option<FixedHop>,
+    /// A table by whose name for a domain its next hop is known; the rule is for those alone that are in it. It is asked
+    /// for `a.example.org`, then `.example.org`, then `.org`; one that has no value leads to [`next_hop`](Self::next_hop).
+    pub next_hops: Option<Box<str>>,
 }
 
 /// Some domains: `example.com`, `*.example.com` (all below it, not itself), `[192.0.2.1]` or `*`. Names are in lower case

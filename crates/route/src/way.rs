@@ -1,15 +1,25 @@
-//! Which way a destination takes, by the configuration alone: nobody is asked here.
+//! Which way a destination takes, by the configuration and the tables that it names: the DNS is not asked here.
 
 use std::net::IpAddr;
 
-use crate::config::Config;
+use crate::Router;
+use crate::config::Home;
 use crate::destination::Destination;
 use crate::hop::FixedHop;
 use crate::replies::Obstacle;
+use crate::rule::Rule;
 
 /// A way, before the DNS is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way<'a> {
+pub(crate) struct Way<'a> {
+    pub(crate) leads: Leads<'a>,
+    /// Whether a table was asked, which may say something else before long.
+    pub(crate) tabled: bool,
+}
+
+/// Where a way leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Leads<'a> {
     /// Into mailboxes here.
     Local { transport: &'a str },
     /// To a next hop that the operator or the directory names.
@@ -22,41 +32,92 @@ pub(crate) enum Way<'a> {
     Nowhere(Obstacle),
 }
 
-impl Config {
+impl<'a> Leads<'a> {
+    fn home(home: &'a Home) -> Self {
+        match &home.next_hop {
+            Some(hop) => Leads::Hop { hop: hop.clone(), transport: &home.transport },
+            None => Leads::Local { transport: &home.transport },
+        }
+    }
+}
+
+impl<'a> Way<'a> {
+    fn configured(leads: Leads<'a>) -> Self {
+        Way { leads, tabled: false }
+    }
+}
+
+impl Router {
     /// The way of a destination.
-    pub(crate) fn way(&self, destination: &str) -> Way<'_> {
+    pub(crate) async fn way(&self, destination: &str) -> Way<'_> {
         match Destination::parse(destination) {
-            Destination::MailHost(host) => self.way_to_mail_host(host),
-            Destination::Nonsense => Way::Nowhere(Obstacle::NoDomain),
-            Destination::Domain(domain) => match self.domains.get(&domain) {
-                Some(transport) => Way::Local { transport },
-                None => self.way_by_rule(&domain, |transport| Way::Exchangers { domain: domain.clone(), transport }),
+            Destination::MailHost(host) => Way::configured(self.way_to_mail_host(host)),
+            Destination::Nonsense => Way::configured(Leads::Nowhere(Obstacle::NoDomain)),
+            Destination::Domain(domain) => match self.config.domains.get(&domain) {
+                Some(home) => Way::configured(Leads::home(home)),
+                None => match self.tabled_home(&domain).await {
+                    Ok(Some(home)) => Way { leads: Leads::home(home), tabled: true },
+                    Ok(None) => {
+                        let own = |transport| Leads::Exchangers { domain: domain.clone(), transport };
+                        self.way_by_rule(&domain, own).await
+                    }
+                    Err(obstacle) => Way { leads: Leads::Nowhere(obstacle), tabled: true },
+                },
             },
             Destination::Literal(address) => {
                 let text = destination.to_ascii_lowercase();
-                self.way_by_rule(&text, |transport| Way::Literal { address, transport })
+                self.way_by_rule(&text, |transport| Leads::Literal { address, transport }).await
             }
         }
     }
 
     /// The way that the first rule names which takes the domain; where none does, or it names no next hop, the other.
-    fn way_by_rule<'a>(&'a self, domain: &str, otherwise: impl FnOnce(&'a str) -> Way<'a>) -> Way<'a> {
-        match self.rules.iter().find(|rule| rule.pattern.fits(domain)) {
-            Some(rule) => match &rule.next_hop {
-                Some(hop) => Way::Hop { hop: hop.clone(), transport: &rule.transport },
+    async fn way_by_rule<'a>(&'a self, domain: &str, otherwise: impl FnOnce(&'a str) -> Leads<'a>) -> Way<'a> {
+        let mut tabled = !self.config.domain_tables.is_empty();
+        for rule in self.config.rules.iter().filter(|rule| rule.pattern.fits(domain)) {
+            tabled |= rule.next_hops.is_some();
+            let hop = match self.hop_by_rule(rule, domain).await {
+                Ok(None) => continue,
+                Ok(Some(hop)) => hop,
+                Err(obstacle) => return Way { leads: Leads::Nowhere(obstacle), tabled },
+            };
+            let leads = match hop {
+                Some(hop) => Leads::Hop { hop, transport: &rule.transport },
                 None => otherwise(&rule.transport),
-            },
-            None => otherwise(&self.transport),
+            };
+            return Way { leads, tabled };
+        }
+        Way { leads: otherwise(&self.config.transport), tabled }
+    }
+
+    /// The next hop that a rule names for a domain, if it names one; None where the rule's table has not the domain.
+    async fn hop_by_rule(&self, rule: &Rule, domain: &str) -> Result<Option<Option<FixedHop>>, Obstacle> {
+        match &rule.next_hops {
+            Some(table) => {
+                let named = self.tables.hop(table, domain).await?;
+                Ok(named.map(|hop| hop.or_else(|| rule.next_hop.clone())))
+            }
+            None => Ok(Some(rule.next_hop.clone())),
         }
     }
 
+    /// Where mail for a domain goes that is ours since a table says so.
+    async fn tabled_home(&self, domain: &str) -> Result<Option<&Home>, Obstacle> {
+        for table in &self.config.domain_tables {
+            if self.tables.has(&table.names, domain).await? {
+                return Ok(Some(&table.home));
+            }
+        }
+        Ok(None)
+    }
+
     /// A machine is named by itself: whose mail hosts take mail for it does not matter, it stores the mailbox.
-    fn way_to_mail_host(&self, host: &str) -> Way<'_> {
+    fn way_to_mail_host(&self, host: &str) -> Leads<'_> {
         match host.parse() {
             Ok(hop @ (FixedHop::Host { .. } | FixedHop::Address { .. })) => {
-                Way::Hop { hop, transport: &self.mail_host_transport }
+                Leads::Hop { hop, transport: &self.config.mail_host_transport }
             }
-            _ => Way::Nowhere(Obstacle::MailHost(host.into())),
+            _ => Leads::Nowhere(Obstacle::MailHost(host.into())),
         }
     }
 }

@@ -1,15 +1,22 @@
 //! From a destination to its hosts, with name servers good and bad.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::zone::Zone;
-use route::{Answer, Config, Dns, Endpoint, Families, Hosts, Reach, Route, Router, Rule};
+use lookup::{Answers, Table};
+use route::{Answer, Config, Dns, DomainTable, Endpoint, Families, Home, Hosts, Reach, Route, Router, Rule};
 
 /// A configuration that asks this server, and is quick to give up.
 fn config(zone: &Zone) -> Config {
     let dns = Dns { servers: vec![zone.address], timeout: Duration::from_secs(2), attempts: 1, ..Dns::default() };
     Config { dns, ..Config::new("mx.we.example") }
+}
+
+/// Mailboxes here.
+fn home(transport: &str) -> Home {
+    Home { transport: transport.into(), next_hop: None }
 }
 
 /// A router over a zone, and the zone.
@@ -346,7 +353,7 @@ async fn a_transport_reaches_the_families_and_as_many_addresses_as_it_says() {
 fn rule(text: &str) -> Rule {
     let fields: Vec<&str> = text.split(' ').collect();
     let next_hop = fields.get(2).map(|hop| hop.parse().unwrap());
-    Rule { pattern: fields[0].parse().unwrap(), transport: fields[1].into(), next_hop }
+    Rule { pattern: fields[0].parse().unwrap(), transport: fields[1].into(), next_hop, next_hops: None }
 }
 
 #[tokio::test]
@@ -377,7 +384,7 @@ async fn the_first_rule_that_fits_names_the_way() {
         "* relay [192.0.2.10]",
     ];
     let rules = rules.into_iter().map(rule).collect();
-    let domains = HashMap::from([("Ours.example".into(), "maildir".into())]);
+    let domains = HashMap::from([("Ours.example".into(), home("maildir"))]);
     let router = Router::new(Config { rules, domains, ..config(&zone) }).unwrap();
     for (destination, way) in [
         ("exact.example", "relay:relay.example:2525 > relay.example=192.0.2.1:2525"),
@@ -420,7 +427,7 @@ async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
         store.we.example 300 A 192.0.2.1
         store.we.example 300 MX 10 mx.we.example";
     let zone = Zone::serve(lines).await;
-    let domains = HashMap::from([("we.example".into(), "maildir".into())]);
+    let domains = HashMap::from([("we.example".into(), home("maildir"))]);
     let rules = vec![rule("* relay [192.0.2.10]")];
     let config = Config { domains, rules, mail_host_transport: "inner".into(), ..config(&zone) };
     let router = Router::new(config).unwrap();
@@ -438,5 +445,72 @@ async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
         ),
     ] {
         assert_eq!(line(&router.route(destination).await.answer), way, "{destination}");
+    }
+}
+
+/// A table of `key value` lines; it cannot say anything of keys whose value is `DOWN`.
+struct Script(&'static str, &'static [(&'static str, &'static str)]);
+
+impl Table for Script {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        let answer = |key: &&str| match self.1.iter().find(|(own, _)| own == key).map(|(_, value)| *value) {
+            None => lookup::Answer::NotFound,
+            Some("DOWN") => lookup::Answer::Unavailable("it is down".into()),
+            Some("") => lookup::Answer::Found(Vec::new()),
+            Some(value) => lookup::Answer::Found(vec![value.into()]),
+        };
+        Box::pin(std::future::ready(keys.iter().map(answer).collect()))
+    }
+}
+
+#[tokio::test]
+async fn tables_say_which_domains_are_ours_and_which_next_hop_takes_others() {
+    let zone = Zone::serve("far.example 300 MX 10 mx.far.example\n mx.far.example 300 A 192.0.2.3").await;
+    let ours = Script("ours", &[("here.example", ""), ("down.example", "DOWN")]);
+    let passed = Script("passed", &[("beyond.example", "any value")]);
+    let hops = [
+        ("a.example", "[192.0.2.1]:2525"),
+        (".b.example", "[192.0.2.2]"),
+        ("x.b.example", "[192.0.2.4]"),
+        ("here.example", "[192.0.2.99]"),
+        ("mx.example", "mx:far.example"),
+        ("wrong.example", "a b"),
+        ("far.example", ""),
+        ("silent.example", "DOWN"),
+    ];
+    let tables: [Arc<dyn Table>; 3] =
+        [Arc::new(ours), Arc::new(passed), Arc::new(Script("hops", Box::leak(Box::new(hops))))];
+    let beyond = Home { transport: "lmtp".into(), next_hop: "unix:/run/lmtp".parse().ok() };
+    let domain_tables = vec![
+        DomainTable { names: "ours".into(), home: home("maildir") },
+        DomainTable { names: "passed".into(), home: beyond },
+    ];
+    let rules = vec![Rule { next_hops: Some("hops".into()), ..rule("* relay") }, rule("* rest [192.0.2.77]")];
+    let config = Config { domain_tables, rules, ..config(&zone) };
+    let ttl = config.table_ttl;
+    let router = Router::new(config).unwrap().with_tables(tables);
+    for (destination, way) in [
+        ("Here.example", "local maildir"),
+        ("beyond.example", "lmtp:unix:/run/lmtp > /run/lmtp=/run/lmtp"),
+        ("down.example", "defer 451 4.3.0 The directory cannot say where mail for down.example goes: it is down"),
+        ("a.example", "relay:192.0.2.1:2525 > 192.0.2.1=192.0.2.1:2525"),
+        ("b.example", "rest:192.0.2.77:25 > 192.0.2.77=192.0.2.77:25"),
+        ("y.z.b.example", "relay:192.0.2.2:25 > 192.0.2.2=192.0.2.2:25"),
+        ("x.b.example", "relay:192.0.2.4:25 > 192.0.2.4=192.0.2.4:25"),
+        ("mx.example", "relay:mx.far.example:25 > mx.far.example=192.0.2.3:25"),
+        ("far.example", "relay:mx.far.example:25 > mx.far.example=192.0.2.3:25"),
+        (
+            "wrong.example",
+            "defer 451 4.3.5 The table 'hops' names 'a b' as the next hop of wrong.example, which is none",
+        ),
+        ("silent.example", "defer 451 4.3.0 The directory cannot say where mail for silent.example goes: it is down"),
+    ] {
+        let route = router.route(destination).await;
+        assert_eq!(line(&route.answer), way, "{destination}");
+        assert!(route.valid_for <= ttl, "a table may say something else before long: {:?}", route.valid_for);
     }
 }
