@@ -32,7 +32,7 @@ address  = "127.0.0.1:0"
 [[domain]]
 name      = "bench.test"
 transport = "maildir"
-{mailboxes}
+{tables}
 
 [transport.maildir]
 type = "maildir"
@@ -66,7 +66,7 @@ class Mailrace:
     name = "mailrace"
 
     def __init__(self, folder, *, concurrency=400, users=None, networks=(), retry_first=None, maildirs=None, data=None,
-                 limits="", extra="", held=False, binary=BINARY):  # fmt: skip
+                 limits="", extra="", held=False, binary=BINARY, mailboxes=None, aliases=None):  # fmt: skip
         self.folder = folder / "mailrace"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = pathlib.Path(data or self.folder / "data")
@@ -78,7 +78,8 @@ class Mailrace:
         self.process = None
         self.ports = {}
         self._held = held  # what leaves waits for `release`
-        self._write_config(concurrency, users, networks, retry_first, limits, extra)
+        tables = {"mailboxes": mailboxes, "aliases": aliases}  # by their names in `extra`
+        self._write_config(concurrency, users, tables, networks, retry_first, limits, extra)
 
     @property
     def port(self):
@@ -139,6 +140,11 @@ class Mailrace:
                 raise RuntimeError(f"{left} recipients are still queued; the log ends:\n{self.log_tail()}")
             time.sleep(0.05)
 
+    def table(self, *words):
+        """A command of the tables, whatever its end is: the process that has ended, with what it said as text."""
+        argv = [str(self.binary), "table", *words, "--config", str(self.config)]
+        return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
+
     def configuration(self):
         """The text it runs on, for a report."""
         return self.config.read_text()
@@ -179,12 +185,11 @@ class Mailrace:
                 raise RuntimeError(f"mailrace does not listen:\n{self.log_tail()}")
             time.sleep(0.01)
 
-    def _write_config(self, concurrency, users, networks, retry_first, limits, extra):
-        mailboxes = ""
+    def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra):
         if users is not None:
             table = self.folder / "people"
             table.write_text("".join(f"{user}@bench.test {user}\n" for user in users))
-            mailboxes = 'mailboxes = "people"'
+            tables["mailboxes"] = "people"
             extra += f'\n[[table]]\nname = "people"\ntype = "text"\npath = "{table}"\n'
         self.data.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
@@ -192,7 +197,7 @@ class Mailrace:
                 data=self.data,
                 user=self._user(),
                 maildirs=self.maildirs,
-                mailboxes=mailboxes,
+                tables="\n".join(f'{purpose} = "{name}"' for purpose, name in tables.items() if name),
                 networks=str(list(networks)).replace("'", '"'),
                 limits=limits,
                 concurrency=concurrency,
