@@ -53,6 +53,12 @@ pub trait Table: Send + Sync {
         })
     }
 
+    /// Lets the copy of a directory go through with a refresh that it held back, since it would remove too much. False if
+    /// nothing is held back here.
+    fn accept_removals(&self) -> bool {
+        false
+    }
+
     /// What it counts of itself; None for one that counts nothing.
     fn stats(&self) -> Option<Stats> {
         None
