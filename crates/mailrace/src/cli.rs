@@ -19,10 +19,10 @@ keep everything under ./mailrace-data, take mail for anyone at localhost.
 Exit codes:
    0  done
    1  done, and the answer is no: the key is not in the table, the spool has damage,
-      there is no such queue or message
+      there is no such queue, message or table
   64  the command line is wrong
   65  the data is wrong: a table's text has a fault
-  69  the server does not answer
+  69  the server does not answer, or a table cannot say
   70  something else failed
   74  reading or writing failed
   77  a right is missing, or there are too many: refused to serve as root
@@ -116,13 +116,30 @@ pub enum TableCommand {
         /// The file to make or to replace
         cdb: PathBuf,
     },
-    /// Look a key up, as the server would
+    /// Look a key up: the running server says what it knows; without one the table is asked directly
     Get {
         /// The table's name in the configuration
         name: String,
         /// What to look up
         key: String,
     },
+    /// Show how often and how fast each table answers, and what state it is in
+    Stats(TableStats),
+    /// Let the copy of a directory go through with the removals that it held back
+    Accept {
+        /// The table's name in the configuration
+        name: String,
+    },
+}
+
+/// How to show what tables count.
+#[derive(Args, Debug)]
+pub struct TableStats {
+    /// Only this table
+    pub name: Option<String>,
+    /// As JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What can be asked of the queue, and done to it.

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use queue::Act;
@@ -12,6 +13,7 @@ use crate::cli::{BenchCommand, Cli, Command, Lane, QueueCommand, SpoolCommand, T
 use crate::config::{self, Config, Faults, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
+use crate::tables::{Opener, Purpose};
 use crate::{admin, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
@@ -41,8 +43,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let config = cli.config.as_deref();
     match &cli.command {
         Command::Check => check(config),
-        Command::Table(TableCommand::Build { text, cdb }) => tables::build(text, cdb),
-        Command::Table(TableCommand::Get { name, key }) => tables::get(&configured(config)?.config, name, key),
+        Command::Table(command) => table(config, command),
         Command::Serve => serve::run(&configured(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
@@ -51,6 +52,15 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
         Command::Bench(command) => measure(command),
+    }
+}
+
+fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
+    match command {
+        TableCommand::Build { text, cdb } => tables::build(text, cdb),
+        TableCommand::Get { name, key } => admin::table_get(&configured(named)?.config, name, key),
+        TableCommand::Stats(how) => admin::table_stats(&config::load(named)?.config, how),
+        TableCommand::Accept { name } => admin::table_accept(&config::load(named)?.config, name),
     }
 }
 
@@ -103,7 +113,8 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
 
 fn check(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
-    let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| tables::open(table).err()).collect();
+    let mut opener = Opener::new(&loaded.config, Purpose::Ask, Arc::new(|_| {}));
+    let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
     write!(io::stdout(), "{}", Summary(&loaded))?;
     broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {

@@ -1,6 +1,7 @@
 //! What the server counts of itself, in the text format of Prometheus. No label's value comes from outside: there are the
-//! names of queues and disks, which are the configuration's, and words that stand in the code.
+//! names of queues, tables and disks, which are the configuration's, and words that stand in the code.
 
+mod tables;
 mod text;
 
 use std::sync::Arc;
@@ -118,6 +119,8 @@ pub struct Reading {
     pub relaxed: bool,
     /// What the spool counts.
     pub spool: Stats,
+    /// What those tables count that do, by name.
+    pub tables: Vec<(Box<str>, lookup::Stats)>,
 }
 
 /// All metrics.
@@ -134,6 +137,7 @@ pub fn text(reading: &Reading) -> String {
     out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
     out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
     tell_spool(&reading.spool, &mut out);
+    tables::tell(&reading.tables, &mut out);
     out.into()
 }
 
@@ -241,6 +245,7 @@ mod tests {
             log_lines_dropped: 3,
             relaxed: true,
             spool: stats(),
+            tables: Vec::new(),
         };
         insta::assert_snapshot!(text(&reading));
     }

@@ -1,26 +1,106 @@
-//! Tables of the configuration: opening them, making them (`mailrace table build`) and asking them
-//! (`mailrace table get`).
+//! Tables of the configuration: opening them, each once, for all who ask (the directory, the sorter, the navigator, the
+//! control socket), and making them (`mailrace table build`). What they have to tell goes to the log.
 
-use std::error::Error;
+mod events;
+mod open;
+
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
-use lookup::cdb::{self, Cdb};
-use lookup::text::Text;
-use lookup::{Answer, Table};
+use lookup::{Events, Stats, Table, cdb};
 
-use crate::config::{self, Config, TableKind};
+use crate::config::{Config, TableKind};
 use crate::exit::{self, Exit};
 
-/// Opens a table as the configuration has it.
-pub fn open(table: &config::Table) -> Result<Arc<dyn Table>, Exit> {
-    match table.kind {
-        TableKind::Text => {
-            Text::load(&table.name, &table.path).map(|it| Arc::new(it) as Arc<dyn Table>).map_err(failed)
+pub use events::tell;
+use open::{failed, open};
+
+/// All tables of a configuration, open.
+#[derive(Clone, Default)]
+pub struct Tables {
+    /// In the order of the configuration, each with what it is called there.
+    tables: Vec<(&'static str, Arc<dyn Table>)>,
+}
+
+/// Whoever opens tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The server, to which they belong: what has a file of its own here writes it.
+    Serve,
+    /// Somebody who asks or checks, perhaps beside a running server: nothing is written, nothing is kept up to date, and
+    /// what has a copy here is asked where the original is.
+    Ask,
+}
+
+/// Opens tables, each once, those of which another one is made before it.
+pub struct Opener<'a> {
+    config: &'a Config,
+    purpose: Purpose,
+    events: Events,
+    opened: HashMap<&'a str, Arc<dyn Table>>,
+}
+
+impl Tables {
+    /// Opens all tables for the server.
+    ///
+    /// # Errors
+    ///
+    /// The first one that cannot be used, in its own words.
+    pub fn open(config: &Config, events: Events) -> Result<Tables, Exit> {
+        let mut opener = Opener::new(config, Purpose::Serve, events);
+        let tables = config.tables.iter().map(|table| Ok((kind_name(&table.kind), opener.table(&table.name)?)));
+        Ok(Tables { tables: tables.collect::<Result<_, _>>()? })
+    }
+
+    /// The table of this name.
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
+        self.tables.iter().map(|(_, table)| table).find(|table| table.name() == name)
+    }
+
+    /// What those of them count that do, by name.
+    pub fn counts(&self) -> Vec<(Box<str>, Stats)> {
+        self.tables.iter().filter_map(|(_, table)| Some((table.name().into(), table.stats()?))).collect()
+    }
+
+    /// All of them with their types, in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Table>)> {
+        self.tables.iter().map(|(kind, table)| (*kind, table))
+    }
+}
+
+impl<'a> Opener<'a> {
+    /// Has opened nothing yet.
+    pub fn new(config: &'a Config, purpose: Purpose, events: Events) -> Self {
+        Opener { config, purpose, events, opened: HashMap::new() }
+    }
+
+    /// The table of this name, which is opened if nobody asked for it before. That tables are not made of each other in a
+    /// circle is the configuration's to know.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name, or it cannot be used, in its own words.
+    pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, Exit> {
+        if let Some(table) = self.opened.get(name) {
+            return Ok(table.clone());
         }
-        TableKind::Cdb => Cdb::open(&table.name, &table.path).map(|it| Arc::new(it) as Arc<dyn Table>).map_err(failed),
+        let config: &'a Config = self.config;
+        let described = config.table(name).ok_or_else(|| no_such_table(config, name))?;
+        let table = open(described, self)?;
+        self.opened.insert(&described.name, table.clone());
+        Ok(table)
+    }
+
+    /// What for.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Who is told what happens to a table.
+    pub fn events(&self) -> Events {
+        self.events.clone()
     }
 }
 
@@ -31,30 +111,20 @@ pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the values of `key` in the table `name`, one a line.
-pub fn get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
-    let table = open(config.table(name).ok_or_else(|| no_such_table(config, name))?)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().build().context("starting a runtime")?;
-    match runtime.block_on(table.lookup(&[key])).into_iter().next() {
-        Some(Answer::Found(values)) => Ok(values.iter().try_for_each(|value| writeln!(io::stdout(), "{value}"))?),
-        Some(Answer::Unavailable(why)) => Err(Exit { code: exit::UNAVAILABLE, text: why }.into()),
-        Some(Answer::NotFound) | None => {
-            Err(Exit { code: exit::NO, text: format!("{key:?} is not in the table {name:?}") }.into())
-        }
+/// What the configuration calls it.
+fn kind_name(kind: &TableKind) -> &'static str {
+    match kind {
+        TableKind::Text { .. } => "text",
+        TableKind::Cdb { .. } => "cdb",
     }
 }
 
-fn no_such_table(config: &Config, name: &str) -> Exit {
+/// What is told to somebody who asks for another one.
+pub fn no_such_table(config: &Config, name: &str) -> Exit {
     let names: Vec<_> = config.tables.iter().map(|table| &*table.name).collect();
     let text = match names[..] {
         [] => format!("there is no table {name:?}: the configuration has no tables"),
         _ => format!("there is no table {name:?}, expected one of: {}", names.join(", ")),
     };
     Exit { code: exit::USAGE, text }
-}
-
-/// Errors of tables tell their causes themselves, so their text is all there is to say.
-fn failed(error: impl Error) -> Exit {
-    let unread = error.source().is_some_and(|source| source.is::<io::Error>());
-    Exit { code: if unread { exit::IO } else { exit::DATA }, text: error.to_string() }
 }

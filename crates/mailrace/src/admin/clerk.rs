@@ -18,11 +18,14 @@ use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
 use super::found::{self, Found, Letter, Letters, Place, Whom};
 use super::question::{By, NotAQuestion, Order, Question};
 use super::summary::{self, Tally};
+use super::tables::{self, Told};
+use super::wait::unless_stopping;
 use super::{list, load};
 use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
+use crate::tables::Tables;
 
 /// Answers questions.
 pub(super) struct Clerk {
@@ -30,6 +33,7 @@ pub(super) struct Clerk {
     pub(super) desk: Arc<Desk>,
     pub(super) log: Arc<Log>,
     pub(super) guide: Guide,
+    pub(super) tables: Tables,
     pub(super) attempts: Arc<Attempts>,
     /// A 250 does not wait for the disk.
     pub(super) relaxed: bool,
@@ -85,6 +89,9 @@ impl Clerk {
                 self.explain_address(&address.0, sender.map(|sender| sender.0), out)?;
             }
             Question::ExplainMessage { id } => self.explain_message(id.0, out)?,
+            Question::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
+            Question::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
+            Question::TableAccept { table } => self.table_accept(&table)?,
             Question::Load => out.write_all(self.load().as_bytes())?,
             Question::Status => out.write_all(metrics::text(&self.reading()?).as_bytes())?,
         }
@@ -234,6 +241,30 @@ impl Clerk {
         }
     }
 
+    fn table(&self, name: &str) -> Answered<&Arc<dyn lookup::Table>> {
+        self.tables.find(name).ok_or_else(|| Unanswered::No(format!("there is no table {name:?}")))
+    }
+
+    fn table_get(&self, name: &str, key: &str) -> Answered<Told> {
+        let table = self.table(name)?;
+        unless_stopping(&self.stopping, Told::ask(&**table, key))?.ok_or(Unanswered::Stopping)
+    }
+
+    fn table_stats(&self, name: Option<&str>) -> Answered<Vec<Value>> {
+        if let Some(name) = name {
+            self.table(name)?;
+        }
+        let meant = self.tables.iter().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
+        Ok(meant.map(|(kind, table)| tables::row(table.name(), kind, table.stats().as_ref())).collect())
+    }
+
+    fn table_accept(&self, name: &str) -> Answered<()> {
+        match self.table(name)?.accept_removals() {
+            true => Ok(()),
+            false => Err(Unanswered::No(format!("the table {name:?} holds nothing back"))),
+        }
+    }
+
     fn load(&self) -> String {
         load::text(&self.desk.load.report(), &self.desk.refusals, now())
     }
@@ -248,6 +279,7 @@ impl Clerk {
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,
             spool: self.desk.spool.stats(),
+            tables: self.tables.counts(),
         })
     }
 }

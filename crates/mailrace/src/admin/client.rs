@@ -80,21 +80,46 @@ pub fn status(config: &Config) -> anyhow::Result<()> {
     print(ask(&config.admin.socket, &Question::Status)?.lines())
 }
 
-fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
+pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     lines.into_iter().try_for_each(|line| writeln!(out, "{}", line.as_ref()))?;
     Ok(out.flush()?)
 }
 
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Unasked {
+    /// Nobody listens on the socket, or not to us: there may be no server.
+    NoServer(io::Error),
+    /// It was asked.
+    Exit(Exit),
+}
+
+impl From<Exit> for Unasked {
+    fn from(exit: Exit) -> Self {
+        Unasked::Exit(exit)
+    }
+}
+
 /// The whole answer.
-fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> {
+pub(super) fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> {
+    put(socket, question).map_err(|error| match error {
+        Unasked::Exit(exit) => exit.into(),
+        Unasked::NoServer(error) => {
+            let text = format!("the server does not answer on {}: {error}", socket.display());
+            Exit { code: exit::UNAVAILABLE, text }.into()
+        }
+    })
+}
+
+/// The same, for those who can do without a server.
+pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked> {
     let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
     let line = format!("{question}\n");
     if line.len() as u64 > QUESTION_OCTETS_MAX {
         return Err(Exit { code: exit::USAGE, text: format!("more than {QUESTION_OCTETS_MAX} bytes to ask") }.into());
     }
-    let stream = UnixStream::connect(socket)
-        .map_err(|error| unavailable(format!("the server does not answer on {}: {error}", socket.display())))?;
+    let stream = UnixStream::connect(socket).map_err(Unasked::NoServer)?;
     // One that refuses has hung up before it was asked; what it said is there to read.
     let asked = (&stream).write_all(line.as_bytes());
     let mut answer = Vec::new();

@@ -51,6 +51,20 @@ pub(super) enum Question {
     ExplainMessage {
         id: Text<QueueId>,
     },
+    /// What the table says of this key.
+    TableGet {
+        table: String,
+        key: String,
+    },
+    /// What each table counts, or this one.
+    TableStats {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        table: Option<String>,
+    },
+    /// A copy of a directory may let go of what it held back.
+    TableAccept {
+        table: String,
+    },
     /// Gauges and limits.
     Load,
     /// Metrics.
@@ -103,7 +117,7 @@ impl Question {
             | Question::Retry(order)
             | Question::Remove(order)
             | Question::Bounce(order) => !order.dry_run,
-            Question::Pause { .. } | Question::Resume { .. } => true,
+            Question::Pause { .. } | Question::Resume { .. } | Question::TableAccept { .. } => true,
             _ => false,
         }
     }
@@ -170,6 +184,10 @@ mod tests {
             Question::Resume { queue: name() },
             Question::ExplainAddress { address: "a@b.example".parse().unwrap(), sender: None },
             Question::ExplainMessage { id: "7-0-1".parse().unwrap() },
+            Question::TableGet { table: name(), key: "Bob \"b\"@a.example\n".into() },
+            Question::TableStats { table: None },
+            Question::TableStats { table: Some(name()) },
+            Question::TableAccept { table: name() },
             Question::Load,
             Question::Status,
         ] {
@@ -212,6 +230,10 @@ mod tests {
             r#"summary {"by":"colour"}"#,
             "pause",
             "status {}",
+            "table-get",
+            r#"table-get {"table":"a"}"#,
+            r#"table-stats {"name":"a"}"#,
+            "table-accept",
         ]
         .into_iter()
         .map(|line| format!("{line}: {}", line.parse::<Question>().unwrap_err()))

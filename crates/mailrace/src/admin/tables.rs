@@ -1,0 +1,209 @@
+//! Tables, asked and counted: what the server answers about them, as objects of JSON, and what the command line makes of
+//! that. Each form is written and read by one definition.
+
+mod client;
+mod show;
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use lookup::{Answer, Layer, Stats, Table, Trace};
+use mail::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub use client::{table_accept, table_get, table_stats};
+
+/// What a table said of one key, how it knew, and how long it took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    answer: Said,
+    layer: Source,
+    /// Microseconds.
+    micros: u64,
+}
+
+/// An [`Answer`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Said {
+    Found(Vec<String>),
+    NotFound,
+    Unavailable(String),
+}
+
+/// A [`Layer`]; ages in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Source {
+    Memory,
+    Cache(u64),
+    Stale(u64),
+    Backend,
+    Breaker,
+    Replica(u64),
+}
+
+impl Told {
+    fn new(trace: Trace, took: Duration) -> Told {
+        let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let answer = match trace.answer {
+            Answer::Found(values) => Said::Found(values),
+            Answer::NotFound => Said::NotFound,
+            Answer::Unavailable(why) => Said::Unavailable(why),
+        };
+        let layer = match trace.layer {
+            Layer::Memory => Source::Memory,
+            Layer::Cache { age } => Source::Cache(millis(age)),
+            Layer::Stale { age } => Source::Stale(millis(age)),
+            Layer::Backend => Source::Backend,
+            Layer::Breaker => Source::Breaker,
+            Layer::Replica { age } => Source::Replica(millis(age)),
+        };
+        Told { answer, layer, micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }
+    }
+
+    /// Asks the table, and looks at the clock.
+    pub(super) async fn ask(table: &dyn Table, key: &str) -> Told {
+        let begin = Instant::now();
+        let trace = table.trace(key).await;
+        Told::new(trace, begin.elapsed())
+    }
+
+    /// As a line of JSON.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", serde_json::to_string(self)?)
+    }
+}
+
+/// A row of `table stats`: its name and type, and its counts if it has any.
+pub(super) fn row(name: &str, kind: &str, stats: Option<&Stats>) -> Value {
+    let Some(stats) = stats else { return json!({ "table": name, "type": kind }) };
+    let replica = stats.replica.as_ref().map(|replica| {
+        json!({
+            "entries": replica.entries,
+            "keys": replica.keys,
+            "complete": replica.complete,
+            "live": replica.live,
+            "age_seconds": replica.age.map(|age| age.as_secs()),
+            "held_back": replica.held_back,
+            "file_octets": replica.file_octets,
+        })
+    });
+    let down = stats.down.as_ref().map(|down| json!({ "seconds": down.since.as_secs(), "error": down.error }));
+    json!({
+        "table": name,
+        "type": kind,
+        "found": stats.found,
+        "not_found": stats.not_found,
+        "unavailable": stats.unavailable,
+        "hits": stats.hits,
+        "stale": stats.stale,
+        "cached": stats.cached,
+        "joined": stats.joined,
+        "waiting": stats.waiting,
+        "requests": stats.requests,
+        "failures": stats.failures,
+        "keys_asked": stats.request_keys.sum,
+        "request_micros_p50_max": quantile(&stats.request_micros, 0.5),
+        "request_micros_p99_max": quantile(&stats.request_micros, 0.99),
+        "down": down,
+        "replica": replica,
+    })
+}
+
+/// What this share of the values is not above, to a factor of two; None where there are none, or where it is beyond the
+/// last bound.
+fn quantile(histogram: &Histogram, share: f64) -> Option<u64> {
+    let wanted = (histogram.count() as f64 * share).ceil() as u64;
+    let mut below = 0;
+    let bucket = histogram.buckets.iter().position(|count| {
+        below += count;
+        wanted > 0 && below >= wanted
+    })?;
+    (bucket < Histogram::BUCKETS - 1).then(|| 1 << bucket)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use lookup::{Down, ReplicaStats};
+
+    use super::*;
+
+    /// Of a table with counts of every kind.
+    pub(in super::super) fn stats() -> Stats {
+        let mut request_micros = Histogram { sum: 4_000, ..Histogram::default() };
+        (request_micros.buckets[9], request_micros.buckets[11]) = (3, 1);
+        let mut request_keys = Histogram { sum: 90, ..Histogram::default() };
+        (request_keys.buckets[4], request_keys.buckets[6]) = (2, 2);
+        Stats {
+            found: 700,
+            not_found: 290,
+            unavailable: 10,
+            hits: 895,
+            stale: 5,
+            cached: 600,
+            joined: 7,
+            waiting: 3,
+            requests: 4,
+            failures: 1,
+            request_keys,
+            request_micros,
+            ..Stats::default()
+        }
+    }
+
+    pub(in super::super) fn down() -> Option<Down> {
+        Some(Down { since: Duration::from_secs(150), error: "ldap://127.0.0.1:389: connection refused".into() })
+    }
+
+    pub(in super::super) fn replica() -> ReplicaStats {
+        ReplicaStats {
+            entries: 12_000,
+            keys: 15_000,
+            complete: true,
+            live: true,
+            age: None,
+            held_back: None,
+            file_octets: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn what_a_table_said_reads_back_as_it_was_written() {
+        let age = Duration::from_millis(12_345);
+        let answers = [Answer::Found(vec!["ä \"b\"".into()]), Answer::NotFound, Answer::Unavailable("down\n".into())];
+        let layers = [
+            Layer::Memory,
+            Layer::Cache { age },
+            Layer::Stale { age },
+            Layer::Backend,
+            Layer::Breaker,
+            Layer::Replica { age },
+        ];
+        for (answer, layer) in answers.iter().flat_map(|answer| layers.map(|layer| (answer.clone(), layer))) {
+            let told = Told::new(Trace { answer, layer }, Duration::from_micros(14));
+            let mut line = Vec::new();
+            told.write(&mut line).unwrap();
+            assert_eq!(line.iter().filter(|octet| **octet == b'\n').count(), 1);
+            assert_eq!(serde_json::from_slice::<Told>(&line).unwrap(), told);
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_the_bound_of_its_bucket() {
+        let histogram = stats().request_micros;
+        assert_eq!([0.5, 0.75, 0.76, 0.99].map(|share| quantile(&histogram, share).unwrap()), [512, 512, 2048, 2048]);
+        assert_eq!(quantile(&Histogram::default(), 0.5), None);
+        let mut beyond = Histogram::default();
+        beyond.buckets[Histogram::BUCKETS - 1] = 1;
+        assert_eq!(quantile(&beyond, 0.5), None);
+    }
+
+    #[test]
+    fn counts_are_an_object_for_each_table() {
+        let full = Stats { down: down(), replica: Some(replica()), ..stats() };
+        let rows = [row("people", "ldap", Some(&full)), row("aliases", "cdb", None)];
+        insta::assert_snapshot!("table_stats_json", rows.map(|row| row.to_string()).join("\n"));
+    }
+}

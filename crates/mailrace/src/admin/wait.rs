@@ -1,0 +1,42 @@
+//! Waiting for somebody else's answer on a clerk's thread, as long as the server does not stop.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How often it is looked whether the server stops.
+const STOPPING_EVERY: Duration = Duration::from_millis(100);
+
+/// What comes of `work`, which may ask the directory and the DNS. None if `stopping` was set meanwhile.
+///
+/// # Errors
+///
+/// The system has nothing left for a runtime.
+pub(super) fn unless_stopping<T>(stopping: &AtomicBool, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(async {
+        tokio::select! {
+            done = work => Some(done),
+            () = until_set(stopping) => None,
+        }
+    }))
+}
+
+async fn until_set(stopping: &AtomicBool) {
+    while !stopping.load(Relaxed) {
+        tokio::time::sleep(STOPPING_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_when_the_server_stops() {
+        let stopping = AtomicBool::new(false);
+        assert_eq!(unless_stopping(&stopping, async { 7 }).unwrap(), Some(7));
+        stopping.store(true, Relaxed);
+        assert_eq!(unless_stopping(&stopping, std::future::pending::<()>()).unwrap(), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! What tables count. One that is in memory as a whole counts nothing and is left out.
+
+use lookup::{ReplicaStats, Stats};
+
+use super::text::Text;
+
+/// A count or a value of a table.
+type Reading = fn(&Stats) -> u64;
+
+/// Families with one sample a table, before and behind the histograms.
+const CACHE: [(&str, &str, &str, Reading); 6] = [
+    ("mailrace_table_cache_hits_total", "Keys that the cache answered in their time", "counter", |stats| stats.hits),
+    ("mailrace_table_stale_total", "Keys answered beyond it, since the backend failed", "counter", |stats| stats.stale),
+    ("mailrace_table_cached", "Entries in the cache", "gauge", |stats| stats.cached),
+    ("mailrace_table_joined_total", "Keys that somebody else had asked for", "counter", |stats| stats.joined),
+    ("mailrace_table_waiting", "Keys that wait for the backend", "gauge", |stats| stats.waiting),
+    ("mailrace_table_down", "Whether the backend is down and not asked", "gauge", |stats| {
+        u64::from(stats.down.is_some())
+    }),
+];
+
+const REQUESTS: [(&str, &str, &str, Reading); 2] = [
+    ("mailrace_table_requests_total", "Requests to the backend", "counter", |stats| stats.requests),
+    ("mailrace_table_request_failures_total", "Those of them that failed", "counter", |stats| stats.failures),
+];
+
+/// What a copy is, where there is one; what it does not know has no sample.
+type ReplicaReading = fn(&ReplicaStats) -> Option<u64>;
+
+const REPLICA: [(&str, &str, ReplicaReading); 4] = [
+    ("mailrace_table_replica_entries", "Entries in the copy of a directory", |copy| Some(copy.entries)),
+    ("mailrace_table_replica_age_seconds", "Since the copy was as its master", |copy| match copy.live {
+        true => Some(0),
+        false => copy.age.map(|age| age.as_secs()),
+    }),
+    ("mailrace_table_replica_live", "Whether changes arrive as they are made", |copy| Some(u64::from(copy.live))),
+    ("mailrace_table_replica_held_back", "Removals that wait for the operator", |copy| {
+        Some(copy.held_back.unwrap_or_default())
+    }),
+];
+
+/// All of it, in families that have a sample for each table.
+pub(super) fn tell(tables: &[(Box<str>, Stats)], out: &mut Text) {
+    if tables.is_empty() {
+        return;
+    }
+    out.family("mailrace_table_answers_total", "Keys by what callers were told of them", "counter");
+    for (table, stats) in tables {
+        let answers = [("found", stats.found), ("not_found", stats.not_found), ("unavailable", stats.unavailable)];
+        answers.iter().for_each(|(answer, count)| out.sample(&[("table", table), ("answer", answer)], count));
+    }
+    for (name, help, kind, read) in CACHE.into_iter().chain(REQUESTS) {
+        out.family(name, help, kind);
+        tables.iter().for_each(|(table, stats)| out.sample(&[("table", table)], read(stats)));
+    }
+    out.family("mailrace_table_request_seconds", "Time of a request", "histogram");
+    tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_micros, 1e6));
+    out.family("mailrace_table_request_keys", "Keys in a request", "histogram");
+    tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_keys, 1.0));
+    tell_copies(tables, out);
+}
+
+fn tell_copies(tables: &[(Box<str>, Stats)], out: &mut Text) {
+    let copies: Vec<_> = tables.iter().filter_map(|(table, stats)| Some((table, stats.replica.as_ref()?))).collect();
+    if copies.is_empty() {
+        return;
+    }
+    for (name, help, read) in REPLICA {
+        out.family(name, help, "gauge");
+        for (table, copy) in &copies {
+            read(copy).into_iter().for_each(|value| out.sample(&[("table", table)], value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lookup::Down;
+    use mail::Histogram;
+
+    use super::*;
+
+    fn told(tables: &[(Box<str>, Stats)]) -> String {
+        let mut out = Text::default();
+        tell(tables, &mut out);
+        out.into()
+    }
+
+    #[test]
+    fn each_table_that_counts_has_a_sample_in_each_family() {
+        let mut request_micros = Histogram { sum: 1_500, ..Histogram::default() };
+        request_micros.buckets[11] = 1;
+        let mut request_keys = Histogram { sum: 50, ..Histogram::default() };
+        request_keys.buckets[6] = 1;
+        let down = Some(Down { since: Duration::from_secs(9), error: "refused".into() });
+        let replica = ReplicaStats {
+            entries: 18,
+            live: false,
+            age: Some(Duration::from_secs(300)),
+            held_back: Some(19),
+            ..ReplicaStats::default()
+        };
+        let direct = Stats {
+            found: 7,
+            not_found: 8,
+            unavailable: 9,
+            hits: 10,
+            stale: 11,
+            cached: 12,
+            joined: 13,
+            waiting: 14,
+            requests: 15,
+            failures: 16,
+            request_micros,
+            request_keys,
+            down,
+            replica: None,
+        };
+        let copied = Stats { replica: Some(replica), ..Stats::default() };
+        let live = ReplicaStats { live: true, entries: 20, ..ReplicaStats::default() };
+        let unloaded = Stats { replica: Some(ReplicaStats::default()), ..Stats::default() };
+        let tables = [
+            ("a \"b\"".into(), direct),
+            ("copied".into(), copied),
+            ("live".into(), Stats { replica: Some(live), ..Stats::default() }),
+            ("unloaded".into(), unloaded),
+        ];
+        insta::assert_snapshot!("tables", told(&tables));
+    }
+
+    #[test]
+    fn without_such_tables_nothing_is_told() {
+        assert_eq!(told(&[]), "");
+        assert!(!told(&[("a".into(), Stats::default())]).contains("replica"));
+    }
+}
