@@ -8,6 +8,7 @@ pub mod backend;
 pub mod cdb;
 pub mod directory;
 mod event;
+pub mod layers;
 pub mod postgres;
 pub mod sqlite;
 mod stats;

@@ -1,0 +1,252 @@
+//! What the backend said, kept for a while, and what may be done with it when.
+//!
+//! | entry    | age below                     | then it is                                                       |
+//! |----------|-------------------------------|------------------------------------------------------------------|
+//! | Found    | 4/5 of `ttl`                  | fresh: the answer                                                |
+//! | Found    | `ttl`                         | due: the answer still, and the backend is asked meanwhile        |
+//! | Found    | `ttl` + `stale_if_error`      | stale: the answer where the backend cannot be asked, or failed   |
+//! | NotFound | `negative_ttl`                | fresh                                                            |
+//! | any      | for ever                      | expired: nothing                                                 |
+//!
+//! The age is that of the backend's word; to be served makes no entry younger.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::{Answer, Layer, Trace};
+
+/// How long answers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// How long a Found is the answer. Default 5 minutes.
+    pub ttl: Duration,
+    /// How long a NotFound is the answer. Default 30 seconds.
+    pub negative_ttl: Duration,
+    /// How long beyond `ttl` a Found is the answer where the backend fails. Default 1 hour.
+    pub stale_if_error: Duration,
+    /// How many keys are kept; beyond, those go that are asked for least. Default 200,000.
+    pub entries: u64,
+}
+
+impl Default for CacheSettings {
+    fn default() -> Self {
+        CacheSettings {
+            ttl: Duration::from_secs(5 * 60),
+            negative_ttl: Duration::from_secs(30),
+            stale_if_error: Duration::from_secs(60 * 60),
+            entries: 200_000,
+        }
+    }
+}
+
+/// What an entry is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Fresh,
+    Due,
+    Stale,
+    Expired,
+}
+
+impl CacheSettings {
+    fn judge(&self, entry: &Entry, now: Instant) -> Use {
+        let age = entry.age(now);
+        match &entry.values {
+            Some(_) if age < self.ttl / 5 * 4 => Use::Fresh,
+            Some(_) if age < self.ttl => Use::Due,
+            Some(_) if age < self.ttl.saturating_add(self.stale_if_error) => Use::Stale,
+            None if age < self.negative_ttl => Use::Fresh,
+            _ => Use::Expired,
+        }
+    }
+
+    /// When the last entry is of no use any more.
+    fn life(&self) -> Duration {
+        self.ttl.saturating_add(self.stale_if_error).max(self.negative_ttl)
+    }
+}
+
+/// What the backend said of a key.
+#[derive(Clone)]
+struct Entry {
+    /// The values of a Found; None for a NotFound.
+    values: Option<Arc<[String]>>,
+    said: Instant,
+}
+
+impl Entry {
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.said)
+    }
+
+    fn answer(&self) -> Answer {
+        self.values.as_ref().map_or(Answer::NotFound, |values| Answer::Found(values.to_vec()))
+    }
+}
+
+/// An answer while it is fresh.
+pub(super) struct Hit {
+    pub(super) answer: Answer,
+    pub(super) age: Duration,
+    /// Whether it is time to ask anew, although nobody has to wait for it.
+    pub(super) is_due: bool,
+}
+
+pub(super) struct Cache {
+    entries: moka::sync::Cache<Box<str>, Entry>,
+    settings: CacheSettings,
+}
+
+impl Cache {
+    pub(super) fn new(settings: CacheSettings) -> Self {
+        let builder = moka::sync::Cache::builder().max_capacity(settings.entries);
+        Cache { entries: builder.time_to_live(settings.life().min(LIFE_MAX)).build(), settings }
+    }
+
+    /// The answer while the entry is fresh.
+    pub(super) fn fresh(&self, key: &str, now: Instant) -> Option<Hit> {
+        let entry = self.entries.get(key)?;
+        let hit = |is_due| Some(Hit { answer: entry.answer(), age: entry.age(now), is_due });
+        match self.settings.judge(&entry, now) {
+            Use::Fresh => hit(false),
+            Use::Due => hit(true),
+            Use::Stale | Use::Expired => None,
+        }
+    }
+
+    /// The answer where the backend cannot give one.
+    pub(super) fn spare(&self, key: &str, now: Instant) -> Option<Trace> {
+        let entry = self.entries.get(key)?;
+        let age = entry.age(now);
+        let layer = match self.settings.judge(&entry, now) {
+            Use::Fresh | Use::Due => Layer::Cache { age },
+            Use::Stale => Layer::Stale { age },
+            Use::Expired => return None,
+        };
+        Some(Trace { answer: entry.answer(), layer })
+    }
+
+    /// Keeps what the backend said just now; that it could not say is not kept, and does away with nothing.
+    pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
+        let values = match answer {
+            Answer::Found(values) => Some(values.as_slice().into()),
+            Answer::NotFound => None,
+            Answer::Unavailable(_) => return,
+        };
+        self.entries.insert(key.into(), Entry { values, said: now });
+    }
+
+    /// How many entries there are, once what is due to go is gone.
+    pub(super) fn count(&self) -> u64 {
+        self.entries.run_pending_tasks();
+        self.entries.entry_count()
+    }
+}
+
+/// moka takes no more than a thousand years, and no machine stays up for one of them with what it read before.
+const LIFE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SETTINGS: CacheSettings = CacheSettings {
+        ttl: Duration::from_secs(100),
+        negative_ttl: Duration::from_secs(10),
+        stale_if_error: Duration::from_secs(1000),
+        entries: 100,
+    };
+
+    fn found(values: &[&str]) -> Answer {
+        Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+    }
+
+    fn at_age(answer: &Answer, age: Duration) -> (Option<bool>, Option<Layer>) {
+        let (cache, now) = (Cache::new(SETTINGS), Instant::now());
+        cache.keep("k", answer, now);
+        let spare = cache.spare("k", now + age);
+        assert!(spare.iter().all(|spare| spare.answer == *answer));
+        let fresh = cache.fresh("k", now + age);
+        assert!(fresh.iter().all(|hit| hit.answer == *answer && hit.age == age));
+        (fresh.map(|hit| hit.is_due), spare.map(|spare| spare.layer))
+    }
+
+    #[test]
+    fn what_was_found_is_fresh_then_due_then_stale_then_nothing() {
+        let at = |seconds| {
+            let age = Duration::from_secs(seconds);
+            (at_age(&found(&["v", "w"]), age), age)
+        };
+        for (seconds, is_due) in [(0, false), (79, false), (80, true), (99, true)] {
+            let (used, age) = at(seconds);
+            assert_eq!(used, (Some(is_due), Some(Layer::Cache { age })), "{seconds}");
+        }
+        for seconds in [100, 1099] {
+            let (used, age) = at(seconds);
+            assert_eq!(used, (None, Some(Layer::Stale { age })), "{seconds}");
+        }
+        assert_eq!(at(1100).0, (None, None));
+    }
+
+    #[test]
+    fn what_was_not_found_is_fresh_then_nothing() {
+        let age = Duration::from_secs(9);
+        assert_eq!(at_age(&Answer::NotFound, age), (Some(false), Some(Layer::Cache { age })));
+        assert_eq!(at_age(&Answer::NotFound, Duration::from_secs(10)), (None, None));
+    }
+
+    #[test]
+    fn what_could_not_be_said_replaces_nothing() {
+        let (cache, now) = (Cache::new(SETTINGS), Instant::now());
+        cache.keep("k", &found(&["v"]), now);
+        cache.keep("k", &Answer::Unavailable("why".into()), now + Duration::from_secs(50));
+        assert_eq!(cache.fresh("k", now + Duration::from_secs(99)).map(|hit| hit.answer), Some(found(&["v"])));
+        assert!(cache.fresh("k", now + Duration::from_secs(101)).is_none());
+    }
+
+    #[test]
+    fn to_be_served_makes_nothing_younger() {
+        let (cache, now) = (Cache::new(SETTINGS), Instant::now());
+        cache.keep("k", &found(&["v"]), now);
+        for seconds in 0..1100 {
+            assert!(cache.spare("k", now + Duration::from_secs(seconds)).is_some());
+        }
+        assert!(cache.spare("k", now + Duration::from_secs(1100)).is_none());
+    }
+
+    #[test]
+    fn a_life_without_end_is_no_fault() {
+        let for_ever = CacheSettings { ttl: Duration::MAX, stale_if_error: Duration::MAX, ..SETTINGS };
+        let (cache, now) = (Cache::new(for_ever), Instant::now());
+        cache.keep("k", &found(&[]), now);
+        assert!(cache.fresh("k", now).is_some());
+    }
+
+    #[test]
+    fn there_are_no_more_entries_than_there_may_be() {
+        let (cache, now) = (Cache::new(SETTINGS), Instant::now());
+        (0..1000).for_each(|number| cache.keep(&number.to_string(), &found(&[]), now));
+        assert!(cache.count() <= 100, "{}", cache.count());
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_only_ever_gets_worse(is_found: bool, younger in 0u64..2000, older in 0u64..2000) {
+            let rank = |age: u64| {
+                let said = Instant::now();
+                let values = is_found.then(|| Arc::from([]));
+                match SETTINGS.judge(&Entry { values, said }, said + Duration::from_secs(age)) {
+                    Use::Fresh => 0,
+                    Use::Due => 1,
+                    Use::Stale => 2,
+                    Use::Expired => 3,
+                }
+            };
+            let (younger, older) = (younger.min(older), younger.max(older));
+            prop_assert!(rank(younger) <= rank(older));
+            prop_assert!(is_found || rank(older) == 0 || rank(older) == 3);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What callers and the table's thread have in common: the cache, the gatherer, the counters; and the way of a question
+//! from one to the next.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::Settings;
+use super::bell;
+use super::cache::Cache;
+use super::counters::Counters;
+use super::gather::{Dismissed, Enlisted, Gather, Key, Refusal};
+use super::question::Question;
+use super::ticket::{Ticket, Waiter};
+use crate::{Answer, Down, Layer, Stats, Trace};
+
+pub(super) struct Shared {
+    pub(super) name: Box<str>,
+    pub(super) counters: Counters,
+    cache: Option<Cache>,
+    gather: Mutex<Gather>,
+    /// Rung when the table's thread has something to do.
+    call: Notify,
+    pub(super) wait_max: Duration,
+}
+
+impl Shared {
+    pub(super) fn new(name: &str, settings: &Settings) -> Self {
+        Shared {
+            name: name.into(),
+            counters: Counters::default(),
+            cache: settings.cache.map(Cache::new),
+            gather: Mutex::new(Gather::new(settings)),
+            call: Notify::new(),
+            wait_max: settings.wait_max,
+        }
+    }
+
+    /// The answers, if the cache has all of them.
+    pub(super) fn hits(&self, keys: &[&str]) -> Option<Vec<Answer>> {
+        let cache = self.cache.as_ref()?;
+        let now = Instant::now();
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            let key = folded(key);
+            let hit = cache.fresh(&key, now)?;
+            if hit.is_due {
+                self.ask_ahead(&key);
+            }
+            answers.push(hit.answer);
+        }
+        self.counters.count_hits(&answers);
+        Some(answers)
+    }
+
+    /// Asks for all keys: what the cache has is there at once, the others gather from now on.
+    pub(super) fn ask(&self, keys: &[&str]) -> Question<'_> {
+        let now = Instant::now();
+        let ticket = Arc::new(Ticket::new(keys.len()));
+        let mut missing = Vec::new();
+        for (place, key) in keys.iter().enumerate() {
+            let key = folded(key);
+            match self.cache.as_ref().and_then(|cache| cache.fresh(&key, now)) {
+                // Nobody sleeps over this ticket yet.
+                Some(hit) => {
+                    drop(ticket.give(place, Trace { answer: hit.answer, layer: Layer::Cache { age: hit.age } }))
+                }
+                None => missing.push((place, Key::from(key))),
+            }
+        }
+        self.enlist(&ticket, &missing, now);
+        Question::new(self, ticket, missing)
+    }
+
+    fn enlist(&self, ticket: &Arc<Ticket>, missing: &[(usize, Key)], now: Instant) {
+        let mut refused = Vec::new();
+        let mut joined = 0;
+        let mut gather = self.gather();
+        for (place, key) in missing {
+            match gather.enlist(key, Some(Waiter { ticket: ticket.clone(), place: *place })) {
+                Ok(Enlisted::New) => {}
+                Ok(Enlisted::Joined) => joined += 1,
+                Err(refusal) => refused.push((*place, key, refusal)),
+            }
+        }
+        self.call_after(gather);
+        self.counters.count_joined(joined);
+        for (place, key, refusal) in refused {
+            let trace = self.refuse(key, refusal, now);
+            drop(ticket.give(place, trace));
+        }
+    }
+
+    fn ask_ahead(&self, key: &str) {
+        let mut gather = self.gather();
+        // Where it cannot be asked now, the answer is as good as before.
+        let _ = gather.enlist(&Key::from(key), None);
+        self.call_after(gather);
+    }
+
+    fn refuse(&self, key: &str, refusal: Refusal, now: Instant) -> Trace {
+        match refusal {
+            Refusal::Down(error) => self.without_backend(key, &error, Layer::Breaker, now),
+            Refusal::Full => {
+                self.report(TOO_MANY, 1);
+                self.without_backend(key, TOO_MANY, Layer::Backend, now)
+            }
+            Refusal::Ended => self.without_backend(key, ENDED, Layer::Backend, now),
+        }
+    }
+
+    /// The answer where the backend gives none: what is in the cache, even if it is stale.
+    pub(super) fn without_backend(&self, key: &str, why: &str, layer: Layer, now: Instant) -> Trace {
+        let spare = self.cache.as_ref().and_then(|cache| cache.spare(key, now));
+        spare.unwrap_or_else(|| Trace { answer: Answer::Unavailable(format!("table '{}': {why}", self.name)), layer })
+    }
+
+    /// Keeps what the backend said just now.
+    pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
+        if let Some(cache) = &self.cache {
+            cache.keep(key, answer, now);
+        }
+    }
+
+    /// Answers questions that are not asked.
+    pub(super) fn dismiss(&self, dismissed: Dismissed, why: &str, layer: Layer) {
+        let now = Instant::now();
+        hand_out(dismissed.into_iter().map(|(key, waiters)| (self.without_backend(&key, why, layer, now), waiters)));
+    }
+
+    /// Nobody waits from now on, and the table's thread is told to end.
+    pub(super) fn end(&self) {
+        let dismissed = self.gather().end();
+        self.dismiss(dismissed, ENDED, Layer::Backend);
+        self.call.notify_one();
+    }
+
+    pub(super) fn poll_batch(&self) -> Option<Vec<Box<str>>> {
+        self.gather().poll_batch()
+    }
+
+    /// Waits until the table's thread has something to do.
+    pub(super) async fn called(&self) {
+        self.call.notified().await;
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let (waiting, down) = {
+            let gather = self.gather();
+            let down =
+                gather.outage().map(|outage| Down { since: outage.since.elapsed(), error: outage.error.clone() });
+            (gather.waiting() as u64, down)
+        };
+        Stats { waiting, down, cached: self.cache.as_ref().map_or(0, Cache::count), ..self.counters.read() }
+    }
+
+    pub(super) fn gather(&self) -> MutexGuard<'_, Gather> {
+        self.gather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something told that the table's thread does not know of.
+    pub(super) fn report(&self, error: &str, count: u64) {
+        let mut gather = self.gather();
+        gather.report(|| error.into(), count);
+        self.call_after(gather);
+    }
+
+    /// Lets go of the gatherer, and calls the table's thread if that now has something to do.
+    fn call_after(&self, mut gather: MutexGuard<'_, Gather>) {
+        let calls = gather.poll_call();
+        drop(gather);
+        if calls {
+            self.call.notify_one();
+        }
+    }
+}
+
+/// Why a question is refused while as many keys wait as may.
+const TOO_MANY: &str = "as many keys wait for an answer as may";
+/// Why it is refused after the end.
+const ENDED: &str = "it is not asked any more";
+
+/// Brings answers to those who wait for them, and wakes them together.
+pub(super) fn hand_out(answers: impl Iterator<Item = (Trace, Vec<Waiter>)>) {
+    let mut sleepers = Vec::new();
+    for (trace, waiters) in answers {
+        sleepers.extend(waiters.iter().filter_map(|waiter| waiter.give(trace.clone())));
+    }
+    bell::wake(sleepers);
+}
+
+/// [`fold`](crate::fold), which copies nothing where the key is folded already.
+fn folded(key: &str) -> Cow<'_, str> {
+    let is_folded = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+    if is_folded { Cow::Borrowed(key) } else { Cow::Owned(crate::fold(key)) }
+}
