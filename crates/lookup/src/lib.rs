@@ -6,10 +6,14 @@
 
 pub mod backend;
 pub mod cdb;
+pub mod chain;
 pub mod directory;
 mod event;
+pub mod fixed;
 pub mod layers;
+pub mod ldap;
 pub mod postgres;
+pub mod regexp;
 pub mod sqlite;
 mod stats;
 pub mod text;

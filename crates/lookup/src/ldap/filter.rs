@@ -1,0 +1,414 @@
+//! Templates of search filters: RFC 4515, with the key of a question in place of `{key}`, `{local}` and `{domain}`.
+//!
+//! A template is parsed once; a question is then encoded from its parts. A key becomes octets of an assertion value and
+//! never goes through the text of a filter, so that no key, whatever is in it, can change what a filter asks.
+//!
+//! | placeholder | for `bob@example.org` | for `bob`                  |
+//! |-------------|-----------------------|----------------------------|
+//! | `{key}`     | `bob@example.org`     | `bob`                      |
+//! | `{local}`   | `bob`                 | `bob`                      |
+//! | `{domain}`  | `example.org`         | none: nothing can be found |
+//!
+//! Whether keys can share a search shows in the shape: a filter that is `K`, or `(&(const)..(K))` with constants around,
+//! where `K` is an equality `(attr={key})` or an OR of such.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ber::{OCTETS, SEQUENCE, Writer};
+
+/// Filters within filters.
+const DEPTH_MAX: usize = 16;
+
+/// A template of a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    text: Box<str>,
+    node: Node,
+}
+
+/// A text is no template of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// Something else was expected at this place.
+    #[error("'{filter}' is no filter (RFC 4515): expected {expected} at '{rest}'")]
+    Syntax {
+        /// The text.
+        filter: Box<str>,
+        /// What would be right.
+        expected: &'static str,
+        /// The text from there on.
+        rest: Box<str>,
+    },
+    /// All keys would find the same.
+    #[error("the filter '{0}' does not ask for a key: expected {{key}}, {{local}} or {{domain}} in a value")]
+    NoKey(Box<str>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Not(Box<Node>),
+    Present(Box<str>),
+    /// Of this tag: equality, greater or equal, less or equal, approximate.
+    Compare(u8, Box<str>, Value),
+    Substrings(Box<str>, Vec<Value>),
+    /// Matching rule, attribute, value, whether attributes of the DN count.
+    Extensible(Option<Box<str>>, Option<Box<str>>, Value, bool),
+}
+
+const AND: u8 = 0xa0;
+const OR: u8 = 0xa1;
+const NOT: u8 = 0xa2;
+const EQUALITY: u8 = 0xa3;
+const SUBSTRINGS: u8 = 0xa4;
+const GREATER: u8 = 0xa5;
+const LESS: u8 = 0xa6;
+const PRESENT: u8 = 0x87;
+const APPROXIMATE: u8 = 0xa8;
+const EXTENSIBLE: u8 = 0xa9;
+
+type Value = Vec<Piece>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Octets(Vec<u8>),
+    Key,
+    Local,
+    Domain,
+}
+
+/// What takes the place of equalities with a key.
+#[derive(Clone, Copy)]
+enum Fill<'a> {
+    Key(&'a str),
+    Keys(&'a [&'a str]),
+    Present,
+}
+
+impl Filter {
+    /// The filter for one key, encoded. None: a part that the filter asks for is not in the key, so nothing can be found.
+    pub(crate) fn one(&self, key: &str) -> Option<Vec<u8>> {
+        let mut writer = Writer::default();
+        self.node.write(Fill::Key(key), &mut writer).then(|| writer.into_octets())
+    }
+
+    /// The attributes of which one must be equal to the key; None where the shape does not let keys share a search. What
+    /// else the filter asks for is then the same for all keys.
+    pub(crate) fn key_attributes(&self) -> Option<Vec<&str>> {
+        let Node::And(parts) = &self.node else { return self.node.key_attributes() };
+        let mut with_key = parts.iter().filter(|part| part.has_key());
+        match (with_key.next(), with_key.next()) {
+            (Some(part), None) => part.key_attributes(),
+            _ => None,
+        }
+    }
+
+    /// The filter that finds what any of these keys finds, encoded; for a filter that has
+    /// [`key_attributes`](Self::key_attributes).
+    pub(crate) fn any_of(&self, keys: &[&str]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        self.node.write(Fill::Keys(keys), &mut writer);
+        writer.into_octets()
+    }
+
+    /// The filter that finds what any key at all could find, encoded; for a filter that has
+    /// [`key_attributes`](Self::key_attributes).
+    pub(crate) fn all(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        self.node.write(Fill::Present, &mut writer);
+        writer.into_octets()
+    }
+}
+
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Self, FilterError> {
+        let mut parser = Parser { text, rest: text };
+        let node = parser.filter(0)?;
+        if !parser.rest.is_empty() {
+            return Err(parser.expected("nothing more"));
+        }
+        match node.has_key() {
+            true => Ok(Filter { text: text.into(), node }),
+            false => Err(FilterError::NoKey(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Node {
+    fn has_key(&self) -> bool {
+        let in_value = |value: &Value| value.iter().any(|piece| !matches!(piece, Piece::Octets(_)));
+        match self {
+            Node::And(nodes) | Node::Or(nodes) => nodes.iter().any(Node::has_key),
+            Node::Not(node) => node.has_key(),
+            Node::Present(_) => false,
+            Node::Compare(_, _, value) | Node::Extensible(_, _, value, _) => in_value(value),
+            Node::Substrings(_, values) => values.iter().any(in_value),
+        }
+    }
+
+    /// The attribute that must be equal to the key, if that is all this asks.
+    fn key_attribute(&self) -> Option<&str> {
+        match self {
+            // Options make it another attribute, which schemas do not tell of.
+            Node::Compare(EQUALITY, attribute, value) if !attribute.contains(';') => {
+                (value[..] == [Piece::Key]).then_some(&**attribute)
+            }
+            _ => None,
+        }
+    }
+
+    fn key_attributes(&self) -> Option<Vec<&str>> {
+        match self {
+            Node::Or(nodes) => nodes.iter().map(Node::key_attribute).collect(),
+            node => node.key_attribute().map(|attribute| vec![attribute]),
+        }
+    }
+
+    /// Writes the filter; false where a part of the key that belongs into it is not there.
+    fn write(&self, fill: Fill<'_>, writer: &mut Writer) -> bool {
+        if let (Some(attribute), false) = (self.key_attribute(), matches!(fill, Fill::Key(_))) {
+            write_equality(attribute, fill, writer);
+            return true;
+        }
+        let mut is_whole = true;
+        match self {
+            Node::And(nodes) | Node::Or(nodes) => {
+                let tag = if matches!(self, Node::And(_)) { AND } else { OR };
+                writer.within(tag, |writer| is_whole = nodes.iter().all(|node| node.write(fill, writer)));
+            }
+            Node::Not(node) => writer.within(NOT, |writer| is_whole = node.write(fill, writer)),
+            Node::Present(attribute) => writer.octets(PRESENT, attribute.as_bytes()),
+            Node::Compare(tag, attribute, value) => writer.within(*tag, |writer| {
+                writer.octets(OCTETS, attribute.as_bytes());
+                is_whole = write_value(OCTETS, value, fill, writer);
+            }),
+            Node::Substrings(attribute, parts) => writer.within(SUBSTRINGS, |writer| {
+                writer.octets(OCTETS, attribute.as_bytes());
+                writer.within(SEQUENCE, |writer| is_whole = write_substrings(parts, fill, writer));
+            }),
+            Node::Extensible(rule, attribute, value, with_dn) => writer.within(EXTENSIBLE, |writer| {
+                if let Some(rule) = rule {
+                    writer.octets(0x81, rule.as_bytes());
+                }
+                if let Some(attribute) = attribute {
+                    writer.octets(0x82, attribute.as_bytes());
+                }
+                is_whole = write_value(0x83, value, fill, writer);
+                if *with_dn {
+                    writer.truth(0x84, true);
+                }
+            }),
+        }
+        is_whole
+    }
+}
+
+fn write_equality(attribute: &str, fill: Fill<'_>, writer: &mut Writer) {
+    let equality = |writer: &mut Writer, key: &str| {
+        writer.within(EQUALITY, |writer| {
+            writer.octets(OCTETS, attribute.as_bytes());
+            writer.octets(OCTETS, key.as_bytes());
+        });
+    };
+    match fill {
+        Fill::Key(key) | Fill::Keys(&[key]) => equality(writer, key),
+        Fill::Keys(keys) => writer.within(OR, |writer| keys.iter().for_each(|key| equality(writer, key))),
+        Fill::Present => writer.octets(PRESENT, attribute.as_bytes()),
+    }
+}
+
+/// The parts between asterisks: the first is what values begin with, the last what they end with, if they are not empty.
+fn write_substrings(parts: &[Value], fill: Fill<'_>, writer: &mut Writer) -> bool {
+    let last = parts.len() - 1;
+    parts.iter().enumerate().filter(|(_, part)| !part.is_empty()).all(|(place, part)| {
+        let tag = match place {
+            0 => 0x80,
+            _ if place == last => 0x82,
+            _ => 0x81,
+        };
+        write_value(tag, part, fill, writer)
+    })
+}
+
+fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> bool {
+    let key = if let Fill::Key(key) = fill { key } else { "" };
+    let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
+    let mut octets = Vec::new();
+    for piece in value {
+        let part = match piece {
+            Piece::Octets(fixed) => {
+                octets.extend_from_slice(fixed);
+                continue;
+            }
+            Piece::Key => key,
+            Piece::Local => local,
+            Piece::Domain => domain,
+        };
+        // An empty part would ask for less than the filter says.
+        if part.is_empty() {
+            return false;
+        }
+        octets.extend_from_slice(part.as_bytes());
+    }
+    writer.octets(tag, &octets);
+    true
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn filter(&mut self, depth: usize) -> Result<Node, FilterError> {
+        if depth > DEPTH_MAX {
+            return Err(self.expected("fewer filters within filters"));
+        }
+        self.take('(', "'('")?;
+        let node = match self.rest.chars().next() {
+            Some('&') => Node::And(self.filters(depth)?),
+            Some('|') => Node::Or(self.filters(depth)?),
+            Some('!') => {
+                self.rest = &self.rest[1..];
+                Node::Not(Box::new(self.filter(depth + 1)?))
+            }
+            _ => self.item()?,
+        };
+        self.take(')', "')'")?;
+        Ok(node)
+    }
+
+    fn filters(&mut self, depth: usize) -> Result<Vec<Node>, FilterError> {
+        self.rest = &self.rest[1..];
+        let mut filters = vec![self.filter(depth + 1)?];
+        while self.rest.starts_with('(') {
+            filters.push(self.filter(depth + 1)?);
+        }
+        Ok(filters)
+    }
+
+    fn item(&mut self) -> Result<Node, FilterError> {
+        let attribute = self.taken_while(|c| c.is_ascii_alphanumeric() || "-.;".contains(c));
+        if self.rest.starts_with(':') {
+            return self.extensible(attribute);
+        }
+        if !is_attribute(attribute) {
+            self.rest = &self.text[self.text.len() - self.rest.len() - attribute.len()..];
+            return Err(self.expected("'&', '|', '!' or the name of an attribute"));
+        }
+        for (sign, tag) in [(">=", GREATER), ("<=", LESS), ("~=", APPROXIMATE)] {
+            if let Some(rest) = self.rest.strip_prefix(sign) {
+                self.rest = rest;
+                return Ok(Node::Compare(tag, attribute.into(), self.value()?));
+            }
+        }
+        self.take('=', "'=', '>=', '<=', '~=' or ':'")?;
+        let mut parts = vec![self.value()?];
+        while let Some(rest) = self.rest.strip_prefix('*') {
+            self.rest = rest;
+            parts.push(self.value()?);
+        }
+        let is_void = |parts: &[Value]| parts.iter().any(Vec::is_empty);
+        match &parts[..] {
+            [_] => Ok(Node::Compare(EQUALITY, attribute.into(), parts.remove(0))),
+            [first, last] if first.is_empty() && last.is_empty() => Ok(Node::Present(attribute.into())),
+            [_, between @ .., _] if is_void(between) => Err(self.expected("a value between two '*'")),
+            _ => Ok(Node::Substrings(attribute.into(), parts)),
+        }
+    }
+
+    /// `attr:dn:rule:=value`, of which the attribute or the rule may be left out, and `:dn`.
+    fn extensible(&mut self, attribute: &str) -> Result<Node, FilterError> {
+        let with_dn = [":dn:", ":DN:"].iter().find_map(|dn| self.rest.strip_prefix(dn));
+        if let Some(rest) = with_dn {
+            self.rest = &self.rest[self.rest.len() - rest.len() - 1..];
+        }
+        let mut rule = None;
+        if !self.rest.starts_with(":=") {
+            self.take(':', "':='")?;
+            rule = Some(self.taken_while(|c| c.is_ascii_alphanumeric() || "-.".contains(c)));
+        }
+        let rest = self.rest.strip_prefix(":=").ok_or_else(|| self.expected("':='"))?;
+        let attribute = Some(attribute).filter(|attribute| !attribute.is_empty());
+        if !attribute.or(rule).is_some_and(is_attribute) || !rule.is_none_or(is_attribute) {
+            return Err(self.expected("the name of an attribute or of a matching rule"));
+        }
+        self.rest = rest;
+        Ok(Node::Extensible(rule.map(Into::into), attribute.map(Into::into), self.value()?, with_dn.is_some()))
+    }
+
+    fn value(&mut self) -> Result<Value, FilterError> {
+        let mut value = Value::new();
+        loop {
+            let fixed = self.taken_while(|c| !"\\()*\0{".contains(c));
+            push_octets(&mut value, fixed.as_bytes());
+            match self.rest.chars().next() {
+                Some('\\') => {
+                    let digits = self.rest.get(1..3).filter(|digits| digits.bytes().all(|d| d.is_ascii_hexdigit()));
+                    let octet = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                    push_octets(
+                        &mut value,
+                        &[octet.ok_or_else(|| self.expected("two hexadecimal digits after '\\'"))?],
+                    );
+                    self.rest = &self.rest[3..];
+                }
+                Some('{') => value.push(self.placeholder()?),
+                _ => return Ok(value),
+            }
+        }
+    }
+
+    fn placeholder(&mut self) -> Result<Piece, FilterError> {
+        for (name, piece) in [("{key}", Piece::Key), ("{local}", Piece::Local), ("{domain}", Piece::Domain)] {
+            if let Some(rest) = self.rest.strip_prefix(name) {
+                self.rest = rest;
+                return Ok(piece);
+            }
+        }
+        Err(self.expected("{key}, {local} or {domain} (a brace itself is \\7b)"))
+    }
+
+    fn taken_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+        let end = self.rest.find(|c| !belongs(c)).unwrap_or(self.rest.len());
+        let (taken, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        taken
+    }
+
+    fn take(&mut self, sign: char, expected: &'static str) -> Result<(), FilterError> {
+        self.rest = self.rest.strip_prefix(sign).ok_or_else(|| self.expected(expected))?;
+        Ok(())
+    }
+
+    fn expected(&self, expected: &'static str) -> FilterError {
+        FilterError::Syntax { filter: self.text.into(), expected, rest: self.rest.into() }
+    }
+}
+
+fn push_octets(value: &mut Value, octets: &[u8]) {
+    match value.last_mut() {
+        _ if octets.is_empty() => {}
+        Some(Piece::Octets(fixed)) => fixed.extend_from_slice(octets),
+        _ => value.push(Piece::Octets(octets.to_vec())),
+    }
+}
+
+/// Whether a text is an attribute description: a name or an object identifier, with options (RFC 4512 section 2.5).
+pub(crate) fn is_attribute(text: &str) -> bool {
+    let mut parts = text.split(';');
+    let name = parts.next().unwrap_or_default();
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic()) && is_word(name);
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    (is_name || name.contains('.') && name.split('.').all(is_number)) && parts.all(is_word)
+}

@@ -1,0 +1,356 @@
+//! The messages of LDAP that we send and those that we understand (RFC 4511 section 4), as octets.
+//!
+//! [`decode`] checks a message as a whole, once: whoever reads an [`Entry`] later meets no malformed part. An entry
+//! stays the octets that came, in one piece; its attributes are slices of them.
+
+use std::ops::Range;
+
+use super::Scope;
+use super::ber::{BOOLEAN, ENUMERATED, INTEGER, Malformed, OCTETS, Reader, SEQUENCE, SET, Writer};
+
+const BIND_REQUEST: u8 = 0x60;
+const BIND_RESPONSE: u8 = 0x61;
+const UNBIND_REQUEST: u8 = 0x42;
+const SEARCH_REQUEST: u8 = 0x63;
+const SEARCH_ENTRY: u8 = 0x64;
+const SEARCH_DONE: u8 = 0x65;
+const SEARCH_REFERENCE: u8 = 0x73;
+const ABANDON_REQUEST: u8 = 0x50;
+const EXTENDED_REQUEST: u8 = 0x77;
+const EXTENDED_RESPONSE: u8 = 0x78;
+const INTERMEDIATE: u8 = 0x79;
+const CONTROLS: u8 = 0xa0;
+const REFERRALS: u8 = 0xa3;
+
+const VERSION: u32 = 3;
+/// The object identifier of StartTLS (RFC 4511 section 4.14).
+const STARTTLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
+/// Asks for no attribute (RFC 4511 section 4.5.1.8).
+const NO_ATTRIBUTES: &str = "1.1";
+
+/// A control that goes with a message (RFC 4511 section 4.1.11).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// Its object identifier.
+    pub(crate) oid: Box<str>,
+    /// Whether a server that does not know it must refuse the request.
+    pub(crate) critical: bool,
+    /// What it says.
+    pub(crate) value: Option<Box<[u8]>>,
+}
+
+/// What to search (RFC 4511 section 4.5.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search<'a> {
+    /// The DN from which it starts.
+    pub(crate) base: &'a str,
+    /// How far it goes.
+    pub(crate) scope: Scope,
+    /// Which entries it finds, encoded.
+    pub(crate) filter: &'a [u8],
+    /// The attributes to return; none: none of them.
+    pub(crate) attributes: &'a [&'a str],
+    /// Controls that go with it.
+    pub(crate) controls: &'a [Control],
+}
+
+/// How a server ends an operation (RFC 4511 section 4.1.9).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// The result code.
+    pub(crate) code: u32,
+    /// The server's own words.
+    pub(crate) text: Box<str>,
+    /// Where to ask instead.
+    pub(crate) referrals: Vec<String>,
+    /// Controls that came with it.
+    pub(crate) controls: Vec<Control>,
+}
+
+/// One of the messages that a server sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Response {
+    /// An entry that was found.
+    Entry(Entry),
+    /// Where to search on.
+    Reference(Vec<String>),
+    /// Something between (RFC 4511 section 4.13).
+    Intermediate {
+        /// What it is, by its object identifier.
+        oid: Box<str>,
+        /// What it says.
+        value: Box<[u8]>,
+    },
+    /// The end of the operation.
+    Done(Done),
+}
+
+/// An entry that was found, as it came.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    message: Box<[u8]>,
+    dn: Range<usize>,
+    attributes: Range<usize>,
+    /// Controls that came with it.
+    pub(crate) controls: Vec<Control>,
+}
+
+impl Entry {
+    /// Its DN.
+    pub(crate) fn dn(&self) -> &str {
+        str::from_utf8(&self.message[self.dn.clone()]).unwrap_or_default()
+    }
+
+    /// Its attributes: the description, with its options, and the values.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
+        let mut reader = Reader::new(&self.message[self.attributes.clone()]);
+        std::iter::from_fn(move || {
+            let mut attribute = reader.within(SEQUENCE).ok()?;
+            let name = str::from_utf8(attribute.expect(OCTETS).ok()?).ok()?;
+            Some((name, Values(attribute.within(SET).ok()?)))
+        })
+    }
+
+    /// How much memory it takes, in octets.
+    pub(crate) fn octets(&self) -> usize {
+        self.message.len()
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Entry").field(&self.dn()).finish()
+    }
+}
+
+/// The values of one attribute, in the server's order.
+#[derive(Clone, Debug)]
+pub(crate) struct Values<'a>(Reader<'a>);
+
+impl<'a> Iterator for Values<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.expect(OCTETS).ok()
+    }
+}
+
+/// A bind with a password (RFC 4513 section 5.1), or without both: anonymous.
+pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
+    request(id, &[], |writer| {
+        writer.within(BIND_REQUEST, |writer| {
+            writer.number(INTEGER, VERSION);
+            writer.octets(OCTETS, dn.as_bytes());
+            writer.octets(0x80, password.as_bytes());
+        });
+    })
+}
+
+/// A bind as whom the connection itself shows (RFC 4422 appendix A).
+pub(crate) fn external_bind(id: u32) -> Vec<u8> {
+    request(id, &[], |writer| {
+        writer.within(BIND_REQUEST, |writer| {
+            writer.number(INTEGER, VERSION);
+            writer.octets(OCTETS, b"");
+            writer.within(0xa3, |writer| {
+                writer.octets(OCTETS, b"EXTERNAL");
+                writer.octets(OCTETS, b"");
+            });
+        });
+    })
+}
+
+/// The wish to go on in TLS (RFC 4511 section 4.14.1).
+pub(crate) fn starttls(id: u32) -> Vec<u8> {
+    request(id, &[], |writer| writer.within(EXTENDED_REQUEST, |writer| writer.octets(0x80, STARTTLS)))
+}
+
+/// A search. No limit of time or size is asked for beyond the server's own: a deadline is kept here.
+pub(crate) fn search(id: u32, search: &Search<'_>) -> Vec<u8> {
+    request(id, search.controls, |writer| {
+        writer.within(SEARCH_REQUEST, |writer| {
+            writer.octets(OCTETS, search.base.as_bytes());
+            writer.number(ENUMERATED, search.scope as u32);
+            // Aliases are not followed: an alias of the directory (RFC 4512 section 2.6) is no alias of mail.
+            writer.number(ENUMERATED, 0);
+            writer.number(INTEGER, 0);
+            writer.number(INTEGER, 0);
+            writer.truth(BOOLEAN, false);
+            writer.raw(search.filter);
+            writer.within(SEQUENCE, |writer| {
+                for attribute in search.attributes {
+                    writer.octets(OCTETS, attribute.as_bytes());
+                }
+                if search.attributes.is_empty() {
+                    writer.octets(OCTETS, NO_ATTRIBUTES.as_bytes());
+                }
+            });
+        });
+    })
+}
+
+/// The operation `other` is of no more interest (RFC 4511 section 4.11).
+pub(crate) fn abandon(id: u32, other: u32) -> Vec<u8> {
+    request(id, &[], |writer| writer.number(ABANDON_REQUEST, other))
+}
+
+/// The end of the connection (RFC 4511 section 4.3).
+pub(crate) fn unbind(id: u32) -> Vec<u8> {
+    request(id, &[], |writer| writer.octets(UNBIND_REQUEST, b""))
+}
+
+fn request(id: u32, controls: &[Control], operation: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.within(SEQUENCE, |writer| {
+        writer.number(INTEGER, id);
+        operation(writer);
+        if controls.is_empty() {
+            return;
+        }
+        writer.within(CONTROLS, |writer| {
+            for control in controls {
+                writer.within(SEQUENCE, |writer| {
+                    writer.octets(OCTETS, control.oid.as_bytes());
+                    if control.critical {
+                        writer.truth(BOOLEAN, true);
+                    }
+                    if let Some(value) = &control.value {
+                        writer.octets(OCTETS, value);
+                    }
+                });
+            }
+        });
+    });
+    writer.into_octets()
+}
+
+/// The message, with the number of the operation that it belongs to. None for a kind that we do not know, which is
+/// nothing that we asked for.
+pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<Response>), Malformed> {
+    let mut reader = Reader::new(&message).within(SEQUENCE)?;
+    let id = reader.number(INTEGER)?;
+    let (tag, content) = reader.element()?;
+    let controls = match reader.optional(CONTROLS)? {
+        Some(content) => controls(Reader::new(content))?,
+        // Active Directory puts the name of its notice of disconnection here, where nothing belongs.
+        None => Vec::new(),
+    };
+    let mut operation = Reader::new(content);
+    let response = match tag {
+        SEARCH_ENTRY => {
+            let (dn, attributes) = entry(operation)?;
+            let (dn, attributes) = (range_in(&message, dn), range_in(&message, attributes));
+            Response::Entry(Entry { message, dn, attributes, controls })
+        }
+        SEARCH_REFERENCE => Response::Reference(texts(operation)?),
+        SEARCH_DONE | BIND_RESPONSE | EXTENDED_RESPONSE => Response::Done(done(operation, controls)?),
+        INTERMEDIATE => {
+            let oid = text(operation.optional(0x80)?.unwrap_or_default())?.into();
+            Response::Intermediate { oid, value: operation.optional(0x81)?.unwrap_or_default().into() }
+        }
+        _ => return Ok((id, None)),
+    };
+    Ok((id, Some(response)))
+}
+
+/// The DN and the attributes of an entry, whose every part is as it must be.
+fn entry(mut reader: Reader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
+    let dn = reader.expect(OCTETS)?;
+    text(dn)?;
+    let attributes = reader.expect(SEQUENCE)?;
+    let mut rest = Reader::new(attributes);
+    while !rest.is_empty() {
+        let mut attribute = rest.within(SEQUENCE)?;
+        text(attribute.expect(OCTETS)?)?;
+        let mut values = attribute.within(SET)?;
+        while !values.is_empty() {
+            values.expect(OCTETS)?;
+        }
+    }
+    Ok((dn, attributes))
+}
+
+fn done(mut reader: Reader<'_>, controls: Vec<Control>) -> Result<Done, Malformed> {
+    let code = reader.number(ENUMERATED)?;
+    // Of the DN up to which names were resolved nobody here makes use.
+    reader.expect(OCTETS)?;
+    let text = String::from_utf8_lossy(reader.expect(OCTETS)?).into();
+    let referrals = match reader.optional(REFERRALS)? {
+        Some(content) => texts(Reader::new(content))?,
+        None => Vec::new(),
+    };
+    Ok(Done { code, text, referrals, controls })
+}
+
+fn controls(mut reader: Reader<'_>) -> Result<Vec<Control>, Malformed> {
+    let mut controls = Vec::new();
+    while !reader.is_empty() {
+        let mut control = reader.within(SEQUENCE)?;
+        let oid = text(control.expect(OCTETS)?)?.into();
+        let critical = control.optional(BOOLEAN)?.is_some_and(|truth| truth != [0]);
+        let value = control.optional(OCTETS)?.map(Into::into);
+        controls.push(Control { oid, critical, value });
+    }
+    Ok(controls)
+}
+
+fn texts(mut reader: Reader<'_>) -> Result<Vec<String>, Malformed> {
+    let mut texts = Vec::new();
+    while !reader.is_empty() {
+        texts.push(text(reader.expect(OCTETS)?)?.to_owned());
+    }
+    Ok(texts)
+}
+
+fn text(octets: &[u8]) -> Result<&str, Malformed> {
+    str::from_utf8(octets).map_err(|_| Malformed("a text is not UTF-8"))
+}
+
+/// Where in `whole` its slice `part` lies.
+fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + part.len()
+}
+
+/// A result code with its name (RFC 4511 appendix A).
+pub(crate) fn code_text(code: u32) -> String {
+    let name = match code {
+        0 => "success",
+        1 => "operationsError",
+        2 => "protocolError",
+        3 => "timeLimitExceeded",
+        4 => "sizeLimitExceeded",
+        7 => "authMethodNotSupported",
+        8 => "strongerAuthRequired",
+        10 => "referral",
+        11 => "adminLimitExceeded",
+        12 => "unavailableCriticalExtension",
+        13 => "confidentialityRequired",
+        14 => "saslBindInProgress",
+        16 => "noSuchAttribute",
+        18 => "inappropriateMatching",
+        21 => "invalidAttributeSyntax",
+        32 => "noSuchObject",
+        34 => "invalidDNSyntax",
+        48 => "inappropriateAuthentication",
+        49 => "invalidCredentials",
+        50 => "insufficientAccessRights",
+        51 => "busy",
+        52 => "unavailable",
+        53 => "unwillingToPerform",
+        80 => "other",
+        4096 => "e-syncRefreshRequired",
+        _ => return format!("result code {code}"),
+    };
+    format!("{name} ({code})")
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&code_text(self.code))?;
+        match self.text.trim() {
+            "" => Ok(()),
+            text => write!(f, ": {text}"),
+        }
+    }
+}

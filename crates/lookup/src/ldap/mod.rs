@@ -1,0 +1,121 @@
+//! A directory that speaks LDAP (RFC 4511), as a backend.
+//!
+//! Keys are asked together in one search wherever the shape of the filter and the schema of the server let answers find
+//! their keys again ([`Filter`], `schema`); otherwise in one search each, pipelined on the same connection. What a server
+//! says about a search as a whole (it is busy, it has no such base, it may not be asked) is never taken for the absence
+//! of a key: NotFound is said only after a search that the server ended with success.
+//!
+//! A server that fails is left for the next one of the list, and the question is put once more; only when that fails too
+//! does the request fail, with the URL of the server and its own words.
+
+mod ber;
+pub(crate) mod connection;
+mod filter;
+mod message;
+mod result;
+mod schema;
+mod transport;
+mod url;
+
+pub use connection::{Bind, Servers};
+pub use filter::{Filter, FilterError};
+pub use result::{ResultTemplate, ResultTemplateError};
+pub use transport::TrustError;
+pub use url::{Url, UrlError};
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How one table asks its directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Who is asked.
+    pub servers: Servers,
+    /// The DN from which searches start.
+    pub base: Box<str>,
+    /// How far they go.
+    pub scope: Scope,
+    /// Which entries a key finds.
+    pub filter: Filter,
+    /// What the values of an answer are made of; none: that there is an entry is all there is to say.
+    pub results: Vec<ResultTemplate>,
+    /// Groups whose members give values too.
+    pub members: Option<Members>,
+    /// Values of one answer; a key with more is Unavailable.
+    pub values_max: usize,
+    /// Whether referrals to other servers are followed, with the same credentials.
+    pub referrals: bool,
+}
+
+impl Config {
+    /// Values of one answer, unless the configuration says otherwise.
+    pub const VALUES_MAX: usize = 1000;
+}
+
+/// Groups: entries that name others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// The attribute whose values are the DNs of members.
+    pub attribute: Box<str>,
+    /// Groups within groups: a group that goes deeper is Unavailable.
+    pub depth_max: usize,
+}
+
+impl Members {
+    /// Groups within groups, unless the configuration says otherwise.
+    pub const DEPTH_MAX: usize = 5;
+}
+
+/// How far a search goes from its base (RFC 4511 section 4.5.1.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// The base alone.
+    Base,
+    /// What is directly under it.
+    One,
+    /// It and everything under it.
+    #[default]
+    Sub,
+}
+
+/// A text is no scope.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no scope: expected base, one or sub")]
+pub struct ScopeError(Box<str>);
+
+impl FromStr for Scope {
+    type Err = ScopeError;
+
+    fn from_str(text: &str) -> Result<Self, ScopeError> {
+        match text {
+            "base" => Ok(Scope::Base),
+            "one" => Ok(Scope::One),
+            "sub" => Ok(Scope::Sub),
+            _ => Err(ScopeError(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Scope::Base => "base",
+            Scope::One => "one",
+            Scope::Sub => "sub",
+        })
+    }
+}
+
+/// A configuration that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LdapError {
+    /// Nobody to ask.
+    #[error("no URL of a server")]
+    NoServer,
+    /// A bind that servers would take for a bind as nobody.
+    #[error("an empty password, which servers take for a bind as nobody (RFC 4513 section 5.1.2)")]
+    EmptyPassword,
+    /// TLS without certificates of authorities.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}

@@ -1,0 +1,140 @@
+//! What the values of an answer are made of: attributes of an entry, or templates with attributes in them.
+//!
+//! An attribute gives each of its values. A template such as `{mailMessageStore}/Maildir/` gives one value for each
+//! combination of the values of its attributes; an entry that lacks one of them gives none.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::filter::is_attribute;
+use super::message::Entry;
+use super::schema::Schema;
+
+/// What values are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultTemplate {
+    text: Box<str>,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Box<str>),
+    Attribute(Box<str>),
+}
+
+/// A text is no template of a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResultTemplateError {
+    /// Neither an attribute nor anything with one in it.
+    #[error("'{0}' is no result: expected the name of an attribute, or a template with {{attribute}} in it")]
+    NoAttribute(Box<str>),
+    /// A brace without its other half.
+    #[error("'{0}' is no result: a brace has no other half")]
+    Brace(Box<str>),
+    /// What stands in braces is no attribute.
+    #[error("'{template}' is no result: '{name}' in braces is no name of an attribute")]
+    Attribute {
+        /// The text.
+        template: Box<str>,
+        /// What stands there.
+        name: Box<str>,
+    },
+}
+
+/// A value is not UTF-8, which keys and values here are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a value of '{attribute}' of {dn} is not UTF-8")]
+pub(crate) struct NotText {
+    attribute: Box<str>,
+    dn: Box<str>,
+}
+
+impl ResultTemplate {
+    /// The attributes in it.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Attribute(name) => Some(&**name),
+            Piece::Text(_) => None,
+        })
+    }
+
+    /// Gives the values that it makes of an entry to `take`, until that returns false.
+    pub(crate) fn values(
+        &self,
+        entry: &Entry,
+        schema: &Schema,
+        take: &mut impl FnMut(String) -> bool,
+    ) -> Result<(), NotText> {
+        let mut parts = Vec::with_capacity(self.pieces.len());
+        for piece in &self.pieces {
+            parts.push(match piece {
+                Piece::Text(text) => vec![&**text],
+                Piece::Attribute(name) => texts(entry, name, schema)?,
+            });
+        }
+        combine(&parts, String::new(), take);
+        Ok(())
+    }
+}
+
+/// Each way to take one of each part, the last part's turn coming first; false when no more are wanted.
+fn combine(parts: &[Vec<&str>], so_far: String, take: &mut impl FnMut(String) -> bool) -> bool {
+    let [first, rest @ ..] = parts else { return take(so_far) };
+    // Whatever stands before, an empty part leaves no combination.
+    rest.iter().any(Vec::is_empty) || first.iter().all(|text| combine(rest, format!("{so_far}{text}"), take))
+}
+
+/// The values of an attribute, under any of its names and with any options.
+fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> Result<Vec<&'a str>, NotText> {
+    let mut texts = Vec::new();
+    for (name, values) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
+        for value in values {
+            let not_text = |_| NotText { attribute: name.into(), dn: entry.dn().into() };
+            texts.push(str::from_utf8(value).map_err(not_text)?);
+        }
+    }
+    Ok(texts)
+}
+
+impl FromStr for ResultTemplate {
+    type Err = ResultTemplateError;
+
+    fn from_str(text: &str) -> Result<Self, ResultTemplateError> {
+        if is_attribute(text) {
+            return Ok(ResultTemplate { text: text.into(), pieces: vec![Piece::Attribute(text.into())] });
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once('{') {
+            let (name, behind) = behind.split_once('}').ok_or_else(|| ResultTemplateError::Brace(text.into()))?;
+            if before.contains('}') {
+                return Err(ResultTemplateError::Brace(text.into()));
+            }
+            if !is_attribute(name) {
+                return Err(ResultTemplateError::Attribute { template: text.into(), name: name.into() });
+            }
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before.into()));
+            }
+            pieces.push(Piece::Attribute(name.into()));
+            rest = behind;
+        }
+        if rest.contains('}') {
+            return Err(ResultTemplateError::Brace(text.into()));
+        }
+        if pieces.is_empty() {
+            return Err(ResultTemplateError::NoAttribute(text.into()));
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.into()));
+        }
+        Ok(ResultTemplate { text: text.into(), pieces })
+    }
+}
+
+impl fmt::Display for ResultTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,208 @@
+//! Where a server is: `ldap://host:port`, `ldaps://host:port`, `ldapi://%2Fpath%2Fof%2Fsocket` or `ldapi:///path/of/socket`.
+//!
+//! Of the URLs of RFC 4516 this is the part that says how to connect. What to search stands in the configuration, so a
+//! URL with a DN is refused rather than half understood; in a referral the part behind the host is taken off before.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+const PORT: u16 = 389;
+const PORT_TLS: u16 = 636;
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Url {
+    /// Over TCP.
+    Tcp {
+        /// Its name or address, the latter without brackets.
+        host: Box<str>,
+        /// Its port.
+        port: u16,
+        /// Whether TLS begins at once (`ldaps`).
+        tls: bool,
+    },
+    /// Over a socket of this machine.
+    Unix {
+        /// The socket.
+        path: PathBuf,
+    },
+}
+
+/// A text does not say where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It begins in another way.
+    #[error("'{0}' is no URL of a directory: expected ldap://, ldaps:// or ldapi://")]
+    Scheme(Box<str>),
+    /// No host, or one that cannot be.
+    #[error("'{0}' names no host: expected ldap://host or ldap://host:port")]
+    Host(Box<str>),
+    /// What stands for a port is none.
+    #[error("'{0}' has no valid port: expected a number from 1 to 65535")]
+    Port(Box<str>),
+    /// There is more than host and port.
+    #[error("'{0}' says more than where the server is: base, scope and filter are settings of their own")]
+    More(Box<str>),
+    /// No path of a socket, or not one that begins at the root.
+    #[error("'{0}' names no socket: expected ldapi:///path or ldapi://%2Fpath")]
+    Socket(Box<str>),
+}
+
+impl Url {
+    /// The name by which a certificate of the server is checked; none for a socket.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Url::Tcp { host, .. } => Some(host),
+            Url::Unix { .. } => None,
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| UrlError::Scheme(text.into()))?;
+        match scheme.to_ascii_lowercase().as_str() {
+            "ldap" => tcp(text, rest, false),
+            "ldaps" => tcp(text, rest, true),
+            "ldapi" => unix(text, rest),
+            _ => Err(UrlError::Scheme(text.into())),
+        }
+    }
+}
+
+fn tcp(text: &str, rest: &str, tls: bool) -> Result<Url, UrlError> {
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['/', '?']) {
+        return Err(UrlError::More(text.into()));
+    }
+    let bad_host = || UrlError::Host(text.into());
+    let (host, port) = match rest.strip_prefix('[') {
+        Some(rest) => {
+            let (host, behind) = rest.split_once(']').ok_or_else(bad_host)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| bad_host())?;
+            match behind.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if behind.is_empty() => (host, None),
+                None => return Err(bad_host()),
+            }
+        }
+        None => match rest.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
+        },
+    };
+    let is_host_char = |c: char| c.is_alphanumeric() || ".-_:".contains(c);
+    if host.is_empty() || !host.chars().all(is_host_char) {
+        return Err(bad_host());
+    }
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|&port| port != 0).ok_or_else(|| UrlError::Port(text.into()))?,
+        None if tls => PORT_TLS,
+        None => PORT,
+    };
+    Ok(Url::Tcp { host: host.into(), port, tls })
+}
+
+fn unix(text: &str, rest: &str) -> Result<Url, UrlError> {
+    let bad = || UrlError::Socket(text.into());
+    let encoded = if rest.starts_with('/') { rest } else { rest.strip_suffix('/').unwrap_or(rest) };
+    let path = percent_decoded(encoded).ok_or_else(bad)?;
+    match path.starts_with('/') && path.len() > 1 && !path.contains('\0') {
+        true => Ok(Url::Unix { path: PathBuf::from(path) }),
+        false => Err(bad()),
+    }
+}
+
+/// The text with each `%XX` replaced by its octet (RFC 3986 section 2.1).
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut octets = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        if *first != b'%' {
+            octets.push(*first);
+            continue;
+        }
+        let (digits, behind) = rest.split_at_checked(2)?;
+        let digits = str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_hexdigit()))?;
+        octets.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = behind;
+    }
+    String::from_utf8(octets).ok()
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Url::Tcp { host, port, tls } => {
+                let scheme = if *tls { "ldaps" } else { "ldap" };
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{scheme}://{open}{host}{close}:{port}")
+            }
+            Url::Unix { path } => write!(f, "ldapi://{}", percent_encoded(path)),
+        }
+    }
+}
+
+/// The path as it stands in a URL: what could be taken for a part of the syntax or is no printable ASCII is encoded.
+fn percent_encoded(path: &Path) -> String {
+    let mut text = String::new();
+    for &octet in path.as_os_str().as_encoded_bytes() {
+        match octet {
+            b'/' | b'.' | b'-' | b'_' | b'~' => text.push(octet.into()),
+            _ if octet.is_ascii_alphanumeric() => text.push(octet.into()),
+            _ => text.push_str(&format!("%{octet:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_where_a_server_is() {
+        for (text, shown) in [
+            ("ldap://127.0.0.1:3389", "ldap://127.0.0.1:3389"),
+            ("LDAP://dir.example.org", "ldap://dir.example.org:389"),
+            ("ldaps://dir.example.org/", "ldaps://dir.example.org:636"),
+            ("ldap://[::1]:10389", "ldap://[::1]:10389"),
+            ("ldap://[::1]", "ldap://[::1]:389"),
+            ("ldapi://%2Frun%2Fslapd%2Fldapi", "ldapi:///run/slapd/ldapi"),
+            ("ldapi:///run/slapd/ldapi", "ldapi:///run/slapd/ldapi"),
+            ("ldapi://%2Frun%2Fldapi/", "ldapi:///run/ldapi"),
+            ("ldapi:///run/a%20b", "ldapi:///run/a%20b"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse::<Url>().unwrap(), url);
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_says_what_was_expected() {
+        for text in ["dir.example.org", "http://dir", "ldap:/dir", ""] {
+            assert!(matches!(text.parse::<Url>(), Err(UrlError::Scheme(_))), "{text}");
+        }
+        for text in
+            ["ldap://", "ldap://:389", "ldap://a b", "ldap://[::1", "ldap://[x]:1", "ldap://[::1]1", "ldap://u@h"]
+        {
+            assert!(matches!(text.parse::<Url>(), Err(UrlError::Host(_))), "{text}");
+        }
+        for text in ["ldap://h:", "ldap://h:0", "ldap://h:65536", "ldap://h:x"] {
+            assert!(matches!(text.parse::<Url>(), Err(UrlError::Port(_))), "{text}");
+        }
+        for text in ["ldap://h/dc=a", "ldap://h:389/??sub"] {
+            assert!(matches!(text.parse::<Url>(), Err(UrlError::More(_))), "{text}");
+        }
+        for text in
+            ["ldapi://", "ldapi:///", "ldapi://run", "ldapi://%2", "ldapi://%zz", "ldapi:///a%00b", "ldapi://%+1"]
+        {
+            assert!(matches!(text.parse::<Url>(), Err(UrlError::Socket(_))), "{text}");
+        }
+    }
+}
