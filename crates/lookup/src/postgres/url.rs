@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, SslNegotiation};
 
 use super::error::words;
 
@@ -55,16 +55,16 @@ pub enum UrlError {
 
 /// One of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(super) struct Target {
     /// Where a connection goes.
-    pub(crate) place: Place,
+    pub(super) place: Place,
     /// The port, which a Unix socket has too: it is part of its name.
-    pub(crate) port: u16,
+    pub(super) port: u16,
 }
 
 /// Where a connection goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(super) enum Place {
     /// To a name, which is to be resolved, or an address written as one.
     Name(String),
     /// To this address of a name.
@@ -98,12 +98,17 @@ impl FromStr for Url {
 
 impl Url {
     /// Whether a connection may be, or has to be, encrypted.
-    pub(crate) fn ssl_mode(&self) -> SslMode {
+    pub(super) fn ssl_mode(&self) -> SslMode {
         self.0.get_ssl_mode()
     }
 
+    /// Whether TLS begins by itself or is asked for first.
+    pub(super) fn ssl_negotiation(&self) -> SslNegotiation {
+        self.0.get_ssl_negotiation()
+    }
+
     /// The hosts, in the order in which they are tried.
-    pub(crate) fn targets(&self) -> Vec<Target> {
+    pub(super) fn targets(&self) -> Vec<Target> {
         let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
         let port = |place: usize| ports.get(place).or(ports.first()).copied().unwrap_or(PORT);
         let place = |place: usize| match (hosts.get(place), addresses.get(place)) {
@@ -117,7 +122,7 @@ impl Url {
     }
 
     /// Everything but the hosts; `password` stands above that of the URL.
-    pub(crate) fn settings(&self, password: Option<&str>, timeout: Duration) -> tokio_postgres::Config {
+    pub(super) fn settings(&self, password: Option<&str>, timeout: Duration) -> tokio_postgres::Config {
         let mut settings = tokio_postgres::Config::new();
         settings
             .application_name(self.0.get_application_name().unwrap_or("mailrace"))

@@ -1,0 +1,53 @@
+//! TLS to PostgreSQL: who may vouch for a server. Wherever TLS is used its certificate is verified, against its name.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::config::{SslMode, SslNegotiation};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::{Config, ConfigError};
+
+/// The protocol by its name in ALPN, without which a server takes no handshake that it has not been asked for.
+const PROTOCOL: &[u8] = b"postgresql";
+
+/// What secures connections, as it is configured.
+pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigError> {
+    let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(trusted(config)?)
+        .with_no_client_auth();
+    if config.url.ssl_negotiation() == SslNegotiation::Direct {
+        tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    }
+    Ok(MakeRustlsConnect::new(tls))
+}
+
+fn trusted(config: &Config) -> Result<RootCertStore, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    match (&config.ca_file, config.url.ssl_mode()) {
+        (_, SslMode::Disable) => {}
+        (Some(path), _) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate)?;
+            }
+        }
+        // One of the system's that rustls does not take is no reason to do without the others.
+        (None, _) => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let failed = |what: String| ConfigError::Certificates { path: path.into(), what };
+    let certificates: Vec<_> =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| failed(error.to_string()))?;
+    match certificates.is_empty() {
+        true => Err(failed("there is no certificate in it".into())),
+        false => Ok(certificates),
+    }
+}
