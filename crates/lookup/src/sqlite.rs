@@ -1,7 +1,32 @@
-//! Tables in an SQLite database.
+//! Tables in an SQLite database, which is read and never written.
+//!
+//! The query is asked for each key: `:key` is the key, and for an address `:local` and `:domain` are what stands before
+//! and behind its last `@` (for another key `:local` is the key and `:domain` is empty). The columns of its rows are
+//! values, in their order; NULL is none, a number is its digits. No row is NotFound.
+//!
+//! ```sql
+//! SELECT target FROM aliases WHERE address = :key
+//! ```
+//!
+//! The file is opened when it is first asked, and again when another one has taken its place or something failed. It is
+//! read on the thread that asks. What waits for whoever writes waits no longer than the time-out, and where the keys of
+//! one request take longer together the rest of them are Unavailable; how long SQLite takes over a single key is up to
+//! the query, which wants an index.
 
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rusqlite::types::ValueRef;
+use rusqlite::{CachedStatement, Connection, OpenFlags, Row};
+
+use crate::Answer;
+use crate::backend::{Asked, Backend, Failure, Probed};
+
+/// Values of one answer.
+const VALUES_MAX: usize = 10_000;
 
 /// A table, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +42,162 @@ pub struct Config {
 /// A table in an SQLite database.
 pub struct Sqlite {
     config: Config,
+    open: RefCell<Option<Open>>,
+}
+
+/// The database while it is open.
+struct Open {
+    connection: Connection,
+    /// The file that it is.
+    file: File,
+}
+
+/// A file by its device and inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct File(u64, u64);
+
+/// Why the database does not answer.
+#[derive(Debug, thiserror::Error)]
+enum Mistake {
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("the query has no :key, :local or :domain; without the key it answers everything alike")]
+    NoKey,
+    #[error("the query has the parameter '{0}'; there are :key, :local and :domain")]
+    Parameter(String),
+    #[error("the query would change the database")]
+    Writes,
+    #[error("the column '{0}' of the query holds {1}, not text")]
+    Column(String, &'static str),
+    #[error("more than {VALUES_MAX} values for one key")]
+    Excess,
 }
 
 impl Sqlite {
     /// The table as it is configured. The file is opened when it is first asked.
     pub fn new(config: Config) -> Self {
-        Sqlite { config }
+        Sqlite { config, open: RefCell::default() }
     }
+
+    /// Whether the file can be opened and the query be asked: a wrong one shows before the first mail does.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.with_statement(|_| Ok(()))
+    }
+
+    fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
+        let deadline = Instant::now() + self.config.timeout;
+        self.with_statement(|statement| {
+            let mut is_first = true;
+            let mut answer = |key: &str| match std::mem::take(&mut is_first) || Instant::now() < deadline {
+                true => find(statement, key),
+                false => Ok(self.overdue()),
+            };
+            keys.iter().map(|key| answer(key)).collect()
+        })
+    }
+
+    /// Opens the file where it is not open, and asks; whatever goes wrong closes it.
+    fn with_statement<T>(
+        &self,
+        ask: impl FnOnce(&mut CachedStatement<'_>) -> Result<T, Mistake>,
+    ) -> Result<T, Failure> {
+        let mut slot = self.open.borrow_mut();
+        let asked = self.reopen(&mut slot).and_then(|connection| {
+            let mut statement = connection.prepare_cached(&self.config.query)?;
+            check(&statement)?;
+            ask(&mut statement)
+        });
+        asked.map_err(|mistake| {
+            *slot = None;
+            Failure::new(self.config.path.to_string_lossy(), mistake)
+        })
+    }
+
+    /// The connection to the file that is there now.
+    fn reopen<'a>(&self, slot: &'a mut Option<Open>) -> Result<&'a Connection, Mistake> {
+        let metadata = fs::metadata(&self.config.path)?;
+        let file = File(metadata.dev(), metadata.ino());
+        let open = match slot.take().filter(|open| open.file == file) {
+            Some(open) => open,
+            None => Open { connection: self.connect()?, file },
+        };
+        Ok(&slot.insert(open).connection)
+    }
+
+    fn connect(&self) -> Result<Connection, Mistake> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.config.path, flags)?;
+        connection.busy_timeout(self.config.timeout)?;
+        Ok(connection)
+    }
+
+    fn overdue(&self) -> Answer {
+        let (path, time) = (self.config.path.display(), self.config.timeout);
+        Answer::Unavailable(format!("{path}: the keys before this one took longer than {time:?}"))
+    }
+}
+
+impl Backend for Sqlite {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+        Box::pin(async { self.answers(keys) })
+    }
+
+    fn probe(&self) -> Probed<'_> {
+        Box::pin(async { self.check() })
+    }
+}
+
+/// Whether the query is one for a table.
+fn check(statement: &CachedStatement<'_>) -> Result<(), Mistake> {
+    if !statement.readonly() {
+        return Err(Mistake::Writes);
+    }
+    if statement.parameter_count() == 0 {
+        return Err(Mistake::NoKey);
+    }
+    let names = (1..=statement.parameter_count()).map(|place| statement.parameter_name(place).unwrap_or("?"));
+    match names.into_iter().find(|name| ![":key", ":local", ":domain"].contains(name)) {
+        Some(name) => Err(Mistake::Parameter(name.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// What the database has for one key.
+fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<Answer, Mistake> {
+    let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
+    for (name, value) in [(":key", key), (":local", local), (":domain", domain)] {
+        if let Some(place) = statement.parameter_index(name)? {
+            statement.raw_bind_parameter(place, value)?;
+        }
+    }
+    let mut rows = statement.raw_query();
+    let mut values = None;
+    while let Some(row) = rows.next()? {
+        let values = values.get_or_insert_with(Vec::new);
+        add(row, values)?;
+        if values.len() > VALUES_MAX {
+            return Err(Mistake::Excess);
+        }
+    }
+    Ok(values.map_or(Answer::NotFound, Answer::Found))
+}
+
+/// Adds the values of one row.
+fn add(row: &Row<'_>, values: &mut Vec<String>) -> Result<(), Mistake> {
+    for column in 0..row.as_ref().column_count() {
+        let wrong = |what| Mistake::Column(row.as_ref().column_name(column).unwrap_or_default().to_owned(), what);
+        match row.get_ref(column)? {
+            ValueRef::Null => {}
+            ValueRef::Integer(number) => values.push(number.to_string()),
+            ValueRef::Real(number) => values.push(number.to_string()),
+            ValueRef::Text(octets) => {
+                let text = str::from_utf8(octets).map_err(|_| wrong("what is not UTF-8"))?;
+                values.push(text.to_owned());
+            }
+            ValueRef::Blob(_) => return Err(wrong("a blob")),
+        }
+    }
+    Ok(())
 }
