@@ -1,0 +1,72 @@
+//! Tables one behind the other: the first that has a key speaks for it.
+//!
+//! | a table says | the chain                                                          |
+//! |--------------|--------------------------------------------------------------------|
+//! | Found        | answers so                                                         |
+//! | NotFound     | asks the next table; NotFound behind the last one                  |
+//! | Unavailable  | answers so: what the table would have said may be hidden otherwise |
+//!
+//! Each table is asked once, for all keys that are still open.
+
+use std::sync::Arc;
+
+use crate::{Answer, Answers, Layer, Table, Trace, Tracing};
+
+/// Several tables as one.
+#[derive(Clone)]
+pub struct Chain {
+    name: String,
+    tables: Vec<Arc<dyn Table>>,
+}
+
+impl Chain {
+    /// The table `name`, in which these stand one behind the other.
+    pub fn new(name: &str, tables: Vec<Arc<dyn Table>>) -> Self {
+        Chain { name: name.to_owned(), tables }
+    }
+
+    async fn answers(&self, keys: &[&str]) -> Vec<Answer> {
+        let mut answers = vec![Answer::NotFound; keys.len()];
+        let mut open: Vec<usize> = (0..keys.len()).collect();
+        for table in &self.tables {
+            if open.is_empty() {
+                break;
+            }
+            let asked: Vec<&str> = open.iter().map(|&place| keys[place]).collect();
+            let mut given = table.lookup(&asked).await.into_iter();
+            for &place in &open {
+                answers[place] = given.next().unwrap_or_else(|| unanswered(&**table));
+            }
+            open.retain(|&place| answers[place] == Answer::NotFound);
+        }
+        answers
+    }
+}
+
+impl Table for Chain {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        Box::pin(self.answers(keys))
+    }
+
+    /// The layer is that of the table that decided: the last one, where none has the key.
+    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+        Box::pin(async move {
+            let mut trace = Trace { answer: Answer::NotFound, layer: Layer::Memory };
+            for table in &self.tables {
+                trace = table.trace(key).await;
+                if trace.answer != Answer::NotFound {
+                    break;
+                }
+            }
+            trace
+        })
+    }
+}
+
+fn unanswered(table: &dyn Table) -> Answer {
+    Answer::Unavailable(format!("table '{}' left a question without an answer", table.name()))
+}

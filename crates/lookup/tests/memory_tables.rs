@@ -1,0 +1,289 @@
+//! Tables in memory: regular expressions, the one that answers everything alike, and several as one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lookup::chain::Chain;
+use lookup::fixed::Fixed;
+use lookup::regexp::{Mistake, Regexp, RegexpError};
+use lookup::{Answer, Answers, Layer, Table, Trace, Tracing, text};
+
+/// What is ready at once.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a table in memory must not wait"),
+    }
+}
+
+fn answer(table: &dyn Table, key: &str) -> Answer {
+    ready(table.lookup(&[key])).pop().unwrap()
+}
+
+fn found(values: &[&str]) -> Answer {
+    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+}
+
+fn load(text: &[u8]) -> Result<Regexp, RegexpError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table");
+    fs::write(&path, text).unwrap();
+    Regexp::load("rules", &path)
+}
+
+fn regexp(text: &str) -> Regexp {
+    load(text.as_bytes()).unwrap()
+}
+
+fn mistake(text: &str) -> (usize, Mistake) {
+    match load(text.as_bytes()) {
+        Err(RegexpError::Line { line, mistake, .. }) => (line, mistake),
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_first_pattern_that_matches_counts() {
+    let table = regexp(
+        "# rules\n\n/^bob@/ first@example.org\n/^bob@|^carol@/ second@example.org, third@example.org\n/^dave@example\\.org$/\n",
+    );
+    assert_eq!(table.name(), "rules");
+    let keys = ["carol@example.org", "BOB@example.org", "erin@example.org", "dave@example.org"];
+    let expected = [
+        found(&["second@example.org", "third@example.org"]),
+        found(&["first@example.org"]),
+        Answer::NotFound,
+        found(&[]),
+    ];
+    assert_eq!(ready(table.lookup(&keys)), expected);
+    assert_eq!(ready(table.trace("bob@x")).layer, Layer::Memory);
+}
+
+#[test]
+fn groups_are_filled_into_values() {
+    for (rule, key, expected) in [
+        (
+            "/^(.+)-(owner|request)@(.+)$/ lists+$2=${1}@$(3)",
+            "dev-owner@example.org",
+            &["lists+owner=dev@example.org"][..],
+        ),
+        ("/^(a)(b)?@/ $1x$2y", "a@x", &["axy"]),
+        ("/^(a)(b)?@/ $2, c", "a@x", &["c"]),
+        ("/^a@/ $$1, costs 5$$", "a@x", &["$1", "costs 5$"]),
+        ("/^(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)/ $10.${1}0", "abcdefghij@x", &["j.a0"]),
+        ("/^(.*)$/ x$1y", "über@x", &["xüber@xy"]),
+        ("/(é)(.)/ $2$1", "aéßz", &["ßé"]),
+    ] {
+        assert_eq!(answer(&regexp(rule), key), found(expected), "{rule}");
+    }
+}
+
+#[test]
+fn no_key_makes_two_values_of_one_or_a_group_of_its_text() {
+    let table = regexp("/^(.*)@example.org$/ $1@example.net\n");
+    assert_eq!(answer(&table, "\"a,b\"@example.org"), found(&["\"a,b\"@example.net"]));
+    assert_eq!(answer(&table, "evil@x,b@example.org"), found(&["evil@x,b@example.net"]));
+    assert_eq!(answer(&table, "$1$$@example.org"), found(&["$1$$@example.net"]));
+}
+
+#[test]
+fn conditions_hold_for_the_lines_within_them() {
+    let table = regexp(
+        "if /@old\\.example$/\n/^postmaster@/ admin@x\nif !/^sales/\n/^a/ inner@x\nendif\n!/^z/ rest@x\nEndIf\n/^z/ last@x\n",
+    );
+    for (key, expected) in [
+        ("postmaster@old.example", found(&["admin@x"])),
+        ("anna@old.example", found(&["inner@x"])),
+        ("sales-a@old.example", found(&["rest@x"])),
+        ("zoe@old.example", found(&["last@x"])),
+        ("zoe@new.example", found(&["last@x"])),
+        ("anna@new.example", Answer::NotFound),
+        ("postmaster@new.example", Answer::NotFound),
+    ] {
+        assert_eq!(answer(&table, key), expected, "{key}");
+    }
+    let table = regexp("if /a/\nif /b/\nendif\nendif\nif !/c/\n/./ x\nendif\n");
+    assert_eq!(answer(&table, "ab"), found(&["x"]));
+    assert_eq!(answer(&table, "abc"), Answer::NotFound);
+}
+
+#[test]
+fn a_flag_turns_a_default_around() {
+    for (rule, key, expected) in [
+        ("/BOB/ x", "bob", true),
+        ("/BOB/i x", "bob", false),
+        ("/bob/i x", "BOB", true),
+        ("/a.b/ x", "a\nb", true),
+        ("/a.b/s x", "a\nb", false),
+        ("/^b$/ x", "a\nb", false),
+        ("/^b$/m x", "a\nb", true),
+        ("/a b #c/x x", "ab", true),
+        ("/a b/ x", "ab", false),
+        ("!/^a/ x", "b", true),
+        ("! /^a/ x", "a", false),
+        ("if!/^a/\n/./ x\nendif", "b", true),
+        ("#/^a/ x", "a", false),
+        ("%^a/b\\%c$%i x", "a/b%c", true),
+        ("/^a\\/b$/ x", "a/b", true),
+        ("/a\\\\/ x", "a\\", true),
+    ] {
+        let expected = if expected { found(&["x"]) } else { Answer::NotFound };
+        assert_eq!(answer(&regexp(rule), key), expected, "{rule}");
+    }
+    assert_eq!(answer(&regexp("/^(a+)/U $1"), "aaa"), found(&["a"]));
+    assert_eq!(answer(&regexp("/^(a+)/ $1"), "aaa"), found(&["aaa"]));
+}
+
+#[test]
+fn a_mistake_in_a_rule_is_told_with_its_line() {
+    for (text, expected) in [
+        ("/a/ b\n  /c/ d\n", (2, Mistake::Indented)),
+        ("bob@example.org carol\n", (1, Mistake::Form)),
+        ("!\n", (1, Mistake::Form)),
+        ("ifx /a/\n", (1, Mistake::Form)),
+        ("if\n", (1, Mistake::Form)),
+        ("/a b\n", (1, Mistake::Open('/'))),
+        ("/a\\/ b\n", (1, Mistake::Open('/'))),
+        ("/a/g b\n", (1, Mistake::Flag('g'))),
+        ("if /a/ b\nendif\n", (1, Mistake::Behind)),
+        ("if /a/\nendif /a/\n", (2, Mistake::Behind)),
+        ("/a/ b\nendif\n", (2, Mistake::Endif)),
+        ("if /a/\nif /b/\nendif\n", (1, Mistake::If)),
+        ("/a/ b,,c\n", (1, Mistake::Values(text::Mistake::EmptyValue))),
+        ("/a/ \"b\n", (1, Mistake::Values(text::Mistake::Quote))),
+        ("/(a)/ $2\n", (1, Mistake::Group { group: 2, groups: 1 })),
+        ("/(a)/ $0\n", (1, Mistake::Group { group: 0, groups: 1 })),
+        ("!/(a)/ $1\n", (1, Mistake::NegatedGroup)),
+        ("/(a)/ 5$\n", (1, Mistake::Dollar)),
+        ("/(a)/ ${1\n", (1, Mistake::Dollar)),
+        ("/(a)/ ${name}\n", (1, Mistake::Dollar)),
+        ("/(a)/ $99999999999999999999\n", (1, Mistake::Dollar)),
+    ] {
+        assert_eq!(mistake(text), expected, "{text}");
+    }
+    assert!(matches!(load(b"/a/ b\n/\xff/ c\n"), Err(RegexpError::Line { line: 2, mistake: Mistake::Encoding, .. })));
+}
+
+#[test]
+fn a_wrong_pattern_is_told_in_one_line() {
+    for (text, expected) in [
+        ("/(a/ b", "unclosed group"),
+        ("/a(?=b)/ c", "look-around, including look-ahead and look-behind, is not supported"),
+        ("/(a{1000}){1000}/ c", "exceeds size limit"),
+    ] {
+        let (line, mistake) = mistake(text);
+        let told = mistake.to_string();
+        assert!(line == 1 && told.contains(expected) && !told.contains('\n'), "{text}: {told}");
+    }
+    let error = Regexp::load("t", Path::new("/proc/no such file")).unwrap_err().to_string();
+    assert!(error.starts_with("/proc/no such file: "), "{error}");
+}
+
+#[test]
+fn a_fixed_table_answers_everything_alike() {
+    let table = Fixed::new("all", vec!["a@x".into(), "b@x".into()]);
+    assert_eq!(table.name(), "all");
+    assert_eq!(ready(table.lookup(&["one", "TWO"])), [found(&["a@x", "b@x"]), found(&["a@x", "b@x"])]);
+    assert_eq!(ready(table.lookup(&[])), []);
+    assert_eq!(answer(&Fixed::new("none", Vec::new()), "x"), found(&[]));
+}
+
+/// Knows the keys that begin with its letter, cannot tell of those that begin with '?', and writes down what it is asked.
+struct Witness {
+    letter: char,
+    asked: Mutex<Vec<Vec<String>>>,
+}
+
+impl Witness {
+    fn new(letter: char) -> Arc<Self> {
+        Arc::new(Witness { letter, asked: Mutex::default() })
+    }
+
+    fn asked(&self) -> Vec<Vec<String>> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn answer(&self, key: &str) -> Answer {
+        match key.chars().next() {
+            Some(first) if first == self.letter => found(&[&self.letter.to_string()]),
+            Some('?') => Answer::Unavailable(format!("{} is down", self.letter)),
+            _ => Answer::NotFound,
+        }
+    }
+}
+
+impl Table for Witness {
+    fn name(&self) -> &str {
+        "witness"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        self.asked.lock().unwrap().push(keys.iter().map(|&key| key.to_owned()).collect());
+        Box::pin(std::future::ready(keys.iter().map(|key| self.answer(key)).collect()))
+    }
+
+    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+        let layer = if self.letter == 'b' { Layer::Backend } else { Layer::Cache { age: Duration::from_secs(1) } };
+        Box::pin(std::future::ready(Trace { answer: self.answer(key), layer }))
+    }
+}
+
+#[test]
+fn the_first_table_of_a_chain_that_has_a_key_speaks_for_it() {
+    let (first, second) = (Witness::new('a'), Witness::new('b'));
+    let chain = Chain::new("all", vec![first.clone(), second.clone()]);
+    assert_eq!(chain.name(), "all");
+    let keys = ["b1", "a1", "?", "c", "a2", "b2"];
+    let unavailable = Answer::Unavailable("a is down".into());
+    let expected = [found(&["b"]), found(&["a"]), unavailable, Answer::NotFound, found(&["a"]), found(&["b"])];
+    assert_eq!(ready(chain.lookup(&keys)), expected);
+    assert_eq!(first.asked(), [keys]);
+    assert_eq!(second.asked(), [["b1", "c", "b2"]], "only what is open, and once");
+    assert_eq!(ready(chain.lookup(&["a"])), [found(&["a"])]);
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 0), "nothing is open any more");
+    assert_eq!(ready(chain.lookup(&[])), []);
+    assert_eq!(chain.stats(), None);
+}
+
+#[test]
+fn a_chain_tells_the_layer_of_the_table_that_decided() {
+    let chain = Chain::new("all", vec![Witness::new('a'), Witness::new('b')]);
+    let cache = Layer::Cache { age: Duration::from_secs(1) };
+    assert_eq!(ready(chain.trace("a")), Trace { answer: found(&["a"]), layer: cache });
+    assert_eq!(ready(chain.trace("b")), Trace { answer: found(&["b"]), layer: Layer::Backend });
+    assert_eq!(ready(chain.trace("c")), Trace { answer: Answer::NotFound, layer: Layer::Backend });
+    let unavailable = Answer::Unavailable("a is down".into());
+    assert_eq!(ready(chain.trace("?")), Trace { answer: unavailable, layer: cache });
+}
+
+#[test]
+fn a_chain_of_nothing_has_no_key() {
+    let chain = Chain::new("none", Vec::new());
+    assert_eq!(answer(&chain, "a"), Answer::NotFound);
+    assert_eq!(ready(chain.trace("a")), Trace { answer: Answer::NotFound, layer: Layer::Memory });
+}
+
+/// Answers nothing at all.
+struct Mute;
+
+impl Table for Mute {
+    fn name(&self) -> &str {
+        "mute"
+    }
+
+    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+}
+
+#[test]
+fn a_key_without_an_answer_is_not_taken_for_one_that_is_not_there() {
+    let chain = Chain::new("all", vec![Arc::new(Mute), Arc::new(Fixed::new("all", Vec::new()))]);
+    assert!(matches!(answer(&chain, "a"), Answer::Unavailable(_)));
+}
