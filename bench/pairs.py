@@ -1,11 +1,13 @@
 """Paired runs: the sides take turns within a round, so that what drifts on the machine drifts for both.
 
 Only ratios within one round mean anything; a result is the median of the rounds' ratios, never a ratio of bests. The
-order of the sides is turned round in every other round. CPU is read a second after the last reply, so that work
+order of the sides is turned round in every other round. Where there are rounds enough, an interval goes with it that holds
+the true median with a confidence of 95 percent or more, by the order of the ratios alone. CPU is read a second after the last reply, so that work
 a server puts off until after its 250 is counted too.
 """
 
 import dataclasses
+import math
 import statistics
 import time
 
@@ -18,6 +20,7 @@ NOUNS = {
     "load_cpu_per_thousand": "CPU of the load per {unit}",
 }
 _LATE_WORK_SECONDS = 1.0
+_CHANCE_OUTSIDE_MAX = 0.05  # that the true median is outside an interval
 
 
 @dataclasses.dataclass
@@ -63,8 +66,14 @@ class Target:
 
     def ratio(self, rounds):
         """The median of the rounds' ratios."""
-        ratios = (getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds)
-        return statistics.median(ratios)
+        return statistics.median(self._ratios(rounds))
+
+    def measured(self, rounds):
+        """It in words, with its interval where there are rounds enough."""
+        return f"{self.ratio(rounds):.4g}{in_words(interval(self._ratios(rounds)))}"
+
+    def _ratios(self, rounds):
+        return [getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds]
 
     def is_met(self, rounds):
         """Whether the median reaches the aim, from either end."""
@@ -111,3 +120,17 @@ def rounds(count, sides, chosen=None):
 def median(found, side, figure):
     """The median over the rounds of one side's figure."""
     return statistics.median(getattr(measured[side], figure) for measured in found)
+
+
+def interval(values):
+    """Between which two of the values the true median lies, by the binomial distribution; None where they are too few."""
+    count = len(values)
+    outside = [2 * sum(math.comb(count, below) for below in range(rank)) / 2**count for rank in range(1, count // 2 + 1)]
+    rank = sum(chance <= _CHANCE_OUTSIDE_MAX for chance in outside)
+    found = sorted(values)
+    return (found[rank - 1], found[-rank]) if rank else None
+
+
+def in_words(bounds):
+    """An interval as it stands behind a figure."""
+    return f" ({bounds[0]:.4g} to {bounds[1]:.4g})" if bounds else ""

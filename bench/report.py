@@ -90,7 +90,7 @@ class Report:
         for target in self.targets:
             if not target.concerns(self.rounds):
                 continue  # a trial of some sides
-            yield target.aim(self.unit), f"{target.ratio(self.rounds):.4g}", target.is_met(self.rounds)
+            yield target.aim(self.unit), target.measured(self.rounds), target.is_met(self.rounds)
         yield from self.checks
 
     def _verdict_lines(self):

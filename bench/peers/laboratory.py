@@ -29,11 +29,13 @@ class Source:
     count: int | None = None
     sessions: int = 100
     reuse: bool = True  # many messages over one connection
+    per_connection: int | None = None  # so many, where neither all nor one
     octets: int = 6000
     rate: float | None = None  # a second
     seconds: int | None = None
     recipient: str = RECIPIENT  # {} stands for a number up to `users`
     users: int = 1
+    order: str = "random"  # or in `turn`
     seconds_max: int = 600
 
     @property
@@ -45,10 +47,12 @@ class Source:
         """The command line."""
         ends = ["--messages", str(self.count)] if self.count is not None else ["--duration", f"{self.seconds}s"]
         pace = ["--rate", f"{self.rate:g}"] if self.rate is not None else []
+        each = str(self.per_connection) if self.per_connection else "all" if self.reuse else "1"
+        order = ["--order", self.order] if self.order != "random" else []
         return [
             str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
-            *ends, *pace, "--size", str(self.octets), "--per-connection", "all" if self.reuse else "1",
-            "--sender", SENDER, "--recipient", self.recipient, "--users", str(self.users), "--json",
+            *ends, *pace, "--size", str(self.octets), "--per-connection", each,
+            "--sender", SENDER, "--recipient", self.recipient, "--users", str(self.users), *order, "--json",
         ]  # fmt: skip
 
     def run(self, port, _folder=None):

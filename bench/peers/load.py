@@ -33,9 +33,9 @@ class Ran:
     cpu_seconds: float
 
 
-def run(*commands, seconds_max, folder=None):
-    """Runs commands side by side in `folder` until all have ended, and ended well."""
-    return _run(commands, folder, lambda programs: _await(programs, seconds_max))
+def run(*commands, seconds_max, folder=None, codes=(0,)):
+    """Runs commands side by side in `folder` until all have ended, and ended well, which is with one of `codes`."""
+    return _run(commands, folder, lambda programs: _await(programs, seconds_max, codes))
 
 
 def run_endless(*commands, seconds, folder=None):
@@ -63,12 +63,12 @@ def _started(command, folder):
     return subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
 
 
-def _await(programs, seconds_max):
+def _await(programs, seconds_max, codes):
     """What each said until it ended, well."""
     deadline = time.monotonic() + seconds_max
     said = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
     for program, words in zip(programs, said, strict=True):
-        if program.returncode:
+        if program.returncode not in codes:
             raise _fault(program, words)
     return said
 

@@ -60,11 +60,16 @@ def settle():
     time.sleep(REST_SECONDS)
 
 
+def processors():
+    """How many there are."""
+    return os.cpu_count()
+
+
 def describe(folder):
     """The machine, as pairs of words for a report."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "processor": f"{_processor()}, {os.cpu_count()} cores, shared by load and server",
+        "processor": f"{_processor()}, {processors()} cores, shared by load and server",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "file system": file_system(folder),

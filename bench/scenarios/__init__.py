@@ -10,3 +10,4 @@ class Scenario:
 
     run: typing.Callable  # of the options; whether every aim was met
     sides: tuple = ()  # that may be tried alone
+    pairs: int = 5  # rounds, unless others are asked for

@@ -1,0 +1,208 @@
+"""Mail servers that look half a million recipients up: what they have in common, and their directory beside them.
+
+A server that asks the directory has it to itself while it runs: the same slapd, started for it and ended after it. What
+the directory costs is counted apart from what the mail server does.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import socket
+import time
+
+from contest import Side
+from peers import load, machine, people, postfix
+from peers.laboratory import Source
+from peers.mailrace import BINARY, Mailrace
+from peers.slapd import Slapd
+
+_LOADED_SECONDS_MAX = 120
+_WARM_CONNECTIONS, _WARM_RECIPIENTS = 16, 500
+_WARM_SECONDS_MAX = 60
+_POSTFIX_LINES = (
+    "mydestination =", f"virtual_mailbox_domains = {people.DOMAIN}", "virtual_mailbox_base = /nonexistent",
+    "virtual_uid_maps = static:65534", "virtual_gid_maps = static:65534", postfix.HOLD,
+)  # fmt: skip
+_POSTFIX_LDAP = """\
+server_host = {url}
+search_base = {base}
+query_filter = (mail=%s)
+result_attribute = description
+bind = no
+version = 3
+"""
+_TABLE = '\n[[table]]\nname = "directory"\n'
+_LDAP = f"""{_TABLE}type   = "ldap"
+url    = "{{url}}"
+base   = "{people.PEOPLE}"
+filter = "(mail={{{{key}}}})"
+result = "mail"
+"""
+# Enough for asking for everyone beforehand.
+_LIMITS = "recipients          = 1000\ncommands            = 1000000"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookups(Source):
+    """The source, which goes on where a recipient is refused, and keeps what was said to it."""
+
+    refusals: list = dataclasses.field(default_factory=list)  # by round: what was answered instead of 250, and how often
+
+    def run(self, port, _folder=None):
+        """Sends everything, from the first connection to the last reply."""
+        ran = load.run(self.command(port), seconds_max=self.seconds_max, codes=(0, 1))
+        summary = json.loads(ran.outputs[0])
+        if summary["missed"] or summary["unfinished"] or not summary["done"]:
+            raise RuntimeError(f"not all was sent: {summary['errors']}")
+        self.refusals.append(summary["errors"])
+        return load.Done(summary["done"], ran.seconds, ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking(Side):
+    """A side, with what its directory did meanwhile."""
+
+    costs: list = dataclasses.field(default_factory=list)  # by round: CPU seconds of slapd for 1,000 messages
+    stats: list = dataclasses.field(default_factory=list)  # by round: what Mailrace's table counts
+
+    def measure(self, server, place):
+        """Puts the load on it."""
+        before = server.directory_cpu_seconds()
+        figures = super().measure(server, place)
+        self.costs.append((server.directory_cpu_seconds() - before) / figures.messages * 1000)
+        self.stats.append(server.stats())
+        return figures
+
+
+class Asker:
+    """A mail server with the directory that it asks, if it does; `prepare` is done to it before the load."""
+
+    def __init__(self, name, server, slapd=None, prepare=None):
+        self.name, self.group = name, server.group
+        self._server, self._slapd, self._prepare = server, slapd, prepare
+        self._slapd_runs = False
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def start(self):
+        """Starts both."""
+        if self._slapd:
+            self._slapd.start()
+            self._slapd_runs = True
+        self._server.start()
+        if self._prepare:
+            self._prepare(self._server)
+
+    def stop(self):
+        """Ends the server; the directory rests until another one needs it."""
+        try:
+            self._server.stop()
+        finally:
+            if self._slapd_runs:
+                self._slapd.terminate()
+                self._slapd_runs = False
+
+    def directory_cpu_seconds(self):
+        """CPU that the directory has used so far."""
+        return self._slapd.group.cpu_seconds() if self._slapd else 0.0
+
+    def stats(self):
+        """What Mailrace's table of the directory counts; nothing for others."""
+        return _stats(self._server) if self._slapd and isinstance(self._server, Mailrace) else {}
+
+
+class Users:
+    """All users in every form that a side asks, made once for all rounds."""
+
+    def __init__(self, folder, count):
+        folder.mkdir()
+        self.count = count
+        self.slapd = Slapd(folder, count)
+        self._text, self._cdb, self._postmap = folder / "people.txt", folder / "people.cdb", folder / "people"
+        self._ldap = folder / "ldap.cf"
+        self._ldap.write_text(_POSTFIX_LDAP.format(url=self.slapd.url, base=people.PEOPLE))
+
+    def make_local(self, sides):
+        """The local tables of these sides."""
+        if kinds := [kind for kind in ("hash", "lmdb") if kind in sides]:
+            people.write_postmap(self._postmap, self.count)
+            for kind in kinds:
+                machine.run("postmap", f"{kind}:{self._postmap}")
+        if "cdb" in sides:
+            people.write_text_table(self._text, self.count)
+            machine.run(str(BINARY), "table", "build", str(self._text), str(self._cdb))
+
+    def local_postfix(self, kind, place):
+        """Postfix with a table in a file."""
+        return Asker(kind, _postfix(place, f"{kind}:{self._postmap}"))
+
+    def asking_postfix(self, name, kind, place):
+        """Postfix that asks the directory."""
+        return Asker(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
+
+    def cdb(self, place):
+        """Mailrace with a table in a file."""
+        return Asker("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
+
+    def cold(self, place):
+        """Mailrace that asks the directory and remembers nothing yet."""
+        return Asker("cold", _mailrace(place, self._asking()), self.slapd)
+
+    def warm(self, place):
+        """Mailrace that asks the directory and remembers everyone."""
+        cache = f'cache  = {{ ttl = "1h", entries = {2 * self.count} }}\n'
+        return Asker("warm", _mailrace(place, self._asking() + cache), self.slapd, self._ask_for_all)
+
+    def replica(self, place):
+        """Mailrace with a copy of the directory."""
+        return Asker("replica", _mailrace(place, self._asking() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
+
+    def _asking(self):
+        return _LDAP.format(url=self.slapd.url)
+
+    def _ask_for_all(self, server):
+        starts = range(1, self.count + 1, _WARM_RECIPIENTS)
+        blocks = [range(start, min(start + _WARM_RECIPIENTS, self.count + 1)) for start in starts]
+        parts = [blocks[first::_WARM_CONNECTIONS] for first in range(_WARM_CONNECTIONS)]
+        with concurrent.futures.ThreadPoolExecutor(_WARM_CONNECTIONS) as pool:
+            list(pool.map(functools.partial(_ask_for, server.port), parts))
+        if (cached := _stats(server)["cached"]) < self.count:
+            raise RuntimeError(f"{cached} of {self.count} users are in the cache")
+
+    def _await_copy(self, server):
+        deadline = time.monotonic() + _LOADED_SECONDS_MAX
+        while not (copy := _stats(server)["replica"])["complete"] or copy["entries"] < self.count:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the copy is not complete: {copy}\n{server.log_tail()}")
+            time.sleep(0.2)
+
+
+def _postfix(place, table):
+    return postfix.Postfix(place, "tuned", [*_POSTFIX_LINES, f"virtual_mailbox_maps = {table}"])
+
+
+def _mailrace(place, table):
+    return Mailrace(place, concurrency=0, mailboxes="directory", limits=_LIMITS, extra=table)
+
+
+def _stats(server):
+    said = server.table("stats", "directory", "--json")
+    if said.returncode:
+        raise RuntimeError(f"table stats: {said.stderr.strip()}")
+    return json.loads(said.stdout)
+
+
+def _ask_for(port, blocks):
+    """RCPT for every user of the blocks, over one connection, in transactions that bring no message."""
+    with socket.create_connection(("127.0.0.1", port), _WARM_SECONDS_MAX) as connection:
+        replies = connection.makefile("rb")
+        for numbers in [(), *blocks]:
+            recipients = [f"RCPT TO:<{people.address(number)}>\r\n" for number in numbers]
+            transaction = ["MAIL FROM:<sender@bench.test>\r\n", *recipients, "RSET\r\n"]
+            lines = transaction if recipients else ["HELO warm.test\r\n"]
+            connection.sendall("".join(lines).encode())
+            for _ in range(len(lines) + (not recipients)):  # and the greeting
+                if not (reply := replies.readline()).startswith(b"2"):
+                    raise RuntimeError(f"asking for everyone: {reply.decode().strip()}")

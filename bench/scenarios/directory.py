@@ -1,0 +1,171 @@
+"""Looking recipients up, of half a million: Postfix and Mailrace with local tables, and with the same LDAP directory.
+
+Messages are a header alone, a connection carries 3, and nothing is delivered, so that looking up weighs as much as it can.
+
+    hash, lmdb      Postfix, virtual_mailbox_maps in a local file
+    ldap, proxy     Postfix, the directory, which each smtpd(8) asks by itself or through proxymap(8)
+    cdb             Mailrace, a local file
+    warm            Mailrace, the directory, with everyone in the cache beforehand
+    cold            Mailrace, the directory, with an empty cache, and each message to another recipient
+    replica         Mailrace, a copy of the directory, which was loaded beforehand
+"""
+
+import functools
+import json
+import pathlib
+import statistics
+import sys
+
+import contest
+import pairs
+from contest import Contest
+from lookups import Asking, Lookups, Users
+from peers import ldap_load, load, machine, people
+
+from . import Scenario
+
+USERS = 500_000
+PAIRS = 15
+POSTFIX_COUNT, MAILRACE_COUNT = 9_000, 120_000
+SIDES = ("hash", "lmdb", "ldap", "proxy", "cdb", "warm", "cold", "replica")
+_MESSAGE_DISK_OCTETS = 8192  # with file system blocks and segments
+_USERS_DISK_OCTETS = 5000  # of one user in all forms, and in a copy
+_CEILINGS = ((1, 1), (16, 1), (1, 64), (2, 64), (4, 64), (16, 64))  # connections, and keys of a search
+_CEILING_SECONDS = 5
+
+TARGETS = (
+    pairs.Target("warm", "cdb", "rate", least=0.9),
+    pairs.Target("replica", "cdb", "rate", least=0.9),
+    pairs.Target("cold", "hash", "rate", least=3),
+    pairs.Target("cold", "ldap", "rate", least=3),
+    pairs.Target("warm", "hash", "cpu_per_thousand", most=1 / 3),
+    pairs.Target("replica", "hash", "cpu_per_thousand", most=1 / 3),
+    pairs.Target("cold", "ldap", "cpu_per_thousand", most=1 / 3),
+)
+
+NOTES = (
+    f"{USERS:,} users; 100 connections at a time, 3 messages each, a header alone. Nothing is delivered: Postfix holds by a "
+    "HOLD action, Mailrace by `concurrency = 0`. After each run the messages that each holds are counted.",
+    "The directory is one slapd (mdb, indexed) on the same processors; for a side that does not ask it, it does not run. "
+    "Its CPU is not in that of the servers, but in a column of its own.",
+    "`cold` begins with an empty cache, and each message goes to another recipient. The others draw from all users.",
+    contest.REST_NOTE,
+    "The tuned Postfix has no log file, and no syslog that hears it. Mailrace writes a line into its log for each message.",
+    "An interval holds the true median with a confidence of 95 percent or more; few rounds have none.",
+    "The ceiling of the directory alone was measured once, before the rounds: OR filters of so many keys, each connection "
+    "with one search under way; of the answers the client looks for the ends alone.",
+)
+
+
+def scenario(options):
+    """All rounds, and before them what the directory can do alone."""
+    users = max(1000, USERS // options.shrink)
+    with machine.run_folder("directory") as folder:
+        machine.require_space(folder, users * _USERS_DISK_OCTETS)
+        shared = Users(folder / "users", users)
+        try:
+            sides = _sides(shared)
+            shared.make_local(options.sides or SIDES)
+            ceiling = list(_ceiling(shared))
+            one = Contest("Looking recipients up in a directory of half a million", sides, TARGETS, NOTES,
+                          versions={"slapd": machine.package("slapd")})  # fmt: skip
+            found = one.measure("directory", folder, options)
+        finally:
+            shared.slapd.stop()
+        found.tables = {
+            "Medians": [_row(name, sides[name], found.rounds) for name in found.rounds[0]],
+            "The directory alone": ceiling,
+        }
+        found.checks = list(_checks({name: sides[name] for name in found.rounds[0]}))
+        found.configurations["slapd"] = shared.slapd.configuration()
+        for rows in found.tables.values():
+            print("\n".join(map(str, rows)))
+        return found.finish(options)
+
+
+def _sides(shared):
+    def source(count, order="random"):
+        return Lookups(count, octets=0, per_connection=3, recipient=people.address("{}"), users=shared.count, order=order)
+
+    def side(server, *load_):
+        return Asking(server, source(*load_), _MESSAGE_DISK_OCTETS)
+
+    cold_count = min(MAILRACE_COUNT, shared.count)
+    return {
+        "hash": side(functools.partial(shared.local_postfix, "hash"), POSTFIX_COUNT),
+        "lmdb": side(functools.partial(shared.local_postfix, "lmdb"), POSTFIX_COUNT),
+        "ldap": side(functools.partial(shared.asking_postfix, "ldap", "ldap"), POSTFIX_COUNT),
+        "proxy": side(functools.partial(shared.asking_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
+        "cdb": side(shared.cdb, MAILRACE_COUNT),
+        "warm": side(shared.warm, MAILRACE_COUNT),
+        "cold": side(shared.cold, cold_count, "turn"),
+        "replica": side(shared.replica, MAILRACE_COUNT),
+    }
+
+
+def _row(name, side, rounds):
+    """The medians of a side."""
+    figures = [measured[name] for measured in rounds]
+    rates = [one.rate for one in figures]
+    asked = [one["keys_asked"] / one["requests"] for one in side.stats if one.get("requests")]
+    return {
+        "side": name,
+        "messages/s": f"{statistics.median(rates):,.0f}{pairs.in_words(pairs.interval(rates))}",
+        "server's CPU": _median(one.cpu_per_thousand for one in figures),
+        "slapd's CPU": _median(side.costs),
+        "source's share of one processor": f"{statistics.median(map(_source_share, figures)):.0%}",
+        "machine's share of all": f"{statistics.median(map(_machine_share, figures)):.0%}",
+        "keys in a request": f"{statistics.median(asked):.1f}" if asked else "",
+        "replies other than 250": sum(_refused(side).values()),
+    }
+
+
+def _median(values):
+    return f"{statistics.median(values):.4f}"
+
+
+def _source_share(figures):
+    return figures.load_cpu_seconds / figures.seconds
+
+
+def _machine_share(figures):
+    return figures.machine_cpu_seconds / figures.seconds / machine.processors()
+
+
+def _refused(side):
+    """What was answered instead of 250, and how often."""
+    counts = {}
+    for refusals in side.load.refusals:
+        for text, count in refusals.items():
+            counts[text] = counts.get(text, 0) + count
+    return counts
+
+
+def _checks(sides):
+    for name, side in sides.items():
+        refused = _refused(side)
+        said = "; ".join(f"{text} ({count:,})" for text, count in refused.items()) or "none"
+        yield f"{name}: no reply other than 250", said, not refused
+
+
+def _ceiling(shared):
+    """What the directory does alone, by connections and keys of a search."""
+    machine.settle()
+    shared.slapd.start()
+    try:
+        for connections, keys in _CEILINGS:
+            cpu = shared.slapd.group.cpu_seconds()
+            words = [sys.executable, pathlib.Path(ldap_load.__file__), shared.slapd.port, shared.count, connections, keys]
+            ran = load.run([*map(str, words), str(_CEILING_SECONDS)], seconds_max=60)
+            cpu, said = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
+            yield {
+                "connections": connections, "keys of a search": keys,
+                "searches/s": round(said["searches"] / said["seconds"]), "keys/s": round(said["keys"] / said["seconds"]),
+                "slapd's CPU for a key, us": cpu / said["keys"] * 1e6,
+                "client's share of one processor": f"{said['cpu_seconds'] / said['seconds']:.0%}",
+            }  # fmt: skip
+    finally:
+        shared.slapd.terminate()
+
+
+SCENARIOS = {"directory": Scenario(scenario, SIDES, PAIRS)}
