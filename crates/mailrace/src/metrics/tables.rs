@@ -119,15 +119,17 @@ mod tests {
             replica: None,
         };
         let copied = Stats { replica: Some(replica), ..Stats::default() };
-        let live = ReplicaStats { live: true, entries: 20, ..ReplicaStats::default() };
-        let unloaded = Stats { replica: Some(ReplicaStats::default()), ..Stats::default() };
-        let tables = [
-            ("a \"b\"".into(), direct),
-            ("copied".into(), copied),
-            ("live".into(), Stats { replica: Some(live), ..Stats::default() }),
-            ("unloaded".into(), unloaded),
-        ];
-        insta::assert_snapshot!("tables", told(&tables));
+        insta::assert_snapshot!("tables", told(&[("a \"b\"".into(), direct), ("copied".into(), copied)]));
+    }
+
+    #[test]
+    fn a_copy_has_an_age_once_it_was_as_its_master() {
+        let told = |replica| told(&[("a".into(), Stats { replica: Some(replica), ..Stats::default() })]);
+        let live = told(ReplicaStats { live: true, ..ReplicaStats::default() });
+        assert!(live.contains("\nmailrace_table_replica_age_seconds{table=\"a\"} 0\n"), "{live}");
+        let unloaded = told(ReplicaStats::default());
+        assert!(unloaded.contains("\nmailrace_table_replica_live{table=\"a\"} 0\n"), "{unloaded}");
+        assert!(!unloaded.contains("age_seconds{"), "{unloaded}");
     }
 
     #[test]

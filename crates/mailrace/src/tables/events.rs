@@ -1,7 +1,7 @@
 //! What tables tell of themselves, as lines of the log.
 //!
 //! A failure is a warning: what is in a cache or in a copy goes on being answered, and mail that needs more is put off.
-//! What somebody has to decide, or what stays as it is until somebody acts, is an error.
+//! What keeps a table from being asked at all, or waits for the operator, is an error.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,45 +14,88 @@ use crate::log::Log;
 
 /// Takes what tables tell, and writes it to the log.
 pub fn tell(log: Arc<Log>) -> Events {
-    Arc::new(move |event| write(&log, &event))
+    Arc::new(move |event| said(&event, |level, text, fields| log.event(level, text, fields)))
 }
 
-fn write(log: &Log, event: &Event) {
-    let line = |level, text: &str, table: &str, fields: &[(&'static str, &dyn Display)]| {
-        let fields: Vec<(&'static str, &dyn Display)> =
-            [("table", &table as &dyn Display)].into_iter().chain(fields.iter().copied()).collect();
-        log.event(level, text, &fields);
-    };
+/// Says what happened to `line`.
+fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)])) {
     match event {
-        Event::Failed { table, error, left_out } => {
-            let text = "a table could not be asked";
-            line(Level::Warning, text, table, &[("error", error), ("left_out", left_out)]);
-        }
-        Event::Down { table, error } => {
-            let text =
-                "a table is down: it is not asked until it answers again; what is known of it goes on being told";
-            line(Level::Error, text, table, &[("error", error)]);
-        }
+        Event::Failed { table, error, left_out } => line(
+            Level::Warning,
+            "a table could not be asked",
+            &[("table", table), ("error", error), ("left_out", left_out)],
+        ),
+        Event::Down { table, error } => line(
+            Level::Error,
+            "a table is down: until it answers again it is not asked, and what it said before goes on being told",
+            &[("table", table), ("error", error)],
+        ),
         Event::Up { table, after } => {
-            line(Level::Info, "a table is back", table, &[("after_seconds", &seconds(*after))]);
+            line(Level::Info, "a table is back", &[("table", table), ("after", &seconds(*after))]);
         }
-        Event::Loaded { table, entries, changed, removed, took } => {
-            let fields: [(&'static str, &dyn Display); 4] =
-                [("entries", entries), ("changed", changed), ("removed", removed), ("took_seconds", &seconds(*took))];
-            line(Level::Info, "the copy of a directory is as its master", table, &fields);
-        }
-        Event::HeldBack { table, removals, entries } => {
-            let text = "a refresh would remove too many entries of a copy, and is held back until \
-                        `mailrace table accept` is said, or fewer would go";
-            line(Level::Error, text, table, &[("removals", removals), ("entries", entries)]);
-        }
-        Event::Lost { table, error } => {
-            let text = "the copy of a directory lost its master, and goes on with what it has";
-            line(Level::Warning, text, table, &[("error", error)]);
-        }
+        Event::Loaded { table, entries, changed, removed, took } => line(
+            Level::Info,
+            "the copy of a directory is as its master",
+            &[
+                ("table", table),
+                ("entries", entries),
+                ("changed", changed),
+                ("removed", removed),
+                ("took", &seconds(*took)),
+            ],
+        ),
+        Event::HeldBack { table, removals, entries } => line(
+            Level::Error,
+            "a refresh would remove so much of a copy that it is held back: if it is right, say `mailrace table accept`",
+            &[("table", table), ("removals", removals), ("entries", entries)],
+        ),
+        Event::Lost { table, error } => line(
+            Level::Warning,
+            "the copy of a directory lost its master, and goes on with what it has",
+            &[("table", table), ("error", error)],
+        ),
     }
 }
 
 fn seconds(span: Duration) -> String {
-    format!("{:.1}", span.as_secs_f64())
+    format!("{:.1}s", span.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use mail::Timestamp;
+
+    use super::*;
+    use crate::config::LogFormat;
+    use crate::line::{self, Line};
+
+    #[test]
+    fn each_event_is_a_line() {
+        let (table, error) = (|| "people".into(), || "ldap://127.0.0.1:389: connection refused".into());
+        let events = [
+            Event::Failed { table: table(), error: error(), left_out: 7 },
+            Event::Down { table: table(), error: error() },
+            Event::Up { table: table(), after: Duration::from_millis(90_510) },
+            Event::Loaded {
+                table: table(),
+                entries: 120_000,
+                changed: 17,
+                removed: 3,
+                took: Duration::from_millis(1_240),
+            },
+            Event::HeldBack { table: table(), removals: 60_000, entries: 120_000 },
+            Event::Lost { table: table(), error: error() },
+        ];
+        let out = RefCell::new(String::new());
+        for event in &events {
+            said(event, |level, text, fields| {
+                let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
+                let line = Line::Event { level, text: text.into(), fields };
+                line::write(&mut out.borrow_mut(), LogFormat::Text, Timestamp(1_795_196_776_123), &line);
+            });
+        }
+        insta::assert_snapshot!("events", out.take());
+    }
 }

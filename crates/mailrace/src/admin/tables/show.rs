@@ -16,16 +16,18 @@ pub(super) fn sentence(table: &str, told: &Told, direct: Option<&str>) -> String
         Said::Unavailable(_) => "no answer",
     };
     let ago = |millis| format!("{} ago", brief(Duration::from_millis(millis)));
+    let is_unavailable = matches!(told.answer, Said::Unavailable(_));
     let source = match told.layer {
         Source::Memory => " in memory".into(),
         Source::Cache(age) => format!(" in the cache, said {}", ago(age)),
         Source::Stale(age) => format!(" in the cache, said {} and kept since the backend fails", ago(age)),
-        Source::Backend => ": the backend was asked".into(),
+        Source::Backend if is_unavailable => " from the backend".into(),
+        Source::Backend => " by asking the backend".into(),
         Source::Breaker => ": the backend is down and was not asked".into(),
         Source::Replica(0) => " in the copy, which is as its master now".into(),
         Source::Replica(age) => format!(" in the copy, which was as its master {}", ago(age)),
     };
-    let direct = direct.map_or_else(String::new, |why| format!("{why}: asked directly: "));
+    let direct = direct.map_or_else(String::new, |why| format!("{why}, asked directly: "));
     format!("{table}: {direct}{verdict}{source}; {}", time(told.micros))
 }
 
