@@ -47,7 +47,7 @@ _LIMITS = "recipients          = 1000\ncommands            = 1000000"
 class Lookups(Source):
     """The source, which goes on where a recipient is refused, and keeps what was said to it."""
 
-    refusals: list = dataclasses.field(default_factory=list)  # by round: what was answered instead of 250, and how often
+    refusals: list = dataclasses.field(default_factory=list)  # by round: what was said instead of 250, how often
 
     def run(self, port, _folder=None):
         """Sends everything, from the first connection to the last reply."""

@@ -1,9 +1,9 @@
 """Paired runs: the sides take turns within a round, so that what drifts on the machine drifts for both.
 
 Only ratios within one round mean anything; a result is the median of the rounds' ratios, never a ratio of bests. The
-order of the sides is turned round in every other round. Where there are rounds enough, an interval goes with it that holds
-the true median with a confidence of 95 percent or more, by the order of the ratios alone. CPU is read a second after the last reply, so that work
-a server puts off until after its 250 is counted too.
+order of the sides is turned round in every other round. Where there are rounds enough, an interval goes with it that
+holds the true median with a confidence of 95 percent or more, by the order of the ratios alone. CPU is read a second
+after the last reply, so that work a server puts off until after its 250 is counted too.
 """
 
 import dataclasses
@@ -123,10 +123,10 @@ def median(found, side, figure):
 
 
 def interval(values):
-    """Between which two of the values the true median lies, by the binomial distribution; None where they are too few."""
+    """Between which two of the values the true median lies, by the binomial distribution; None for too few."""
     count = len(values)
-    outside = [2 * sum(math.comb(count, below) for below in range(rank)) / 2**count for rank in range(1, count // 2 + 1)]
-    rank = sum(chance <= _CHANCE_OUTSIDE_MAX for chance in outside)
+    chances = (2 * sum(math.comb(count, below) for below in range(rank)) / 2**count for rank in range(1, count))
+    rank = sum(chance <= _CHANCE_OUTSIDE_MAX for chance in chances)
     found = sorted(values)
     return (found[rank - 1], found[-rank]) if rank else None
 

@@ -4,7 +4,8 @@
     ldap_load.py PORT USERS CONNECTIONS KEYS SECONDS
 
 Each search asks for KEYS users of `people` by one OR filter; each connection has one under way. Of the answers only the
-ends are looked for, so that the client costs next to nothing. It prints JSON: `searches`, `keys`, `seconds`, and its own `cpu_seconds`.
+ends are looked for, so that the client costs little. It prints JSON: `searches`, `keys`, `seconds`, and its own
+`cpu_seconds`.
 """
 
 import itertools

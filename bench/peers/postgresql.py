@@ -1,8 +1,8 @@
 """A private PostgreSQL: its own cluster, port and unix socket, beside one that the machine may run for real.
 
-It serves tests, which kill and restart it, and lets nobody wait for a disk (`fsync = off`). Whoever comes from 127.0.0.1
-gives a password where the cluster was made with one, and is trusted otherwise. It refuses to run as root, so root starts it
-as the user postgres.
+It serves tests, which kill and restart it, and lets nobody wait for a disk (`fsync = off`). Whoever comes from
+127.0.0.1 gives a password where the cluster was made with one, and is trusted otherwise. It refuses to run as root, so
+root starts it as the user postgres.
 """
 
 import glob
@@ -127,7 +127,7 @@ def _is_root():
 def _as_user():
     if not _is_root():
         return []
-    return ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]  # becomes it, where runuser would stay above it
+    return ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]  # and no more process than that
 
 
 def _signal(pid):

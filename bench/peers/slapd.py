@@ -1,8 +1,8 @@
 """A private slapd: its own configuration, database, sockets and certificate, beside one that the machine may run.
 
-The users of `people` are loaded before it starts. It runs in the foreground as a child, and has started when it answers a
-search. It may be killed and started again at the same port, on the same data: what it has said yes to is on the disk then,
-unless it was told not to sync.
+The users of `people` are loaded before it starts. It runs in the foreground as a child, and has started when it answers
+a search. It may be killed and started again at the same port, on the same data; it does not sync, so that only the
+machine's end would cost it changes.
 """
 
 import os
@@ -43,7 +43,7 @@ rootpw {password}
 directory {folder}/db
 maxsize 8589934592
 index objectClass,mail,uid,cn,entryCSN,entryUUID eq
-{sync}
+dbnosync
 {access}
 {overlays}
 """
@@ -53,7 +53,7 @@ _PRIVATE = "access to attrs=userPassword by anonymous auth by users read\naccess
 class Slapd:
     """One directory of `users`, and of what `extra` (LDIF) adds to them."""
 
-    def __init__(self, folder, users, *, syncprov=True, sizelimit="unlimited", private=False, tls=False, syncs=False,
+    def __init__(self, folder, users, *, syncprov=True, sizelimit="unlimited", private=False, tls=False,
                  extra=""):  # fmt: skip
         self.folder = pathlib.Path(folder) / "slapd"
         (self.folder / "db").mkdir(parents=True)
@@ -73,7 +73,7 @@ class Slapd:
                 folder=self.folder, base=people.BASE, admin=ADMIN, password=PASSWORD, sizelimit=sizelimit,
                 modules="moduleload syncprov" if syncprov else "", overlays="overlay syncprov" if syncprov else "",
                 tls=f"TLSCertificateFile {self.ca}\nTLSCertificateKeyFile {self.folder}/key.pem" if tls else "",
-                sync="" if syncs else "dbnosync", access=_PRIVATE if private else "",
+                access=_PRIVATE if private else "",
             )
         )  # fmt: skip
         self._load(users, extra)

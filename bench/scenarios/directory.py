@@ -1,6 +1,6 @@
 """Looking recipients up, of half a million: Postfix and Mailrace with local tables, and with the same LDAP directory.
 
-Messages are a header alone, a connection carries 3, and nothing is delivered, so that looking up weighs as much as it can.
+Messages are a header alone, a connection carries 3, and nothing is delivered: looking up weighs as much as it can.
 
     hash, lmdb      Postfix, virtual_mailbox_maps in a local file
     ldap, proxy     Postfix, the directory, which each smtpd(8) asks by itself or through proxymap(8)
@@ -12,7 +12,6 @@ Messages are a header alone, a connection carries 3, and nothing is delivered, s
 
 import functools
 import json
-import pathlib
 import statistics
 import sys
 
@@ -44,16 +43,16 @@ TARGETS = (
 )
 
 NOTES = (
-    f"{USERS:,} users; 100 connections at a time, 3 messages each, a header alone. Nothing is delivered: Postfix holds by a "
-    "HOLD action, Mailrace by `concurrency = 0`. After each run the messages that each holds are counted.",
-    "The directory is one slapd (mdb, indexed) on the same processors; for a side that does not ask it, it does not run. "
-    "Its CPU is not in that of the servers, but in a column of its own.",
+    f"{USERS:,} users; 100 connections at a time, 3 messages each, a header alone. Nothing is delivered: Postfix "
+    "holds by a HOLD action, Mailrace by `concurrency = 0`. After each run the messages that each holds are counted.",
+    "The directory is one slapd (mdb, indexed) on the same processors; for a side that does not ask it, it does not "
+    "run. Its CPU is not in that of the servers, but in a column of its own.",
     "`cold` begins with an empty cache, and each message goes to another recipient. The others draw from all users.",
     contest.REST_NOTE,
-    "The tuned Postfix has no log file, and no syslog that hears it. Mailrace writes a line into its log for each message.",
+    "The tuned Postfix has no log file, and no syslog that hears it. Mailrace writes a line for each message.",
     "An interval holds the true median with a confidence of 95 percent or more; few rounds have none.",
-    "The ceiling of the directory alone was measured once, before the rounds: OR filters of so many keys, each connection "
-    "with one search under way; of the answers the client looks for the ends alone.",
+    "The ceiling of the directory alone was measured once, before the rounds: OR filters of so many keys, each "
+    "connection with one search under way; of the answers the client looks for the ends alone.",
 )
 
 
@@ -85,7 +84,8 @@ def scenario(options):
 
 def _sides(shared):
     def source(count, order="random"):
-        return Lookups(count, octets=0, per_connection=3, recipient=people.address("{}"), users=shared.count, order=order)
+        to = {"recipient": people.address("{}"), "users": shared.count, "order": order}
+        return Lookups(count, octets=0, per_connection=3, **to)
 
     def side(server, *load_):
         return Asking(server, source(*load_), _MESSAGE_DISK_OCTETS)
@@ -155,12 +155,13 @@ def _ceiling(shared):
     try:
         for connections, keys in _CEILINGS:
             cpu = shared.slapd.group.cpu_seconds()
-            words = [sys.executable, pathlib.Path(ldap_load.__file__), shared.slapd.port, shared.count, connections, keys]
-            ran = load.run([*map(str, words), str(_CEILING_SECONDS)], seconds_max=60)
+            numbers = (shared.slapd.port, shared.count, connections, keys, _CEILING_SECONDS)
+            ran = load.run([sys.executable, ldap_load.__file__, *map(str, numbers)], seconds_max=60)
             cpu, said = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
+            searches, asked = said["searches"] / said["seconds"], said["keys"] / said["seconds"]
             yield {
                 "connections": connections, "keys of a search": keys,
-                "searches/s": round(said["searches"] / said["seconds"]), "keys/s": round(said["keys"] / said["seconds"]),
+                "searches/s": round(searches), "keys/s": round(asked),
                 "slapd's CPU for a key, us": cpu / said["keys"] * 1e6,
                 "client's share of one processor": f"{said['cpu_seconds'] / said['seconds']:.0%}",
             }  # fmt: skip

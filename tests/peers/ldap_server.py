@@ -1,10 +1,10 @@
-"""A directory that plays a part: it answers searches from a few entries, does what its script says, and remembers what it
-was asked.
+"""A directory that plays a part: it answers searches from a few entries, does what its script says, and remembers what
+it was asked.
 
-A script says what is done in a stage: `connect`, `bind`, `schema` (a search for the root or for the subschema), `search`
-(every other one), `entry` (before each entry of a search that is answered). A stage that is not in the script is done as
-a kind server would. What is there is a function of the session and the request, which does what it likes with the
-connection and returns True where that was all, or None for the kind answer; or it raises `Over` to end the connection.
+A script says what is done in a stage: `connect`, `bind`, `schema` (a search for the root or for the subschema),
+`search` (every other one), `entry` (before each entry of a search that is answered). A stage that is not in the script
+is done as a kind server would. What is there is a function of the session and the request, which does what it likes
+with the connection and returns True where that was all, or None for the kind answer; or it raises `Over` to end it.
 The functions below make such functions.
 """
 
