@@ -27,6 +27,7 @@ fn help_says_what_can_be_done() {
         ("help", &["--help"][..]),
         ("help_table", &["table", "--help"]),
         ("help_table_build", &["table", "build", "--help"]),
+        ("help_table_stats", &["table", "stats", "--help"]),
         ("help_queue", &["queue", "--help"]),
         ("help_queue_list", &["queue", "list", "--help"]),
         ("help_queue_remove", &["queue", "remove", "--help"]),
@@ -53,6 +54,7 @@ fn a_wrong_command_line_is_64() {
     for arguments in [
         &["serv"][..],
         &["table"],
+        &["table", "accept"],
         &["check", "--colour"],
         &["spool", "verify", "--lane", "a", "-c", "b"],
         &["queue", "list", "--by", "colour"],
@@ -113,13 +115,19 @@ fn a_table_is_made_of_a_text_and_answers() {
     };
     let (code, values, told) = get("aliases", "Sales@example.org");
     assert_eq!((code, &*values), (Some(0), "bob@example.org\ncarol@example.org\n"));
-    assert_eq!(told, "mailrace: configuration: ./mailrace.toml\n");
+    let said = "mailrace: configuration: ./mailrace.toml\naliases: no server runs, asked directly: found in memory; ";
+    assert!(told.starts_with(said) && told.ends_with("s\n"), "{told}");
     let (code, values, told) = get("aliases", "dave@example.org");
     assert_eq!((code, &*values), (Some(1), ""));
     assert!(told.contains("\"dave@example.org\" is not in the table \"aliases\""));
     let (code, _, told) = get("alias", "dave@example.org");
     assert_eq!(code, Some(64));
     assert!(told.contains("expected one of: aliases"));
+    for of_the_server in [&["table", "stats"][..], &["table", "accept", "aliases"]] {
+        let output = mailrace(folder.path(), of_the_server);
+        assert_eq!(output.status.code(), Some(69));
+        assert!(stderr(&output).contains("the server does not answer on "));
+    }
 }
 
 #[test]

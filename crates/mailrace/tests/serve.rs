@@ -254,6 +254,43 @@ fn the_operator_is_told_what_holds_a_message() {
 }
 
 #[test]
+fn a_running_server_is_asked_what_its_tables_say_and_count() {
+    let folder = folder("[[table]]\nname = \"people\"\ntype = \"text\"\npath = \"people\"\n");
+    std::fs::write(folder.path().join("people"), "bob@localhost bob, robert\n").unwrap();
+    let server = Server::start(folder.path());
+    // What the server has opened is what answers, whatever the file has become.
+    std::fs::write(folder.path().join("people"), "amy@localhost amy\n").unwrap();
+    let get = |key| {
+        let output = mailrace(folder.path(), &["table", "get", "people", key]);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, values, said) = get("Bob@localhost");
+    assert_eq!((code, &*values), (Some(0), "bob\nrobert\n"));
+    assert!(said.contains("\npeople: found in memory; "), "{said}");
+    let (code, values, said) = get("amy@localhost");
+    assert_eq!((code, &*values), (Some(1), ""));
+    assert!(said.contains("people: not found in memory; ") && said.contains("is not in the table"), "{said}");
+
+    let (code, counted) = told(&mailrace(folder.path(), &["table", "stats"]));
+    assert!(code == Some(0) && counted.contains("\npeople  text "), "{counted}");
+    let (code, counted) = told(&mailrace(folder.path(), &["table", "stats", "people", "--json"]));
+    assert_eq!((code, &*counted), (Some(0), "{\"table\":\"people\",\"type\":\"text\"}\n"));
+    let (code, said) = told(&mailrace(folder.path(), &["table", "stats", "lists"]));
+    assert!(code == Some(1) && said.contains("there is no table \"lists\""), "{said}");
+    let (code, said) = told(&mailrace(folder.path(), &["table", "accept", "people"]));
+    assert!(code == Some(1) && said.contains("holds nothing back"), "{said}");
+
+    // A key that is not there is told apart from a table that the server does not know.
+    let config = std::fs::read_to_string(folder.path().join("mailrace.toml")).unwrap();
+    std::fs::write(folder.path().join("mailrace.toml"), config.replace("name = \"people\"", "name = \"lists\""))
+        .unwrap();
+    let (code, said) = told(&mailrace(folder.path(), &["table", "get", "lists", "bob@localhost"]));
+    assert!(code == Some(64) && said.contains("the running server: there is no table \"lists\""), "{said}");
+    server.stop();
+}
+
+#[test]
 fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
     let folder = folder("");
     let server = Server::start(folder.path());
