@@ -11,6 +11,9 @@
 //! | `pause`, `resume` `{"queue": NAME}` | nothing |
 //! | `explain-address {"address": ADDRESS, "sender": ADDRESS}` | sentences |
 //! | `explain-message {"id": QUEUE-ID}` | sentences |
+//! | `table-get {"table": NAME, "key": KEY}` | an object: what the table says, which layer of it, after how long |
+//! | `table-stats {"table": NAME}` | an object for each table, or for this one |
+//! | `table-accept {"table": NAME}` | nothing |
 //! | `load` | gauges, limits and refusals, for people |
 //! | `status` | metrics in the text format of Prometheus |
 
@@ -29,7 +32,9 @@ mod server;
 mod show;
 mod summary;
 mod table;
+mod tables;
 mod text;
+mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,6 +45,7 @@ use crate::config::{Config, Durability};
 use crate::flow::Mailbag;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::tables::Tables;
 
 use clerk::Clerk;
 pub use client::{act, explain, list, load, pause, status};
@@ -48,6 +54,7 @@ pub use filter::Filter;
 pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
 pub use question::By;
 pub use server::Server;
+pub use tables::{table_accept, table_get, table_stats};
 pub use text::{NotASize, NotASpan, Size, Span, Text};
 
 /// A question with its line end.
@@ -63,13 +70,15 @@ impl Server {
         config: &Config,
         mailbag: Mailbag,
         desk: Arc<Desk>,
+        tables: Tables,
         log: Arc<Log>,
         attempts: Arc<Attempts>,
     ) -> anyhow::Result<Server> {
         let clerk = Clerk {
             mailbag,
-            guide: Guide::new(config, desk.directory.clone())?,
+            guide: Guide::new(config, &tables, desk.directory.clone())?,
             desk,
+            tables,
             log,
             attempts,
             relaxed: config.spool.durability != Durability::Commit,

@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
+use crate::tables::{self, Tables};
 use crate::{admin, check, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
@@ -55,8 +56,9 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let admin = admin::Server::start(config, house.mailbag.clone(), desk.clone(), log.clone(), house.attempts.clone())?;
-    let (flow, spool) = (house.flow, house.spool);
+    let House { spool, tables, directory, flow, mailbag, attempts, log: _ } = house;
+    let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
+    drop(directory);
 
     let (stopper, stop) = Stopper::new();
     let (ender, end) = Stopper::new();
@@ -156,6 +158,7 @@ impl Door {
 /// The spool with the queue that was in it, and the threads of the flow.
 struct House {
     spool: Arc<Spool>,
+    tables: Tables,
     directory: Arc<Directory>,
     flow: Flow,
     mailbag: Mailbag,
@@ -167,15 +170,17 @@ impl House {
     fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
         let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
         let mut queues = Queues::new(plan::queues(config), random());
-        let rules = Arc::new(plan::rules(config));
+        let tables = Tables::open(config, tables::tell(log.clone()))?;
+        let rules = Arc::new(plan::rules(config, &tables));
         let mut admit = |message| flow::admit(&mut queues, &rules, &mailbag, message);
         let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
-        let directory = Arc::new(plan::directory(config)?);
+        let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
+            tables: tables.clone(),
             queues,
             rules,
             router: plan::routes(config),
@@ -188,7 +193,7 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, directory, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, directory, flow, mailbag, attempts, log })
     }
 
     fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
