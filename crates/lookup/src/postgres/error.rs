@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 
+use rustls::CertificateError;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
@@ -73,7 +74,7 @@ pub(super) fn words(error: &Error) -> String {
         words = format!("{words}: {error}");
         cause = error.source();
     }
-    match is_certificates(error) {
+    match is_unvouched(error) {
         true => format!("{words}; ca_file names who vouches for it, and sslmode=disable goes without TLS"),
         false => words,
     }
@@ -84,9 +85,9 @@ fn server_words(error: &DbError) -> String {
     format!("{}: {}{hint} (SQLSTATE {})", error.severity(), error.message(), error.code().code())
 }
 
-/// Whether the server's certificate was not believed.
-fn is_certificates(error: &Error) -> bool {
+/// Whether nobody whom we trust vouches for the server.
+fn is_unvouched(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     let cause = cause.and_then(|cause| cause.get_ref()).and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+    matches!(cause, Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)))
 }
