@@ -264,6 +264,20 @@ fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> b
     true
 }
 
+/// The filter that finds every entry with this attribute, encoded.
+pub(crate) fn present(attribute: &str) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.octets(PRESENT, attribute.as_bytes());
+    writer.into_octets()
+}
+
+/// The filter that finds every entry of this object class, encoded.
+pub(crate) fn of_class(class: &str) -> Vec<u8> {
+    let mut writer = Writer::default();
+    write_equality("objectClass", Fill::Key(class), &mut writer);
+    writer.into_octets()
+}
+
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,

@@ -110,11 +110,6 @@ impl Entry {
             Some((name, Values(attribute.within(SET).ok()?)))
         })
     }
-
-    /// How much memory it takes, in octets.
-    pub(crate) fn octets(&self) -> usize {
-        self.message.len()
-    }
 }
 
 impl std::fmt::Debug for Entry {

@@ -8,12 +8,17 @@
 //! A server that fails is left for the next one of the list, and the question is put once more; only when that fails too
 //! does the request fail, with the URL of the server and its own words.
 
-mod ber;
+mod ask;
+pub(crate) mod ber;
 pub(crate) mod connection;
 mod filter;
+mod members;
 mod message;
+mod pool;
 mod result;
-mod schema;
+pub(crate) mod schema;
+mod search;
+mod slot;
 mod transport;
 mod url;
 
@@ -25,6 +30,13 @@ pub use url::{Url, UrlError};
 
 use std::fmt;
 use std::str::FromStr;
+
+use crate::Answer;
+use crate::backend::{Asked, Backend, Failure, Probed};
+use ask::Asking;
+use connection::Search;
+use pool::{Pool, Pooled};
+use search::{Searcher, Trouble};
 
 /// How one table asks its directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +62,12 @@ pub struct Config {
 impl Config {
     /// Values of one answer, unless the configuration says otherwise.
     pub const VALUES_MAX: usize = 1000;
+
+    /// The attributes that results and members are in; some may be there twice.
+    pub(crate) fn result_names(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.iter().filter(|_| !self.results.is_empty()).map(|members| &*members.attribute);
+        self.results.iter().flat_map(ResultTemplate::attributes).chain(members)
+    }
 }
 
 /// Groups: entries that name others.
@@ -103,6 +121,70 @@ impl fmt::Display for Scope {
             Scope::One => "one",
             Scope::Sub => "sub",
         })
+    }
+}
+
+/// The directory as one table sees it.
+pub struct Ldap {
+    config: Config,
+    pool: Pool,
+}
+
+impl Ldap {
+    /// Asks as `config` says, at most `concurrency` requests at once (more work, but their connections are not kept).
+    /// Connects to nobody yet.
+    pub fn new(config: Config, concurrency: usize) -> Result<Ldap, LdapError> {
+        let key_names = config.filter.key_attributes().unwrap_or_default();
+        let names = config.result_names().chain(key_names).map(Into::into).collect();
+        let pool = Pool::new(config.servers.clone(), names, concurrency)?;
+        Ok(Ldap { config, pool })
+    }
+
+    async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
+        match self.answers_by(self.pool.take().await?, keys).await {
+            // Its connection may have been closed while nobody used it; and where the server is down there may be others.
+            Err(Trouble::Server(_)) => Ok(self.answers_by(self.pool.open().await?, keys).await?),
+            answered => Ok(answered?),
+        }
+    }
+
+    async fn answers_by(&self, pooled: Pooled, keys: &[Box<str>]) -> Result<Vec<Answer>, Trouble> {
+        let searcher = self.searcher(&pooled);
+        let answers = Asking { config: &self.config, searcher, schema: &pooled.schema }.answers(keys).await;
+        self.put_away(pooled, &answers);
+        answers
+    }
+
+    /// Whether the base can be asked for; not whether it is there, which no working server helps.
+    async fn probe_base(&self) -> Result<(), Failure> {
+        let pooled = self.pool.take().await?;
+        let filter = filter::present("objectClass");
+        let base = &self.config.base;
+        let search = Search { base, scope: Scope::Base, filter: &filter, attributes: &[], controls: &[] };
+        let ended = self.searcher(&pooled).run(&search, &mut |_| {}).await;
+        self.put_away(pooled, &ended);
+        Ok(ended.map(drop)?)
+    }
+
+    fn searcher<'a>(&'a self, pooled: &'a Pooled) -> Searcher<'a> {
+        Searcher { session: &pooled.session, connector: &self.pool.connector, referrals: self.config.referrals }
+    }
+
+    fn put_away<T>(&self, pooled: Pooled, ended: &Result<T, Trouble>) {
+        match ended {
+            Err(Trouble::Server(_)) => self.pool.give_up(pooled),
+            _ => self.pool.give_back(pooled),
+        }
+    }
+}
+
+impl Backend for Ldap {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+        Box::pin(self.answers(keys))
+    }
+
+    fn probe(&self) -> Probed<'_> {
+        Box::pin(self.probe_base())
     }
 }
 

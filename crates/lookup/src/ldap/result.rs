@@ -42,12 +42,25 @@ pub enum ResultTemplateError {
     },
 }
 
-/// A value is not UTF-8, which keys and values here are.
+/// Values that an answer cannot be made of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a value of '{attribute}' of {dn} is not UTF-8")]
-pub(crate) struct NotText {
-    attribute: Box<str>,
-    dn: Box<str>,
+pub(crate) enum Unusable {
+    /// One is not UTF-8, which keys and values here are.
+    #[error("a value of '{attribute}' of '{dn}' is not UTF-8")]
+    NotText {
+        /// What the server calls the attribute.
+        attribute: Box<str>,
+        /// The entry.
+        dn: Box<str>,
+    },
+    /// There are more, which the server keeps back (Active Directory's range retrieval).
+    #[error("'{dn}' has more values than the server gives at once: '{attribute}'")]
+    Part {
+        /// What the server calls the attribute.
+        attribute: Box<str>,
+        /// The entry.
+        dn: Box<str>,
+    },
 }
 
 impl ResultTemplate {
@@ -65,7 +78,7 @@ impl ResultTemplate {
         entry: &Entry,
         schema: &Schema,
         take: &mut impl FnMut(String) -> bool,
-    ) -> Result<(), NotText> {
+    ) -> Result<(), Unusable> {
         let mut parts = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             parts.push(match piece {
@@ -86,15 +99,27 @@ fn combine(parts: &[Vec<&str>], so_far: String, take: &mut impl FnMut(String) ->
 }
 
 /// The values of an attribute, under any of its names and with any options.
-fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> Result<Vec<&'a str>, NotText> {
+pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> Result<Vec<&'a str>, Unusable> {
     let mut texts = Vec::new();
     for (name, values) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
+        let (attribute, dn) = (|| name.into(), || entry.dn().into());
+        if is_part(name) {
+            return Err(Unusable::Part { attribute: attribute(), dn: dn() });
+        }
         for value in values {
-            let not_text = |_| NotText { attribute: name.into(), dn: entry.dn().into() };
-            texts.push(str::from_utf8(value).map_err(not_text)?);
+            let text = str::from_utf8(value);
+            texts.push(text.map_err(|_| Unusable::NotText { attribute: attribute(), dn: dn() })?);
         }
     }
     Ok(texts)
+}
+
+/// Whether an option says that there are more values: `member;range=0-1499`. The last part ends in `*`.
+fn is_part(name: &str) -> bool {
+    name.split(';').skip(1).any(|option| {
+        let is_range = option.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("range="));
+        is_range && !(option[6..].starts_with("0-") && option.ends_with('*'))
+    })
 }
 
 impl FromStr for ResultTemplate {

@@ -168,9 +168,10 @@ impl Messages {
         if length > self.octets_max {
             return Err(ber::Malformed("it is longer than a message may be"));
         }
-        let message = rest.get(..head + length).map(Box::from);
-        self.start += message.as_ref().map_or(0, |message: &Box<[u8]>| message.len());
-        Ok(message)
+        let Some(message) = rest.get(..head + length) else { return Ok(None) };
+        let message = Box::from(message);
+        self.start += head + length;
+        Ok(Some(message))
     }
 }
 

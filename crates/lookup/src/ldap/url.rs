@@ -49,16 +49,6 @@ pub enum UrlError {
     Socket(Box<str>),
 }
 
-impl Url {
-    /// The name by which a certificate of the server is checked; none for a socket.
-    pub(crate) fn host(&self) -> Option<&str> {
-        match self {
-            Url::Tcp { host, .. } => Some(host),
-            Url::Unix { .. } => None,
-        }
-    }
-}
-
 impl FromStr for Url {
     type Err = UrlError;
 

@@ -1,0 +1,213 @@
+//! A request: keys that are asked together on one connection, and how answers find them.
+//!
+//! Keys share a search by an OR of their equalities where the filter and the schema allow it. Whose an entry is shows in
+//! its values of the attributes that were compared, so these are asked for too; they are compared as the server does,
+//! which is certain for printable ASCII. Where an entry could be another key's as well (it has values beyond that, or
+//! none that is a key's) nothing is concluded from that search, and its keys are asked one by one.
+
+use std::borrow::Cow;
+
+use futures_util::StreamExt;
+
+use super::Config;
+use super::connection::{Entry, Search};
+use super::schema::{Rule, Schema, is_plain};
+use super::search::{Ending, Searcher, Trouble};
+use super::slot::Slot;
+use crate::Answer;
+
+/// Searches that are under way at once on a connection. OpenLDAP closes one with more than 100 that has not bound.
+pub(super) const PIPELINE: usize = 16;
+
+/// A request on a connection.
+pub(super) struct Asking<'a> {
+    pub(super) config: &'a Config,
+    pub(super) searcher: Searcher<'a>,
+    pub(super) schema: &'a Schema,
+}
+
+/// What became of a search for several keys.
+enum Batch {
+    /// All of them are answered, as far as there is something to find.
+    Answered,
+    /// Some of them may not be: ask them one by one.
+    Doubtful,
+    /// Ask fewer at once.
+    TooMany,
+    /// None can be answered, and why.
+    Faulty(String),
+}
+
+impl<'a> Asking<'a> {
+    /// Answers all keys.
+    pub(super) async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Trouble> {
+        let mut slots: Vec<Slot> = keys.iter().map(|_| Slot::default()).collect();
+        let mut singly: Vec<usize> = Vec::new();
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let rules = self.rules();
+        match &rules {
+            Some(_) => {
+                let (together, alone) = (0..keys.len()).partition(|&place| can_share(&keys[place]));
+                parts.push(together);
+                singly = alone;
+            }
+            None => singly.extend(0..keys.len()),
+        }
+        while let (Some(part), Some(rules)) = (parts.pop(), &rules) {
+            if part.len() < 2 {
+                singly.extend(part);
+                continue;
+            }
+            match self.batch(&part, keys, rules, &mut slots).await? {
+                Batch::Answered => continue,
+                Batch::Doubtful => singly.extend(&part),
+                Batch::TooMany => {
+                    let (one, other) = part.split_at(part.len() / 2);
+                    parts.extend([other.to_vec(), one.to_vec()]);
+                }
+                Batch::Faulty(why) => {
+                    part.iter().for_each(|&place| slots[place] = Slot::faulty(&why));
+                    continue;
+                }
+            }
+            part.iter().for_each(|&place| slots[place] = Slot::default());
+        }
+        self.one_by_one(&singly, keys, &mut slots).await?;
+        for slot in &mut slots {
+            self.follow_members(slot).await?;
+        }
+        let server = self.searcher.session.url().to_string();
+        Ok(slots.into_iter().map(|slot| slot.into_answer(self.config, &server)).collect())
+    }
+
+    /// The attributes that results and members are in.
+    pub(super) fn result_attributes(&self) -> Vec<&'a str> {
+        let mut names = Vec::new();
+        add_names(&mut names, self.config.result_names());
+        names
+    }
+
+    /// The attributes that are compared with keys, and how; None where keys cannot share a search.
+    fn rules(&self) -> Option<Vec<(&'a str, Rule)>> {
+        let attributes = self.config.filter.key_attributes()?;
+        attributes.into_iter().map(|attribute| Some((attribute, self.schema.rule(attribute)?))).collect()
+    }
+
+    async fn batch(
+        &self,
+        part: &[usize],
+        keys: &[Box<str>],
+        rules: &[(&'a str, Rule)],
+        slots: &mut [Slot],
+    ) -> Result<Batch, Trouble> {
+        let asked: Vec<&str> = part.iter().map(|&place| &*keys[place]).collect();
+        let filter = self.config.filter.any_of(&asked);
+        let mut attributes = self.result_attributes();
+        add_names(&mut attributes, rules.iter().map(|(attribute, _)| *attribute));
+        let index = Index::new(rules, self.schema, &asked);
+        let mut is_doubtful = false;
+        let mut whose = Vec::new();
+        let take = &mut |entry: &Entry| {
+            whose.clear();
+            is_doubtful |= !index.owners(entry, &mut whose);
+            whose.iter().for_each(|&owner| slots[part[owner]].add(entry, self.config, self.schema));
+        };
+        Ok(match self.searcher.run(&self.search(&filter, &attributes), take).await? {
+            Ending::Complete if is_doubtful => Batch::Doubtful,
+            Ending::Complete => Batch::Answered,
+            Ending::Keys(_) => Batch::TooMany,
+            Ending::NoBase(words) => Batch::Faulty(self.no_base(&words)),
+        })
+    }
+
+    async fn one_by_one(&self, places: &[usize], keys: &[Box<str>], slots: &mut [Slot]) -> Result<(), Trouble> {
+        let attributes = self.result_attributes();
+        let asked = places.iter().map(|&place| (place, &*keys[place]));
+        let questions = asked.map(|(place, key)| (place, self.one(key, &attributes)));
+        let answers = questions.map(async |(place, answer)| (place, answer.await));
+        let mut answers = futures_util::stream::iter(answers).buffer_unordered(PIPELINE);
+        while let Some((place, slot)) = answers.next().await {
+            slots[place] = slot?;
+        }
+        Ok(())
+    }
+
+    async fn one(&self, key: &str, attributes: &[&str]) -> Result<Slot, Trouble> {
+        let mut slot = Slot::default();
+        let Some(filter) = self.config.filter.one(key) else { return Ok(slot) };
+        let take = &mut |entry: &Entry| slot.add(entry, self.config, self.schema);
+        Ok(match self.searcher.run(&self.search(&filter, attributes), take).await? {
+            Ending::Complete => slot,
+            Ending::Keys(words) => Slot::faulty(words),
+            Ending::NoBase(words) => Slot::faulty(self.no_base(&words)),
+        })
+    }
+
+    fn search<'s>(&'s self, filter: &'s [u8], attributes: &'s [&'s str]) -> Search<'s> {
+        Search { base: &self.config.base, scope: self.config.scope, filter, attributes, controls: &[] }
+    }
+
+    fn no_base(&self, words: &str) -> String {
+        format!("base '{}': {words}", self.config.base)
+    }
+}
+
+/// Whether the key is one of which we know when servers take it for equal to a value.
+fn can_share(key: &str) -> bool {
+    is_plain(key.as_bytes()) && !key.trim().is_empty()
+}
+
+/// Adds names that are not there in another case.
+fn add_names<'a>(names: &mut Vec<&'a str>, more: impl Iterator<Item = &'a str>) {
+    for name in more {
+        if !names.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+            names.push(name);
+        }
+    }
+}
+
+/// Finds the keys that an entry answers.
+struct Index<'a> {
+    rules: &'a [(&'a str, Rule)],
+    schema: &'a Schema,
+    keys: &'a [&'a str],
+    /// Keys in the form in which case does not count, sorted, and their places.
+    forms: Vec<(Cow<'a, str>, usize)>,
+}
+
+impl<'a> Index<'a> {
+    fn new(rules: &'a [(&'a str, Rule)], schema: &'a Schema, keys: &'a [&'a str]) -> Index<'a> {
+        let forms = keys.iter().enumerate().map(|(place, key)| (Rule::IgnoreCase.form(key), place));
+        let mut forms: Vec<_> = forms.collect();
+        forms.sort_unstable();
+        Index { rules, schema, keys, forms }
+    }
+
+    /// Puts the places of the keys that the entry answers into `owners`, each once. False if there may be others.
+    fn owners(&self, entry: &Entry, owners: &mut Vec<usize>) -> bool {
+        let mut is_certain = true;
+        for (name, values) in entry.attributes() {
+            let Some(&(_, rule)) = self.rules.iter().find(|(attribute, _)| self.schema.is_same(attribute, name)) else {
+                continue;
+            };
+            for value in values {
+                match str::from_utf8(value) {
+                    Ok(value) if is_plain(value.as_bytes()) => self.owners_by(value, rule, owners),
+                    _ => is_certain = false,
+                }
+            }
+        }
+        is_certain && !owners.is_empty()
+    }
+
+    fn owners_by(&self, value: &str, rule: Rule, owners: &mut Vec<usize>) {
+        let form = Rule::IgnoreCase.form(value);
+        let first = self.forms.partition_point(|(other, _)| *other < form);
+        for (_, place) in self.forms[first..].iter().take_while(|(other, _)| *other == form) {
+            let is_equal = rule == Rule::IgnoreCase || rule.form(self.keys[*place]) == rule.form(value);
+            if is_equal && !owners.contains(place) {
+                owners.push(*place);
+            }
+        }
+    }
+}

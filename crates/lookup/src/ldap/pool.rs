@@ -1,0 +1,152 @@
+//! Connections that are kept between requests, and which server is asked.
+//!
+//! A request has a connection for itself, so there are as many as requests under way: one that is slow or dies holds up
+//! no other request, and servers that go through the operations of a connection one by one still work on several. The
+//! servers are tried in order. One that failed comes last for a while, so that no request waits for it as long as another
+//! one answers; connections to a server that is not the first are renewed now and then, which leads back to the first.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::connection::{Connector, Response, Search, Session};
+use super::message::Entry;
+use super::schema::Schema;
+use super::{LdapError, Scope, Servers, filter};
+use crate::backend::Failure;
+
+/// How long a server that failed comes last.
+const DOWN: Duration = Duration::from_secs(30);
+/// How long a connection to a server that is not the first is kept.
+const AWAY_MAX: Duration = Duration::from_secs(300);
+
+/// The connections of a table.
+pub(super) struct Pool {
+    pub(super) connector: Connector,
+    /// Attributes whose part of the schema is read.
+    names: Vec<Box<str>>,
+    idle_max: usize,
+    idle: RefCell<Vec<Pooled>>,
+    /// Until when each server comes last.
+    down: RefCell<Vec<Option<Instant>>>,
+}
+
+/// A connection, and what is known of its server.
+pub(super) struct Pooled {
+    pub(super) session: Session,
+    pub(super) schema: Schema,
+    server: usize,
+    since: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(servers: Servers, names: Vec<Box<str>>, idle_max: usize) -> Result<Pool, LdapError> {
+        let down = RefCell::new(vec![None; servers.urls.len()]);
+        Ok(Pool { connector: Connector::new(servers)?, names, idle_max, idle: RefCell::default(), down })
+    }
+
+    /// How long one operation may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.connector.servers().timeout
+    }
+
+    /// A connection that was used before, or else a fresh one.
+    pub(super) async fn take(&self) -> Result<Pooled, Failure> {
+        loop {
+            let pooled = self.idle.borrow_mut().pop();
+            match pooled {
+                Some(pooled) if pooled.session.is_closed() => {}
+                Some(pooled) if pooled.server > 0 && pooled.since.elapsed() > AWAY_MAX => {}
+                Some(pooled) => return Ok(pooled),
+                None => return self.open().await,
+            }
+        }
+    }
+
+    /// A fresh connection to the first server that answers. The failure is that of the last one that was tried.
+    pub(super) async fn open(&self) -> Result<Pooled, Failure> {
+        let mut failure = None;
+        for server in self.order() {
+            match self.open_to(server).await {
+                Ok(pooled) => {
+                    self.down.borrow_mut()[server] = None;
+                    return Ok(pooled);
+                }
+                Err(why) => {
+                    self.set_down(server);
+                    failure = Some(why);
+                }
+            }
+        }
+        Err(failure.expect("there is a server, or there would be no connector"))
+    }
+
+    /// Takes back a connection that works.
+    pub(super) fn give_back(&self, pooled: Pooled) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < self.idle_max && !pooled.session.is_closed() {
+            idle.push(pooled);
+        }
+    }
+
+    /// Takes back a connection whose server failed.
+    pub(super) fn give_up(&self, pooled: Pooled) {
+        self.set_down(pooled.server);
+    }
+
+    fn set_down(&self, server: usize) {
+        self.down.borrow_mut()[server] = Some(Instant::now() + DOWN);
+        self.idle.borrow_mut().retain(|pooled| pooled.server != server);
+    }
+
+    /// The servers as they are tried.
+    fn order(&self) -> Vec<usize> {
+        let now = Instant::now();
+        let down = self.down.borrow();
+        let mut order: Vec<usize> = (0..down.len()).collect();
+        order.sort_by_key(|&server| down[server].is_some_and(|until| until > now));
+        order
+    }
+
+    async fn open_to(&self, server: usize) -> Result<Pooled, Failure> {
+        let session = self.connector.connect_to(&self.connector.servers().urls[server]).await?;
+        let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
+        let schema = schema_of(&session, &names, self.timeout()).await?;
+        Ok(Pooled { session, schema, server, since: Instant::now() })
+    }
+}
+
+/// What the server's schema says of these attributes (RFC 4512 section 4.4): nothing where it may not be read.
+async fn schema_of(session: &Session, names: &[&str], within: Duration) -> Result<Schema, Failure> {
+    let reading = async {
+        let root = read(session, "", &filter::present("objectClass"), "subschemaSubentry").await?;
+        let Some(place) = texts(&root, "subschemaSubentry").next().map(str::to_owned) else {
+            return Ok(Schema::default());
+        };
+        // By any other filter such an entry may be hidden (RFC 4512 section 4.2).
+        let subschema = read(session, &place, &filter::of_class("subschema"), "attributeTypes").await?;
+        Ok(Schema::read(texts(&subschema, "attributeTypes"), names))
+    };
+    let timed_out = || Failure::new(session.url().to_string(), "reading the schema: timed out");
+    tokio::time::timeout(within, reading).await.unwrap_or_else(|_| Err(timed_out()))
+}
+
+/// One attribute of one entry, if it may be read.
+async fn read(session: &Session, dn: &str, filter: &[u8], attribute: &str) -> Result<Option<Entry>, Failure> {
+    let search = Search { base: dn, scope: Scope::Base, filter, attributes: &[attribute], controls: &[] };
+    let mut stream = session.search(&search)?;
+    let mut found = None;
+    loop {
+        match stream.next().await? {
+            Response::Entry(entry) => found = Some(entry),
+            Response::Done(_) => return Ok(found),
+            Response::Reference(_) | Response::Intermediate { .. } => {}
+        }
+    }
+}
+
+fn texts<'a>(entry: &'a Option<Entry>, attribute: &str) -> impl Iterator<Item = &'a str> {
+    let values = entry.iter().flat_map(Entry::attributes).filter(|(name, _)| name.eq_ignore_ascii_case(attribute));
+    values.flat_map(|(_, values)| values).filter_map(|value| str::from_utf8(value).ok())
+}

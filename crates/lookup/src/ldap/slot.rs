@@ -1,0 +1,99 @@
+//! What was found for one key so far, and the answer that comes of it.
+
+use std::collections::HashSet;
+
+use super::Config;
+use super::message::Entry;
+use super::schema::Schema;
+use crate::Answer;
+
+/// Values up to here are compared one by one to find doubles.
+const FEW: usize = 16;
+
+/// What was found for one key.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    is_found: bool,
+    values: Vec<String>,
+    /// The values again, once they are many.
+    seen: HashSet<String>,
+    /// Entries that were found themselves.
+    pub(super) dns: Vec<String>,
+    /// DNs of members that were not read yet.
+    pub(super) members: Vec<String>,
+    /// Why the key cannot be answered.
+    fault: Option<String>,
+}
+
+impl Slot {
+    /// One that cannot be answered, and why.
+    pub(super) fn faulty(why: impl ToString) -> Slot {
+        Slot { fault: Some(why.to_string()), ..Slot::default() }
+    }
+
+    /// The key cannot be answered. Of several reasons the first counts.
+    pub(super) fn set_fault(&mut self, why: impl ToString) {
+        self.fault.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Whether nothing can be added that would count.
+    pub(super) fn is_faulty(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Adds an entry.
+    pub(super) fn add(&mut self, entry: &Entry, config: &Config, schema: &Schema) {
+        self.is_found = true;
+        if self.is_faulty() {
+            return;
+        }
+        for template in &config.results {
+            let added = template.values(entry, schema, &mut |value| self.add_value(value, config.values_max));
+            if let Err(unusable) = added {
+                self.set_fault(unusable);
+            }
+        }
+        if let Some(members) = config.members.as_ref().filter(|_| !config.results.is_empty()) {
+            self.dns.push(entry.dn().to_owned());
+            match super::result::texts(entry, &members.attribute, schema) {
+                Ok(dns) => self.members.extend(dns.into_iter().map(str::to_owned)),
+                Err(unusable) => self.set_fault(unusable),
+            }
+        }
+    }
+
+    /// The answer. An entry from which no value comes is none, unless that it is there is all that was asked.
+    pub(super) fn into_answer(self, config: &Config, server: &str) -> Answer {
+        match self.fault {
+            Some(fault) => Answer::Unavailable(format!("{server}: {fault}")),
+            None if self.is_found && (config.results.is_empty() || !self.values.is_empty()) => {
+                Answer::Found(self.values)
+            }
+            None => Answer::NotFound,
+        }
+    }
+
+    /// False when no more are wanted.
+    fn add_value(&mut self, value: String, values_max: usize) -> bool {
+        let is_double = match self.values.len() {
+            0..FEW => self.values.contains(&value),
+            FEW => {
+                self.seen = self.values.iter().cloned().collect();
+                self.seen.contains(&value)
+            }
+            _ => self.seen.contains(&value),
+        };
+        if is_double {
+            return true;
+        }
+        if self.values.len() == values_max {
+            self.set_fault(format!("more than {values_max} values"));
+            return false;
+        }
+        if self.values.len() >= FEW {
+            self.seen.insert(value.clone());
+        }
+        self.values.push(value);
+        true
+    }
+}
