@@ -291,6 +291,41 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
 }
 
 #[test]
+fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
+    // Nobody listens at this port of the loopback.
+    let table = "[[table]]\nname = \"people\"\ntype = \"postgres\"\nurl = \"postgres://mail@127.0.0.1:1/mail\"\n\
+                 query = \"SELECT a, a FROM people WHERE a = ANY($1)\"\nbreaker = { failures = 1, probe = \"1h\" }\n";
+    let folder = folder(table);
+    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let get = || {
+        let (code, said) = ask(&["table", "get", "people", "bob@localhost"]);
+        assert_eq!(code, Some(69), "{said}");
+        said
+    };
+    let refused = "127.0.0.1:1/mail: error connecting to server: Connection refused";
+    let said = get();
+    assert!(said.contains("\npeople: no server runs, asked directly: no answer from the backend; "), "{said}");
+    let server = Server::start(folder.path());
+    let said = get();
+    assert!(said.contains("\npeople: no answer from the backend; ") && said.contains(refused), "{said}");
+    let said = get();
+    assert!(said.contains("\npeople: no answer: the backend is down and was not asked; "), "{said}");
+
+    let (_, counted) = ask(&["table", "stats", "people"]);
+    assert!(counted.contains(" down for ") && counted.contains(refused), "{counted}");
+    let (_, metrics) = ask(&["status"]);
+    for metric in ["answers_total{table=\"people\",answer=\"unavailable\"} 2", "requests_total{table=\"people\"} 1"] {
+        assert!(metrics.contains(&format!("\nmailrace_table_{metric}\n")), "{metrics}");
+    }
+    server.signal(Signal::SIGTERM);
+    let (status, said) = server.end();
+    assert!(status.success(), "{status}: {said}");
+    for event in ["warning message=\"a table could not be asked\" table=people", "error message=\"a table is down: "] {
+        assert!(said.contains(event), "{said}");
+    }
+}
+
+#[test]
 fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
     let folder = folder("");
     let server = Server::start(folder.path());
