@@ -14,6 +14,7 @@ pub mod layers;
 pub mod ldap;
 pub mod postgres;
 pub mod regexp;
+pub mod replica;
 pub mod sqlite;
 mod stats;
 pub mod text;

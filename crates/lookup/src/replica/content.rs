@@ -1,0 +1,104 @@
+//! What of an entry is copied: the keys under which it is found, and the values that it gives.
+
+use std::fmt::Write;
+
+use super::ReplicaError;
+use super::store::indexable;
+use crate::ldap::connection::{Control, Entry, Search};
+use crate::ldap::schema::{Rule, Schema};
+use crate::ldap::{Config, Filter, ResultTemplate, Scope};
+
+/// What is copied of a directory.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    base: Box<str>,
+    scope: Scope,
+    filter: Filter,
+    results: Vec<ResultTemplate>,
+    values_max: usize,
+    key_attributes: Vec<Box<str>>,
+    /// The filter that finds everything, encoded.
+    all: Vec<u8>,
+}
+
+impl Content {
+    /// What a table can find, if that can be copied.
+    pub(super) fn new(config: &Config) -> Result<Self, ReplicaError> {
+        if config.members.is_some() {
+            return Err(ReplicaError::Members);
+        }
+        let filter = config.filter.clone();
+        let attributes = filter.key_attributes().ok_or_else(|| ReplicaError::Filter(filter.to_string().into()))?;
+        let key_attributes = attributes.into_iter().map(Into::into).collect();
+        let all = filter.all();
+        let (results, values_max) = (config.results.clone(), config.values_max);
+        Ok(Content { base: config.base.clone(), scope: config.scope, filter, results, values_max, key_attributes, all })
+    }
+
+    /// What a copy of this, and of nothing else, is called. Servers are not in it: they are to have the same.
+    pub(super) fn identity(&self) -> String {
+        let mut identity = format!("{}\n{}\n{}\n{}", self.base, self.scope, self.filter, self.values_max);
+        for result in &self.results {
+            // A result has no line end in it that could be taken for this one: it is the last that is written.
+            let _ = write!(identity, "\n{result}");
+        }
+        identity
+    }
+
+    /// The attributes that are read.
+    pub(super) fn attributes(&self) -> Vec<&str> {
+        let results = self.results.iter().flat_map(ResultTemplate::attributes);
+        let mut attributes: Vec<&str> = Vec::new();
+        for name in self.key_attributes.iter().map(|name| &**name).chain(results) {
+            if !attributes.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+                attributes.push(name);
+            }
+        }
+        attributes
+    }
+
+    /// The search for everything.
+    pub(super) fn search<'a>(&'a self, attributes: &'a [&'a str], controls: &'a [Control]) -> Search<'a> {
+        Search { base: &self.base, scope: self.scope, filter: &self.all, attributes, controls }
+    }
+
+    /// How keys are compared with each of the attributes; the first of which that is not known otherwise.
+    pub(super) fn rules(&self, schema: &Schema) -> Result<Vec<Rule>, &str> {
+        self.key_attributes.iter().map(|name| schema.rule(name).ok_or(&**name)).collect()
+    }
+
+    /// The keys and the values of an entry. No keys where a question would not find values; no values where only the
+    /// directory can tell them: they are not text, or too many.
+    pub(super) fn read(&self, entry: &Entry, schema: &Schema, rules: &[Rule]) -> (Vec<String>, Option<Vec<String>>) {
+        let values = self.values(entry, schema);
+        if values.as_ref().is_some_and(|values| values.is_empty() && !self.results.is_empty()) {
+            return (Vec::new(), values);
+        }
+        let mut keys = Vec::new();
+        for (attribute, rule) in self.key_attributes.iter().zip(rules) {
+            for (_, found) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
+                for text in found.filter_map(|value| str::from_utf8(value).ok()) {
+                    let key = rule.form(text);
+                    if indexable(&key) && !keys.iter().any(|other| *other == key) {
+                        keys.push(key.into_owned());
+                    }
+                }
+            }
+        }
+        (keys, values)
+    }
+
+    fn values(&self, entry: &Entry, schema: &Schema) -> Option<Vec<String>> {
+        let mut values: Vec<String> = Vec::new();
+        for result in &self.results {
+            let made = result.values(entry, schema, &mut |value| {
+                values.push(value);
+                values.len() <= self.values_max
+            });
+            if made.is_err() || values.len() > self.values_max {
+                return None;
+            }
+        }
+        Some(values)
+    }
+}

@@ -1,0 +1,200 @@
+//! A local copy of what a table asks of a directory, which answers on the caller's thread and outlives outages and
+//! restarts.
+//!
+//! A thread follows the directory: by the Sync Operation (RFC 4533), whose changes arrive as they are made, or, where the
+//! server does not offer it, by fetching everything every so often. The copy is a file (LMDB) that this process alone
+//! opens; another one gets [`StoreError::InUse`] and has to do without.
+//!
+//! | state      | answers                                                                                         |
+//! |------------|-------------------------------------------------------------------------------------------------|
+//! | loading    | all keys are asked of the directory itself: half a copy may know half the values of a key          |
+//! | complete   | from the copy, NotFound included, whether the directory is there or not                          |
+//!
+//! Keys that a copy cannot hold (longer than 480 octets, or not of printable ASCII, for which servers have rules of their
+//! own) are asked of the directory itself at all times.
+//!
+//! A refresh that would remove too much is held back ([`Config::removals_max`]).
+
+mod batch;
+mod content;
+mod copy;
+mod follow;
+mod marks;
+mod poll;
+mod refresh;
+mod removals;
+mod server;
+mod shared;
+mod store;
+mod sync;
+mod sys;
+mod teller;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use self::content::Content;
+use self::shared::Shared;
+pub use self::store::StoreError;
+use self::store::{Said, Store};
+use self::worker::Worker;
+use crate::ldap::connection::Connector;
+use crate::ldap::{self, LdapError};
+use crate::{Answer, Answers, Event, Events, Layer, Stats, Table, Trace, Tracing, fold};
+
+/// What is copied, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What would be asked of the directory, key by key.
+    pub ldap: ldap::Config,
+    /// The file of the copy, which is made if it is not there. LMDB has another one beside it, with `-lock` behind its name.
+    pub file: PathBuf,
+    /// How often everything is fetched from a server that does not tell of changes.
+    pub poll_every: Duration,
+    /// The share of the entries that may go within an hour, from 0 to 1; ten may go in any case. More are held back until
+    /// the operator accepts it or the directory has them again. 1: all may go.
+    pub removals_max: f64,
+}
+
+impl Config {
+    /// Time between two fetches, unless the configuration says otherwise.
+    pub const POLL_EVERY: Duration = Duration::from_secs(300);
+    /// Share of entries, unless the configuration says otherwise.
+    pub const REMOVALS_MAX: f64 = 0.1;
+
+    /// Whether a copy could answer what is asked of a directory in this way.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaError::Filter`] or [`ReplicaError::Members`] where it could not.
+    pub fn check(ldap: &ldap::Config) -> Result<(), ReplicaError> {
+        Content::new(ldap).map(drop)
+    }
+}
+
+/// A copy that cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    /// A filter of which a copy could not tell what it finds.
+    #[error(
+        "a replica cannot answer the filter '{0}': expected an equality (attribute={{key}}) or an OR of such, alone or in \
+         an AND with parts that do not depend on the key"
+    )]
+    Filter(Box<str>),
+    /// Members of groups are elsewhere in the directory.
+    #[error("a replica cannot follow the members of groups: use the direct mode for them")]
+    Members,
+    /// The configuration of the directory cannot work.
+    #[error(transparent)]
+    Ldap(#[from] LdapError),
+    /// The file cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The thread cannot be started.
+    #[error("cannot start the thread of a replica: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A copy, and the thread that follows the directory. Dropped, it ends the thread within a second.
+pub struct Replica {
+    shared: Arc<Shared>,
+    direct: Arc<dyn Table>,
+    values_max: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replica {
+    /// Opens the copy of the table `name`, and begins to follow the directory. `direct` is the same table without a copy,
+    /// for what the copy cannot say. A damaged file gets another name, which is told as [`Event::Failed`].
+    pub fn start(name: &str, config: Config, direct: Arc<dyn Table>, events: Events) -> Result<Replica, ReplicaError> {
+        let content = Content::new(&config.ldap)?;
+        let connector = Connector::new(config.ldap.servers.clone())?;
+        let (store, aside) = Store::open(&config.file, &content.identity())?;
+        if let Some(aside) = aside {
+            let error = format!("{}: {}; set aside as {}", config.file.display(), aside.what, aside.now_at.display());
+            events(Event::Failed { table: name.into(), error: error.into(), left_out: 0 });
+        }
+        let values_max = config.ldap.values_max;
+        let shared = Arc::new(Shared::new(name, store));
+        let worker = Worker::new(config, content, connector, shared.clone(), events);
+        let thread = thread::Builder::new().name(format!("replica {name}")).spawn(move || worker.run());
+        let thread = Some(thread.map_err(ReplicaError::Thread)?);
+        Ok(Replica { shared, direct, values_max, thread })
+    }
+
+    /// The answers of the copy; None for those of the directory itself.
+    fn answers_now(&self, keys: &[&str]) -> Vec<Option<Answer>> {
+        let folded: Vec<String> = keys.iter().map(|key| fold(key)).collect();
+        let said = self.shared.answer(&folded, self.values_max).unwrap_or_default();
+        let mut answers: Vec<Option<Answer>> = said.into_iter().map(|said| self.answer_of(said)).collect();
+        answers.resize(keys.len(), None);
+        answers
+    }
+
+    fn answer_of(&self, said: Said) -> Option<Answer> {
+        let answer = match said {
+            Said::Found(values) => Answer::Found(values),
+            Said::NotFound => Answer::NotFound,
+            Said::TooMany => {
+                Answer::Unavailable(format!("table '{}': more than {} values", self.shared.name, self.values_max))
+            }
+            Said::Elsewhere => return None,
+        };
+        self.shared.count(&answer);
+        Some(answer)
+    }
+}
+
+impl Table for Replica {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        let answers = self.answers_now(keys);
+        if answers.iter().all(Option::is_some) {
+            return Box::pin(std::future::ready(answers.into_iter().flatten().collect()));
+        }
+        Box::pin(async move {
+            let open: Vec<&str> =
+                keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
+            let mut direct = self.direct.lookup(&open).await.into_iter();
+            let missing = || Answer::Unavailable(format!("table '{}': no answer", self.shared.name));
+            answers.into_iter().map(|answer| answer.or_else(|| direct.next()).unwrap_or_else(missing)).collect()
+        })
+    }
+
+    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+        match self.answers_now(&[key]).pop().flatten() {
+            Some(answer) => {
+                let layer = Layer::Replica { age: self.shared.age().unwrap_or_default() };
+                Box::pin(std::future::ready(Trace { answer, layer }))
+            }
+            None => self.direct.trace(key),
+        }
+    }
+
+    fn accept_removals(&self) -> bool {
+        self.shared.accept_removals()
+    }
+
+    /// Keys are counted here or by the table that was asked for them, never by both.
+    fn stats(&self) -> Option<Stats> {
+        let mut stats = self.direct.stats().unwrap_or_default();
+        self.shared.add_to(&mut stats);
+        Some(stats)
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            // Its panic has ended the process, or is somebody's test that fails by itself.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Copying from a server that does not tell of changes: everything is fetched, page by page (RFC 2696), and what was not
+//! there is gone.
+//!
+//! Entries are told apart by their entryUUID (RFC 4530), by the objectGUID of Active Directory, or, where a server has
+//! neither, by a digest of their DN: then an entry that is renamed is another one.
+
+use super::batch::Uuid;
+use super::follow::{Follower, Trouble};
+use crate::backend::Failure;
+use crate::ldap::ber::{INTEGER, Malformed, OCTETS, Reader, SEQUENCE, Writer};
+use crate::ldap::connection::{Control, Entry, Response, Session};
+use crate::ldap::schema::Rule;
+
+use super::server::Server;
+
+const PAGED: &str = "1.2.840.113556.1.4.319";
+/// Entries of a page; servers may send fewer.
+const PAGE_ENTRIES: u32 = 1000;
+
+impl Follower<'_> {
+    /// Makes the copy what the server has now.
+    pub(super) async fn poll(&mut self, session: &Session, server: &Server, rules: &[Rule]) -> Result<(), Trouble> {
+        // It would be of no use once entries have gone by other names.
+        if self.copy.cookie().is_some() {
+            self.copy.forget_cookie()?;
+        }
+        self.copy.begin(self.now())?;
+        let mut names = self.content.attributes();
+        names.extend(["entryUUID", "objectGUID"]);
+        let mut cookie = Vec::new();
+        loop {
+            let controls = [paged(&cookie)];
+            let mut stream = session.search(&self.content.search(&names, &controls))?;
+            cookie = loop {
+                let response = tokio::time::timeout(self.timeout, stream.next()).await;
+                match response.map_err(|_| Failure::new(session.url().to_string(), "timed out"))?? {
+                    Response::Entry(entry) => {
+                        let (keys, values) = self.content.read(&entry, &server.schema, rules);
+                        self.copy.put(uuid(&entry), &keys, values.as_deref())?;
+                    }
+                    Response::Done(done) if done.code == 0 => {
+                        break next(&done.controls).map_err(|error| Failure::new(session.url().to_string(), error))?;
+                    }
+                    Response::Done(done) => {
+                        return Err(Failure::new(session.url().to_string(), done.to_string()).into());
+                    }
+                    Response::Reference(_) | Response::Intermediate { .. } => {}
+                }
+            };
+            if cookie.is_empty() {
+                break;
+            }
+        }
+        self.copy.gone_unmentioned();
+        self.agreed(None)
+    }
+}
+
+fn paged(cookie: &[u8]) -> Control {
+    let mut writer = Writer::default();
+    writer.within(SEQUENCE, |writer| {
+        writer.number(INTEGER, PAGE_ENTRIES);
+        writer.octets(OCTETS, cookie);
+    });
+    // Not critical: a server that knows no pages sends everything at once.
+    Control { oid: PAGED.into(), critical: false, value: Some(writer.into_octets().into()) }
+}
+
+/// The cookie of the next page; empty: there is none.
+fn next(controls: &[Control]) -> Result<Vec<u8>, Malformed> {
+    let control = controls.iter().find(|control| *control.oid == *PAGED);
+    let Some(value) = control.and_then(|control| control.value.as_deref()) else { return Ok(Vec::new()) };
+    let mut reader = Reader::new(value).within(SEQUENCE)?;
+    reader.number(INTEGER)?;
+    reader.expect(OCTETS).map(<[u8]>::to_vec)
+}
+
+/// What names an entry.
+fn uuid(entry: &Entry) -> Uuid {
+    let value = |wanted: &str| {
+        let mut attributes = entry.attributes().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        attributes.next().and_then(|(_, mut values)| values.next())
+    };
+    let named = value("entryUUID").and_then(parse).or_else(|| value("objectGUID")?.try_into().ok());
+    named.unwrap_or_else(|| digest(&entry.dn().to_lowercase()))
+}
+
+/// The octets of a UUID in its text form (RFC 4122 section 3).
+fn parse(text: &[u8]) -> Option<Uuid> {
+    let mut digits = text.iter().filter(|&&octet| octet != b'-').map(|&octet| char::from(octet).to_digit(16));
+    let mut uuid = [0; 16];
+    for octet in &mut uuid {
+        *octet = (digits.next()?? * 16 + digits.next()??) as u8;
+    }
+    digits.next().is_none().then_some(uuid)
+}
+
+/// FNV-1a of 128 bits: the same in each version of us, which is all that is asked of it.
+fn digest(text: &str) -> Uuid {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let digest = text.bytes().fold(OFFSET, |hash, octet| (hash ^ u128::from(octet)).wrapping_mul(PRIME));
+    digest.to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_read_from_its_text() {
+        let octets = [0xa0, 0xb1, 0xc2, 0xd3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255];
+        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-06070809 0aff"), None);
+        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090aff"), Some(octets));
+        assert_eq!(parse(b"A0B1C2D3000102030405060708090AFF"), Some(octets));
+        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090a"), None);
+        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090aff00"), None);
+    }
+
+    #[test]
+    fn the_digest_is_fnv_1a() {
+        assert_eq!(u128::from_be_bytes(digest("")), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(u128::from_be_bytes(digest("a")), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+
+    #[test]
+    fn the_next_page_is_asked_for_by_its_cookie() {
+        assert_eq!(paged(b"c").value.as_deref(), Some(&[0x30, 7, 2, 2, 3, 0xe8, 4, 1, b'c'][..]));
+        assert_eq!(next(&[paged(b"c")]), Ok(b"c".to_vec()));
+        assert_eq!(next(&[]), Ok(Vec::new()));
+    }
+}

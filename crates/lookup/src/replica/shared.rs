@@ -1,0 +1,168 @@
+//! What callers and the thread of a replica have in common: the copy, how it stands, and what is asked of the thread.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+
+use super::store::{Said, Store};
+use crate::ldap::schema::Rule;
+use crate::{Answer, ReplicaStats, Stats};
+
+/// In common.
+pub(super) struct Shared {
+    pub(super) name: Box<str>,
+    /// None while it is opened anew.
+    store: RwLock<Option<Arc<Store>>>,
+    complete: AtomicBool,
+    live: AtomicBool,
+    /// Milliseconds since the epoch; 0: never.
+    agreed: AtomicU64,
+    held: AtomicU64,
+    pub(super) stopped: Arc<AtomicBool>,
+    /// Wakes the thread when it is to end.
+    pub(super) stopping: Notify,
+    /// Wakes the thread when the operator lets removals go.
+    pub(super) accepting: Notify,
+    found: AtomicU64,
+    not_found: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(name: &str, store: Store) -> Self {
+        let shared = Shared {
+            name: name.into(),
+            store: RwLock::new(None),
+            complete: AtomicBool::new(false),
+            live: AtomicBool::new(false),
+            agreed: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            stopped: Arc::new(AtomicBool::new(false)),
+            stopping: Notify::new(),
+            accepting: Notify::new(),
+            found: AtomicU64::new(0),
+            not_found: AtomicU64::new(0),
+            unavailable: AtomicU64::new(0),
+        };
+        shared.set_store(Arc::new(store));
+        shared
+    }
+
+    /// The copy, for the thread alone; None only while it is opened anew.
+    pub(super) fn store(&self) -> Option<Arc<Store>> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A copy that was opened; how it stands is read from it.
+    pub(super) fn set_store(&self, store: Arc<Store>) {
+        let mark = store.mark().unwrap_or_default();
+        let agreed = mark.agreed.map_or(0, millis);
+        *self.store.write().unwrap_or_else(PoisonError::into_inner) = Some(store);
+        self.agreed.store(agreed, Ordering::Relaxed);
+        self.held.store(0, Ordering::Relaxed);
+        self.complete.store(mark.complete, Ordering::Release);
+    }
+
+    /// Lets the copy go, which is closed when nobody reads it any more: that is, when this returns.
+    pub(super) fn drop_store(&self) {
+        self.complete.store(false, Ordering::Release);
+        *self.store.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What the copy says of folded keys. None where it cannot be asked: it is not complete, or damaged.
+    pub(super) fn answer(&self, folded: &[String], values_max: usize) -> Option<Vec<Said>> {
+        if !self.complete.load(Ordering::Acquire) {
+            return None;
+        }
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let keys: Vec<_> = folded.iter().map(|key| Rule::IgnoreCase.form(key)).collect();
+        store.as_ref()?.answer(keys.iter().map(|key| &**key), values_max).ok()
+    }
+
+    /// The first load is complete, or was.
+    pub(super) fn set_complete(&self) {
+        self.complete.store(true, Ordering::Release);
+    }
+
+    /// Changes arrive as they are made.
+    pub(super) fn set_live(&self, now: SystemTime) {
+        self.set_agreed(now);
+        self.live.store(true, Ordering::Relaxed);
+    }
+
+    /// They do no more.
+    pub(super) fn set_lost(&self, now: SystemTime) {
+        if self.live.swap(false, Ordering::Relaxed) {
+            self.set_agreed(now);
+        }
+    }
+
+    /// The copy is as its master at this moment.
+    pub(super) fn set_agreed(&self, now: SystemTime) {
+        self.agreed.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// Removals that wait.
+    pub(super) fn set_held(&self, held: u64) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// How long ago the copy was as its master, as far as is known; None: never.
+    pub(super) fn age(&self) -> Option<Duration> {
+        match (self.live.load(Ordering::Relaxed), self.agreed.load(Ordering::Relaxed)) {
+            (true, _) => Some(Duration::ZERO),
+            (false, 0) => None,
+            (false, agreed) => Some(Duration::from_millis(millis(SystemTime::now()).saturating_sub(agreed))),
+        }
+    }
+
+    /// Asks the thread to let go what waits; false if nothing does.
+    pub(super) fn accept_removals(&self) -> bool {
+        let waits = self.held.load(Ordering::Relaxed) > 0;
+        if waits {
+            self.accepting.notify_one();
+        }
+        waits
+    }
+
+    /// Asks the thread to end.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.stopping.notify_one();
+    }
+
+    /// Counts an answer of the copy.
+    pub(super) fn count(&self, answer: &Answer) {
+        let counter = match answer {
+            Answer::Found(_) => &self.found,
+            Answer::NotFound => &self.not_found,
+            Answer::Unavailable(_) => &self.unavailable,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds what is counted here.
+    pub(super) fn add_to(&self, stats: &mut Stats) {
+        stats.found += self.found.load(Ordering::Relaxed);
+        stats.not_found += self.not_found.load(Ordering::Relaxed);
+        stats.unavailable += self.unavailable.load(Ordering::Relaxed);
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let (entries, keys) = store.as_ref().and_then(|store| store.counts().ok()).unwrap_or_default();
+        let held = self.held.load(Ordering::Relaxed);
+        stats.replica = Some(ReplicaStats {
+            entries,
+            keys,
+            complete: self.complete.load(Ordering::Acquire),
+            live: self.live.load(Ordering::Relaxed),
+            age: self.age(),
+            held_back: (held > 0).then_some(held),
+            file_octets: store.as_ref().map_or(0, |store| store.octets()),
+        });
+    }
+}
+
+fn millis(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

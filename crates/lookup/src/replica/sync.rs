@@ -1,0 +1,143 @@
+//! The messages of the Sync Operation as octets (RFC 4533 section 2): the control that asks, and what comes with answers.
+
+use super::batch::Uuid;
+use super::refresh::{Message, State};
+use crate::ldap::ber::{BOOLEAN, ENUMERATED, Malformed, OCTETS, Reader, SEQUENCE, SET, Writer};
+use crate::ldap::connection::Control;
+
+/// What a server that offers the operation lists among its controls.
+pub(super) const REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
+/// What its intermediate messages are called.
+pub(super) const INFO: &str = "1.3.6.1.4.1.4203.1.9.1.4";
+const STATE: &str = "1.3.6.1.4.1.4203.1.9.1.2";
+const DONE: &str = "1.3.6.1.4.1.4203.1.9.1.3";
+
+const REFRESH_AND_PERSIST: u32 = 3;
+const NEW_COOKIE: u8 = 0x80;
+const REFRESH_DELETE: u8 = 0xa1;
+const REFRESH_PRESENT: u8 = 0xa2;
+const ID_SET: u8 = 0xa3;
+
+/// Asks for what changed since the cookie, or for everything, and then for changes as they are made (section 2.2). It is
+/// critical: a server that does not know it must not answer with a plain search, which would tell of no change.
+pub(super) fn request(cookie: Option<&[u8]>) -> Control {
+    let mut writer = Writer::default();
+    writer.within(SEQUENCE, |writer| {
+        writer.number(ENUMERATED, REFRESH_AND_PERSIST);
+        if let Some(cookie) = cookie {
+            writer.octets(OCTETS, cookie);
+        }
+    });
+    Control { oid: REQUEST.into(), critical: true, value: Some(writer.into_octets().into()) }
+}
+
+/// What came with an entry (section 2.3).
+pub(super) fn entry(controls: &[Control]) -> Result<Message, Malformed> {
+    let value = value_of(controls, STATE).ok_or(Malformed("an entry without a Sync State Control"))?;
+    let mut reader = Reader::new(value).within(SEQUENCE)?;
+    let state = match reader.number(ENUMERATED)? {
+        0 => State::Present,
+        1 => State::Add,
+        2 => State::Modify,
+        3 => State::Delete,
+        _ => return Err(Malformed("a state that is none")),
+    };
+    let uuid = uuid(reader.expect(OCTETS)?)?;
+    Ok(Message::Entry { state, uuid, cookie: cookie(&mut reader)? })
+}
+
+/// An intermediate message (section 2.5).
+pub(super) fn info(value: &[u8]) -> Result<Message, Malformed> {
+    let (tag, content) = Reader::new(value).element()?;
+    let mut reader = Reader::new(content);
+    match tag {
+        NEW_COOKIE => Ok(Message::NewCookie(content.to_vec())),
+        REFRESH_DELETE => Ok(Message::RefreshDelete { cookie: cookie(&mut reader)?, done: truth(&mut reader, true)? }),
+        REFRESH_PRESENT => {
+            Ok(Message::RefreshPresent { cookie: cookie(&mut reader)?, done: truth(&mut reader, true)? })
+        }
+        ID_SET => {
+            let (cookie, deletes) = (cookie(&mut reader)?, truth(&mut reader, false)?);
+            let mut set = reader.within(SET)?;
+            let mut uuids = Vec::new();
+            while !set.is_empty() {
+                uuids.push(uuid(set.expect(OCTETS)?)?);
+            }
+            Ok(Message::IdSet { cookie, deletes, uuids })
+        }
+        _ => Err(Malformed("a Sync Info Message of a kind that there is not")),
+    }
+}
+
+/// How the operation ended (section 2.4).
+pub(super) fn done(code: u32, controls: &[Control]) -> Result<Message, Malformed> {
+    let Some(value) = value_of(controls, DONE) else {
+        return Ok(Message::Done { code, cookie: None, deletes: false });
+    };
+    let mut reader = Reader::new(value).within(SEQUENCE)?;
+    Ok(Message::Done { code, cookie: cookie(&mut reader)?, deletes: truth(&mut reader, false)? })
+}
+
+fn value_of<'a>(controls: &'a [Control], oid: &str) -> Option<&'a [u8]> {
+    controls.iter().find(|control| *control.oid == *oid)?.value.as_deref()
+}
+
+fn uuid(octets: &[u8]) -> Result<Uuid, Malformed> {
+    octets.try_into().map_err(|_| Malformed("a UUID that has not 16 octets"))
+}
+
+fn cookie(reader: &mut Reader<'_>) -> Result<Option<Vec<u8>>, Malformed> {
+    Ok(reader.optional(OCTETS)?.map(<[u8]>::to_vec))
+}
+
+fn truth(reader: &mut Reader<'_>, otherwise: bool) -> Result<bool, Malformed> {
+    Ok(reader.optional(BOOLEAN)?.map_or(otherwise, |octets| octets.iter().any(|&octet| octet != 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(oid: &str, value: &[u8]) -> [Control; 1] {
+        [Control { oid: oid.into(), critical: false, value: Some(value.into()) }]
+    }
+
+    #[test]
+    fn a_request_has_the_cookie_if_there_is_one() {
+        assert_eq!(request(None).value.as_deref(), Some(&[0x30, 3, 10, 1, 3][..]));
+        assert_eq!(request(Some(b"c")).value.as_deref(), Some(&[0x30, 6, 10, 1, 3, 4, 1, b'c'][..]));
+    }
+
+    #[test]
+    fn a_state_comes_with_each_entry() {
+        let value = [&[0x30, 24, 10, 1, 3, 4, 16][..], &[7; 16], &[4, 1, b'c']].concat();
+        let expected = Message::Entry { state: State::Delete, uuid: [7; 16], cookie: Some(b"c".to_vec()) };
+        assert_eq!(entry(&control(STATE, &value)), Ok(expected));
+        assert!(entry(&[]).is_err());
+        for cut in 0..value.len() - 3 {
+            assert!(entry(&control(STATE, &value[..cut])).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        assert_eq!(info(&[0x80, 1, b'c']), Ok(Message::NewCookie(b"c".to_vec())));
+        assert_eq!(info(&[0xa1, 0]), Ok(Message::RefreshDelete { cookie: None, done: true }));
+        assert_eq!(info(&[0xa2, 3, 1, 1, 0]), Ok(Message::RefreshPresent { cookie: None, done: false }));
+        let set = [&[0xa3, 23, 1, 1, 0xff, 0x31, 18, 4, 16][..], &[9; 16]].concat();
+        assert_eq!(info(&set), Ok(Message::IdSet { cookie: None, deletes: true, uuids: vec![[9; 16]] }));
+        assert!(info(&[0xa4, 0]).is_err());
+        assert_eq!(done(0, &[]), Ok(Message::Done { code: 0, cookie: None, deletes: false }));
+        let end = done(0, &control(DONE, &[0x30, 6, 4, 1, b'c', 1, 1, 1]));
+        assert_eq!(end, Ok(Message::Done { code: 0, cookie: Some(b"c".to_vec()), deletes: true }));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_octets_are_read_or_refused(octets in proptest::collection::vec(proptest::num::u8::ANY, 0..48)) {
+            let _ = info(&octets);
+            let _ = entry(&control(STATE, &octets));
+            let _ = done(0, &control(DONE, &octets));
+        }
+    }
+}

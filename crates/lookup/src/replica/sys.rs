@@ -1,0 +1,139 @@
+//! The file of a copy, mapped into memory: everything about it that the compiler cannot vouch for.
+//!
+//! LMDB trusts that nobody else changes a file that it has mapped, that one process opens it once, and that no transaction
+//! is under way while its map grows. The first two are kept by a lock on the file (`flock`), which fails at once where
+//! somebody else, or ourselves, have it; the third by a gate that every reader goes through.
+//!
+//! A commit syncs what it wrote, but not the page that makes it count: a power cut may undo the last commits, whole ones
+//! and never parts, and with them the cookie that says up to where the copy goes (`MDB_NOMETASYNC`).
+#![expect(
+    unsafe_code,
+    reason = "heed's open, its flags and its resize are unsafe; the lock and the gate are what they ask for"
+)]
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
+
+/// Threads that may read at once; each keeps its slot until it ends.
+const READERS_MAX: u32 = 1024;
+const DATABASES_MAX: u32 = 3;
+/// Where LMDB keeps its number in a file, and what it is.
+const MAGIC: (usize, u32) = (16, 0xBEEF_C0DE);
+
+/// Why a file cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// Another process, or another table of this one, has it.
+    #[error("somebody else has it open")]
+    InUse,
+    /// It is not a file of LMDB, or not all of one.
+    #[error("{0}")]
+    Damaged(Box<str>),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// An open file. Fields are dropped in their order: the lock goes last.
+pub(super) struct Environment {
+    env: Env,
+    /// Held for reading by readers, for writing while the map grows.
+    gate: RwLock<()>,
+    _lock: File,
+}
+
+impl Environment {
+    /// Opens or makes the file, for us alone (mode 0600), with a map of at least `map_octets`.
+    pub(super) fn open(path: &Path, map_octets: usize) -> Result<Self, OpenError> {
+        let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        let octets = lock.metadata()?.len();
+        recognize(&lock, octets)?;
+        let map_octets = map_octets.max(usize::try_from(octets).unwrap_or(usize::MAX)).next_power_of_two();
+        let mut options = EnvOpenOptions::new();
+        options.map_size(map_octets).max_dbs(DATABASES_MAX).max_readers(READERS_MAX);
+        // SAFETY: NO_SUB_DIR concerns names alone; NO_META_SYNC may undo commits but never tears them. The lock keeps
+        // everybody else who goes through here from the file; whoever else writes to it could damage any file of ours.
+        let env = unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_META_SYNC).open(path) };
+        let env = env.map_err(|error| match error {
+            heed::Error::Io(error) => OpenError::Io(error),
+            error => OpenError::Damaged(error.to_string().into()),
+        })?;
+        // A map that is longer than its file ends the process at the first touch of what is missing.
+        let page_octets = u64::from(env.unnamed_database_stat().page_size);
+        if octets > 0 && (env.info().last_page_number as u64 + 1) * page_octets > octets {
+            return Err(OpenError::Damaged("it was cut short".into()));
+        }
+        Ok(Environment { env, gate: RwLock::new(()), _lock: lock })
+    }
+
+    /// Reads one state of the file, whatever is written meanwhile. Must not be called within itself.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&RoTxn) -> heed::Result<T>) -> heed::Result<T> {
+        let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        read(&*self.env.read_txn()?)
+    }
+
+    /// Writes all or nothing; where the map is full it grows, and `write` is called again.
+    pub(super) fn write<T>(&self, mut write: impl FnMut(&mut RwTxn) -> heed::Result<T>) -> heed::Result<T> {
+        loop {
+            let mut transaction = self.env.write_txn()?;
+            let written = write(&mut transaction).and_then(|value| transaction.commit().map(|()| value));
+            match written {
+                Err(heed::Error::Mdb(MdbError::MapFull)) => self.grow()?,
+                written => return written,
+            }
+        }
+    }
+
+    /// The same, for what opens its databases.
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Octets of the file that are in use or were.
+    pub(super) fn octets(&self) -> u64 {
+        self.env.real_disk_size().unwrap_or(0)
+    }
+
+    fn grow(&self) -> heed::Result<()> {
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let octets = self.env.info().map_size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull))?;
+        // SAFETY: readers are shut out by the gate, and the writer, who alone calls this, has ended its transaction.
+        unsafe { self.env.resize(octets) }
+    }
+}
+
+/// Refuses what is no file of LMDB before LMDB sees it.
+fn recognize(mut file: &File, octets: u64) -> Result<(), OpenError> {
+    if octets == 0 {
+        return Ok(());
+    }
+    let mut head = [0; MAGIC.0 + 4];
+    let read = file.read_exact(&mut head);
+    let magic = u32::from_ne_bytes([head[MAGIC.0], head[MAGIC.0 + 1], head[MAGIC.0 + 2], head[MAGIC.0 + 3]]);
+    match read {
+        Ok(()) if magic == MAGIC.1 => Ok(()),
+        _ => Err(OpenError::Damaged("it is no copy of a directory".into())),
+    }
+}
+
+/// Gives a file another name beside it, under which nothing is yet.
+pub(super) fn set_aside(path: &Path, at: u64) -> io::Result<std::path::PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+    let free = (0..).map(|count: u32| match count {
+        0 => path.with_file_name(format!("{name}.damaged-{at}")),
+        count => path.with_file_name(format!("{name}.damaged-{at}-{count}")),
+    });
+    let aside = free.into_iter().find(|aside| !aside.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
