@@ -21,7 +21,7 @@ use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TransportKind};
+use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TableKind, TransportKind};
 use crate::exit;
 use crate::flow::{self, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
@@ -106,12 +106,20 @@ fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesErr
         LogTarget::File(path) => Some(path.as_path()),
         LogTarget::Stderr => None,
     };
-    let files = log.into_iter().chain([config.admin.socket.as_path()]);
+    let files = log.into_iter().chain([config.admin.socket.as_path()]).chain(copies(config));
     let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).map(PathBuf::as_path);
     for folder in folders.chain(files.filter_map(Path::parent)) {
         identity.make_folder(folder)?;
     }
     log.map_or(Ok(()), |log| identity.make_file(log))
+}
+
+/// The files in which copies of directories are kept.
+fn copies(config: &Config) -> impl Iterator<Item = &Path> {
+    config.tables.iter().filter_map(|table| match &table.kind {
+        TableKind::Ldap(ldap) => ldap.replica.as_ref().map(|replica| replica.file.as_path()),
+        _ => None,
+    })
 }
 
 fn warn(config: &Config, identity: &Identity, sessions_max: usize, log: &Log) {
