@@ -58,7 +58,7 @@ fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)
 }
 
 fn seconds(span: Duration) -> String {
-    format!("{:.1}s", span.as_secs_f64())
+    format!("{:.3}s", span.as_secs_f64())
 }
 
 #[cfg(test)]
