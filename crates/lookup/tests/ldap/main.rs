@@ -1,0 +1,535 @@
+//! The LDAP backend against a directory that answers and misbehaves as it is told.
+
+mod server;
+
+use std::time::Duration;
+
+use lookup::Answer;
+use lookup::backend::{Backend, Failure};
+use lookup::ldap::{Bind, Config, Ldap, LdapError, Members, Scope, Servers};
+use server::{Entry, Filter, Manner, Request, Server, done, element, message};
+
+const BASE: &str = "dc=example,dc=org";
+const TYPES: &[&str] = &[
+    "( 0.9.2342.19200300.100.1.3 NAME ( 'mail' 'rfc822Mailbox' ) DESC 'SUP EQUALITY ( x' EQUALITY caseIgnoreIA5Match \
+     SUBSTR caseIgnoreIA5SubstringsMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.26{256} )",
+    "( 2.5.4.41 NAME 'name' EQUALITY caseIgnoreMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.15{32768} )",
+    "( 2.5.4.3 NAME ( 'cn' 'commonName' ) SUP name )",
+    "( 1.1.1 NAME 'exact' EQUALITY caseExactMatch )",
+    "( 1.1.2 NAME 'alias' EQUALITY caseIgnoreMatch )",
+    "( 2.5.4.31 NAME 'member' SUP distinguishedName )",
+];
+
+fn servers(urls: &[&str]) -> Servers {
+    Servers {
+        urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
+        starttls: false,
+        ca_file: None,
+        bind: Bind::Anonymous,
+        connect_timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
+    }
+}
+
+fn config(server: &Server) -> Config {
+    Config {
+        servers: servers(&[&server.url]),
+        base: BASE.into(),
+        scope: Scope::Sub,
+        filter: "(mail={key})".parse().unwrap(),
+        results: vec!["home".parse().unwrap()],
+        members: None,
+        values_max: 1000,
+        referrals: false,
+    }
+}
+
+fn person(name: &str) -> Entry {
+    let mail = format!("{name}@example.org");
+    Entry::new(&format!("cn={name},{BASE}"), &[("cn", name), ("mail", &mail), ("home", &format!("/home/{name}"))])
+}
+
+fn people(count: usize) -> Vec<Entry> {
+    (0..count).map(|number| person(&format!("u{number}"))).collect()
+}
+
+async fn ask(ldap: &Ldap, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
+    let keys: Vec<Box<str>> = keys.iter().map(|&key| key.into()).collect();
+    ldap.ask(&keys).await
+}
+
+async fn ask_one(ldap: &Ldap, key: &str) -> Answer {
+    ask(ldap, &[key]).await.unwrap().pop().unwrap()
+}
+
+fn found(values: &[&str]) -> Answer {
+    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+}
+
+fn why(answer: Answer) -> String {
+    match answer {
+        Answer::Unavailable(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn keys_that_can_share_a_search_do() {
+    let server = Server::start(people(3), TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let keys = ["u1@example.org", "nobody@example.org", "u0@example.org"];
+    let answers = ask(&ldap, &keys).await.unwrap();
+    assert_eq!(answers, [found(&["/home/u1"]), Answer::NotFound, found(&["/home/u0"])]);
+    let equal = |key: &str| Filter::Equal("mail".to_owned(), key.to_owned());
+    assert_eq!(server.filters(), [Filter::Or(keys.iter().map(|key| equal(key)).collect())]);
+    // The schema is read once for a connection, and the connection is used again.
+    ask(&ldap, &keys).await.unwrap();
+    assert_eq!(server.log().len(), 2 + 2);
+    assert!(server.log().iter().all(|(connection, _)| *connection == 0));
+}
+
+#[tokio::test]
+async fn constants_and_alternatives_around_the_key_are_kept() {
+    let mut entries = people(2);
+    entries.push(Entry::new(&format!("cn=a,{BASE}"), &[("alias", "U1@Example.ORG"), ("home", "/alias"), ("on", "1")]));
+    entries[1].attributes.push(("on".to_owned(), vec![b"1".to_vec()]));
+    let server = Server::start(entries, TYPES).await;
+    let filter = "(&(on=1)(|(mail={key})(alias={key})))".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    let answers = ask(&ldap, &["u0@example.org", "u1@example.org", "x"]).await.unwrap();
+    assert_eq!(answers, [Answer::NotFound, found(&["/home/u1", "/alias"]), Answer::NotFound]);
+    assert_eq!(server.filters().len(), 1);
+}
+
+#[tokio::test]
+async fn values_find_their_keys_as_the_schema_says() {
+    let entries = vec![
+        Entry::new(&format!("cn=1,{BASE}"), &[("alias", " Big   BOSS "), ("home", "1")]),
+        Entry::new(
+            &format!("cn=2,{BASE}"),
+            &[("alias", "other"), ("alias", "small boss"), ("home", "2"), ("home", "2b")],
+        ),
+        Entry::new(&format!("cn=3,{BASE}"), &[("alias;x-option", "Other"), ("home", "3"), ("home", "2")]),
+    ];
+    let server = Server::start(entries, TYPES).await;
+    let filter = "(alias={key})".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    let answers = ask(&ldap, &["big boss", "small boss", "other", "big  boss"]).await.unwrap();
+    assert_eq!(answers, [found(&["1"]), found(&["2", "2b"]), found(&["2", "2b", "3"]), found(&["1"])]);
+    assert_eq!(server.filters().len(), 1);
+}
+
+#[tokio::test]
+async fn an_attribute_goes_by_all_its_names() {
+    let server = Server::start(people(2), TYPES).await;
+    let results = vec!["0.9.2342.19200300.100.1.3".parse().unwrap()];
+    // This server knows no synonyms: it gives what is asked for by its first name.
+    let filter = "(mail={key})".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, results, ..config(&server) }, 1).unwrap();
+    let answers = ask(&ldap, &["u0@example.org", "u1@example.org"]).await.unwrap();
+    assert_eq!(answers, [found(&["u0@example.org"]), found(&["u1@example.org"])]);
+}
+
+#[tokio::test]
+async fn keys_do_not_share_a_search_where_equality_is_unknown() {
+    for (types, filter) in [(&[][..], "(mail={key})"), (TYPES, "(name={key})"), (TYPES, "(member={key})")] {
+        let mut entries = people(40);
+        for entry in &mut entries {
+            let mail = entry.attributes[1].1.clone();
+            entry.attributes.extend([("name".to_owned(), mail.clone()), ("member".to_owned(), mail)]);
+        }
+        let server = Server::start(entries, types).await;
+        let ldap = Ldap::new(Config { filter: filter.parse().unwrap(), ..config(&server) }, 1).unwrap();
+        let keys: Vec<String> = (0..40).map(|number| format!("u{number}@example.org")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let answers = ask(&ldap, &keys).await.unwrap();
+        for (number, answer) in answers.into_iter().enumerate() {
+            assert_eq!(answer, found(&[&format!("/home/u{number}")]));
+        }
+        assert_eq!(server.filters().len(), 40, "{filter}");
+        assert!(server.log().iter().all(|(connection, _)| *connection == 0));
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_only_the_server_can_compare_is_not_missed() {
+    // A fullwidth letter is equal to the plain one for servers (RFC 4518 section 2.3).
+    let mut entries = people(2);
+    entries.push(Entry::new(&format!("cn=b,{BASE}"), &[("mail", "\u{ff42}ob@example.org"), ("home", "/home/bob")]));
+    let server = Server::start(entries, TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let answers = ask(&ldap, &["u0@example.org", "bob@example.org", "\u{ff42}ob@example.org"]).await.unwrap();
+    assert_eq!(answers, [found(&["/home/u0"]), found(&["/home/bob"]), found(&["/home/bob"])]);
+}
+
+#[tokio::test]
+async fn too_many_entries_split_the_batch() {
+    let mut entries = people(8);
+    entries
+        .extend((0..3).map(|n| Entry::new(&format!("cn=d{n},{BASE}"), &[("mail", "many@example.org"), ("home", "x")])));
+    let server = Server::start(entries, TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let keys: Vec<String> = (0..8).map(|number| format!("u{number}@example.org")).collect();
+    let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    keys.push("many@example.org");
+    for manner in [Manner::SizeLimit(2), Manner::SizeLimit(1)] {
+        server.set(manner);
+        let mut answers = ask(&ldap, &keys).await.unwrap();
+        let many = why(answers.pop().unwrap());
+        assert_eq!(many, format!("{}: sizeLimitExceeded (4): too many", server.url));
+        for (number, answer) in answers.into_iter().enumerate() {
+            assert_eq!(answer, found(&[&format!("/home/u{number}")]));
+        }
+    }
+    // One key that the server does not take as a value harms no other.
+    server.set(Manner::Splits(21));
+    assert_eq!(ask_one(&ldap, "u3@example.org").await, found(&["/home/u3"]));
+    assert!(ask(&ldap, &keys[..8]).await.unwrap().iter().all(|answer| matches!(answer, Answer::Found(_))));
+}
+
+#[tokio::test]
+async fn what_servers_refuse_is_never_an_absence() {
+    let mut entries = people(2);
+    entries.push(Entry::new(BASE, &[]));
+    let server = Server::start(entries, TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let keys = ["u0@example.org", "u1@example.org"];
+    server.set(Manner::Code(32, "no base", Vec::new()));
+    for answer in ask(&ldap, &keys).await.unwrap() {
+        let expected = format!("{}: base '{BASE}': noSuchObject (32): no base", server.url);
+        assert_eq!(why(answer), expected);
+    }
+    ldap.probe().await.unwrap();
+    for code in [1, 2, 3, 8, 11, 50, 51, 52, 53, 80, 99] {
+        server.set(Manner::Code(code, "its own words", Vec::new()));
+        let failure = ask(&ldap, &keys).await.unwrap_err();
+        assert_eq!(*failure.at, server.url);
+        assert!(failure.what.contains(&code.to_string()) && failure.what.ends_with(": its own words"), "{failure}");
+        ldap.probe().await.unwrap_err();
+    }
+    server.set(Manner::Code(10, "", vec!["ldap://elsewhere/dc=x".to_owned()]));
+    let failure = ask(&ldap, &keys).await.unwrap_err();
+    let expected = "refers to ldap://elsewhere/dc=x, and referrals are not followed: referral (10)";
+    assert_eq!(&*failure.what, expected);
+    // References to other parts of the tree are another matter: what is here counts.
+    server.set(Manner::References(vec!["ldap://elsewhere/dc=x".to_owned()]));
+    assert_eq!(ask_one(&ldap, keys[0]).await, found(&["/home/u0"]));
+    server.set(Manner::Proper);
+    assert_eq!(ask_one(&ldap, keys[0]).await, found(&["/home/u0"]));
+    ldap.probe().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_introduces_oneself_as_configured() {
+    let server = Server::start(people(1), TYPES).await;
+    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    for (bind, said) in [
+        (Bind::Anonymous, None),
+        (bind.clone(), Some(Request::Bind { dn: "cn=mail".to_owned(), password: "secret".to_owned() })),
+        (Bind::External, Some(Request::External)),
+    ] {
+        let said_before = server.log().len();
+        let servers = Servers { bind, ..servers(&[&server.url]) };
+        let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+        assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+        let mut log = server.log().into_iter().skip(said_before).map(|(_, request)| request);
+        let bind = log.find(|request| !matches!(request, Request::Search { .. } | Request::Unbind));
+        assert_eq!(bind, said);
+    }
+    server.set(Manner::NoBind(49, "wrong"));
+    assert!(!format!("{bind:?}").contains("secret"));
+    let servers = Servers { bind, ..servers(&[&server.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+    let failure = ask(&ldap, &["x"]).await.unwrap_err();
+    assert_eq!(failure, Failure::new(&*server.url, "bind: invalidCredentials (49): wrong"));
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_once() {
+    let server = Server::start(Vec::new(), &[]).await;
+    let bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
+    let with = |servers| Ldap::new(Config { servers, ..config(&server) }, 1).err();
+    assert_eq!(with(Servers { bind, ..servers(&[&server.url]) }), Some(LdapError::EmptyPassword));
+    assert_eq!(with(servers(&[])), Some(LdapError::NoServer));
+    let missing = Servers { ca_file: Some("/nonexistent/ca.pem".into()), ..servers(&["ldaps://127.0.0.1"]) };
+    assert!(with(missing).unwrap().to_string().starts_with("/nonexistent/ca.pem: "));
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("ca.pem");
+    std::fs::write(&empty, "nothing").unwrap();
+    let empty = Servers { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
+    assert!(with(empty).unwrap().to_string().ends_with("no certificate is in it"));
+}
+
+#[tokio::test]
+async fn malformed_answers_fail_and_harm_nobody() {
+    let server = Server::start(people(1), TYPES).await;
+    let servers = Servers { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+    // Elements within elements.
+    let nested = (0..5000).fold(Vec::new(), |within, _| element(0x30, &within));
+    let entry = |attributes: &[u8]| element(0x64, &[element(4, b"cn=x"), attributes.to_vec()].concat());
+    let wrong: Vec<(&str, Vec<u8>)> = vec![
+        ("no LDAP at all", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        ("an empty message", element(0x30, b"")),
+        ("no number", element(0x30, &element(4, b""))),
+        ("no operation", element(0x30, &element(2, &[4]))),
+        ("a number that is negative", element(0x30, &[element(2, &[0xff; 4]), done(0x65, 0, "", &[])].concat())),
+        ("an operation nobody knows", message(3, &element(0x7e, b""))),
+        ("an end of another form", message(3, &element(0x65, &element(4, b"x")))),
+        ("an end cut short", message(3, &[0x65, 0x20, 0x0a, 1, 0])),
+        ("an entry without anything", message(3, &element(0x64, b""))),
+        ("attributes of another form", message(3, &entry(&element(0x30, &element(4, b"x"))))),
+        ("values of another form", message(3, &entry(&element(0x30, &element(0x30, &element(4, b"mail")))))),
+        ("a DN that is no text", message(3, &element(0x64, &[element(4, &[0xff]), element(0x30, b"")].concat()))),
+        ("an absurd length", vec![0x30, 0x84, 0xff, 0xff, 0xff, 0xff, 2, 1, 3]),
+        ("a more absurd length", vec![0x30, 0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ("a length that is not given", vec![0x30, 0x80, 2, 1, 3, 0, 0]),
+        ("a tower", message(3, &element(0x64, &nested))),
+        ("a tower of controls", message(3, &[done(0x65, 0, "", &[]), element(0xa0, &nested)].concat())),
+    ];
+    for (what, octets) in wrong {
+        server.set(Manner::Says(octets.clone()));
+        let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+        assert!(failure.what.contains("malformed message"), "{what}: {failure}");
+        // In the middle, at any place.
+        for cut in [1, octets.len() / 2, octets.len() - 1] {
+            server.set(Manner::SaysAndCloses(octets[..cut].to_vec()));
+            let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+            let is_told = failure.what.contains("closed") || failure.what.contains("malformed");
+            assert!(is_told, "{what}: {failure}");
+        }
+    }
+    // Each promises more than ever comes, but not more than there could be.
+    let promises = std::iter::repeat_n([0x30, 0x84, 0, 0xf0, 0, 0], 100_000).flatten().collect();
+    server.set(Manner::Says(promises));
+    assert!(ask(&ldap, &["u0@example.org"]).await.unwrap_err().what.contains("no answer within"));
+    server.set(Manner::Proper);
+    assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+}
+
+#[tokio::test]
+async fn a_server_that_takes_its_leave_is_quoted() {
+    let server = Server::start(people(1), TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let name = element(0x8a, b"1.3.6.1.4.1.1466.20036");
+    let leave = message(0, &element(0x78, &[&done(0x78, 52, "going down", &[])[2..], &name].concat()));
+    // Active Directory puts the name elsewhere.
+    let other = element(0x30, &[element(2, &[0]), done(0x78, 52, "going down", &[]), name.clone()].concat());
+    for leave in [leave, other] {
+        server.set(Manner::Says(leave));
+        let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+        assert_eq!(&*failure.what, "the server ends the connection: unavailable (52): going down");
+    }
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up_and_the_search_abandoned() {
+    let server = Server::start(people(1), TYPES).await;
+    let servers = Servers { timeout: Duration::from_millis(100), ..servers(&[&server.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+    server.set(Manner::Silent);
+    let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+    assert_eq!(failure, Failure::new(&*server.url, "search: no answer within 0.1 s"));
+    server.heard(&Request::Abandon).await;
+    // Once more, on a fresh connection, and both are gone.
+    server.heard(&Request::Unbind).await;
+    assert_eq!(server.filters().len(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_lost_is_replaced() {
+    let server = Server::start(people(1), TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+    server.hang_up();
+    assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+    let answered = server.log().last().unwrap().0;
+    assert_eq!(answered, 1);
+    // One that closes without a word each time fails, after two connections and no more.
+    server.set(Manner::SaysAndCloses(Vec::new()));
+    let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+    assert!(failure.what.contains("closed") || failure.what.contains("lost"), "{failure}");
+    assert_eq!(server.log().last().unwrap().0, 2);
+}
+
+#[tokio::test]
+async fn the_next_server_answers_for_one_that_fails() {
+    let first = Server::start(people(1), TYPES).await;
+    let second = Server::start(people(1), TYPES).await;
+    let both = |timeout| Servers { timeout, ..servers(&[&first.url, &second.url]) };
+    let wait = Duration::from_secs(5);
+    let ldap = Ldap::new(Config { servers: both(wait), ..config(&first) }, 1).unwrap();
+    assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+    assert!(second.log().is_empty());
+    for manner in [
+        Manner::Code(51, "", Vec::new()),
+        Manner::Code(52, "", Vec::new()),
+        Manner::SaysAndCloses(Vec::new()),
+        Manner::Says(b"?".to_vec()),
+        Manner::NoBind(49, "nobody"),
+        Manner::Silent,
+    ] {
+        let wait = if matches!(manner, Manner::Silent) { Duration::from_millis(100) } else { wait };
+        let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
+        let ldap = Ldap::new(Config { servers: Servers { bind, ..both(wait) }, ..config(&first) }, 1).unwrap();
+        first.set(manner.clone());
+        let (asked, before) = (first.log().len(), second.filters().len());
+        assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]), "{manner:?}");
+        assert!(first.log().len() > asked);
+        let asked = first.filters().len();
+        // It is not asked again at once.
+        assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+        assert_eq!((first.filters().len(), second.filters().len()), (asked, before + 2), "{manner:?}");
+    }
+    // What both would say is no matter of failing over.
+    first.set(Manner::Code(50, "", Vec::new()));
+    let ldap = Ldap::new(Config { servers: both(wait), ..config(&first) }, 1).unwrap();
+    assert_eq!(*ask(&ldap, &["u0@example.org"]).await.unwrap_err().at, first.url);
+    let urls = first.url.clone();
+    first.stop().await;
+    let servers = servers(&[&urls, &second.url]);
+    let ldap = Ldap::new(Config { servers, ..config(&second) }, 1).unwrap();
+    assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
+    second.stop().await;
+    let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
+    assert!(failure.what.starts_with("cannot connect: "), "{failure}");
+}
+
+#[tokio::test]
+async fn requests_at_once_have_connections_of_their_own() {
+    let server = Server::start(people(2), TYPES).await;
+    let ldap = Ldap::new(config(&server), 2).unwrap();
+    for _ in 0..3 {
+        let (one, other) = tokio::join!(ask(&ldap, &["u0@example.org"]), ask(&ldap, &["u1@example.org"]));
+        assert_eq!((one.unwrap(), other.unwrap()), (vec![found(&["/home/u0"])], vec![found(&["/home/u1"])]));
+    }
+    let connections: std::collections::HashSet<usize> = server.log().into_iter().map(|(number, _)| number).collect();
+    assert_eq!(connections.len(), 2);
+}
+
+#[tokio::test]
+async fn results_are_made_of_attributes_and_templates() {
+    let mut bad = person("bad");
+    bad.attributes[2].1[0] = vec![0xff, 0xfe];
+    let mut part = person("part");
+    part.attributes[2].0 = "home;range=0-1499".to_owned();
+    let mut many = person("many");
+    many.attributes[2].1 = (0..1001).map(|number| format!("/{number}").into_bytes()).collect();
+    let server = Server::start(
+        vec![person("one"), Entry::new(&format!("cn=two,{BASE}"), &[("mail", "two@example.org")]), bad, part, many],
+        TYPES,
+    )
+    .await;
+    let with = |results: &[&str]| {
+        let results = results.iter().map(|result| result.parse().unwrap()).collect();
+        Ldap::new(Config { results, ..config(&server) }, 1).unwrap()
+    };
+    let keys =
+        ["one@example.org", "two@example.org", "bad@example.org", "part@example.org", "many@example.org", "none"];
+    let mut answers = ask(&with(&["{home}/Maildir/", "MAIL"]), &keys).await.unwrap();
+    assert_eq!(answers.pop(), Some(Answer::NotFound));
+    assert_eq!(why(answers.pop().unwrap()), format!("{}: more than 1000 values", server.url));
+    let expected =
+        format!("{}: 'cn=part,{BASE}' has more values than the server gives at once: 'home;range=0-1499'", server.url);
+    assert_eq!(why(answers.pop().unwrap()), expected);
+    assert_eq!(
+        why(answers.pop().unwrap()),
+        format!("{}: a value of 'home' of 'cn=bad,{BASE}' is not UTF-8", server.url)
+    );
+    assert_eq!(answers, [found(&["/home/one/Maildir/", "one@example.org"]), found(&["two@example.org"])]);
+    // An entry of which nothing is left is none; unless that it is there is all that was asked.
+    assert_eq!(ask_one(&with(&["home"]), "two@example.org").await, Answer::NotFound);
+    assert_eq!(ask_one(&with(&[]), "two@example.org").await, found(&[]));
+    assert_eq!(ask_one(&with(&[]), "bad@example.org").await, found(&[]));
+}
+
+fn group(name: &str, members: &[&str]) -> Entry {
+    let mail = format!("{name}@example.org");
+    let dns: Vec<String> = members.iter().map(|member| format!("CN={member},{BASE}")).collect();
+    let mut attributes = vec![("mail", mail.as_str())];
+    attributes.extend(dns.iter().map(|dn| ("member", dn.as_str())));
+    Entry::new(&format!("cn={name},{BASE}"), &attributes)
+}
+
+#[tokio::test]
+async fn members_of_groups_are_followed() {
+    let mut entries = people(4);
+    entries.extend([
+        group("staff", &["u0", "gone", "team", "u1"]),
+        group("team", &["u2", "staff", "u1", "deep"]),
+        group("deep", &["u3"]),
+        group("void", &["gone"]),
+        group("tower", &["staff"]),
+        group("four", &["u0", "u1", "u2", "u3"]),
+    ]);
+    let server = Server::start(entries, TYPES).await;
+    let members = |depth_max| Some(Members { attribute: "member".into(), depth_max });
+    let with = |members, values_max| Ldap::new(Config { members, values_max, ..config(&server) }, 1).unwrap();
+    let keys = ["staff@example.org", "u1@example.org", "void@example.org"];
+    let answers = ask(&with(members(3), 1000), &keys).await.unwrap();
+    let staff = found(&["/home/u0", "/home/u1", "/home/u2", "/home/u3"]);
+    assert_eq!(answers, [staff.clone(), found(&["/home/u1"]), Answer::NotFound]);
+    let ldap = with(members(3), 1000);
+    let expected = format!("{}: groups within groups, more than 3 deep", server.url);
+    assert_eq!(why(ask_one(&ldap, "tower@example.org").await), expected);
+    assert_eq!(ask_one(&with(members(4), 1000), "tower@example.org").await, staff);
+    assert_eq!(
+        why(ask_one(&with(members(9), 3), "four@example.org").await),
+        format!("{}: more than 3 values", server.url)
+    );
+    let expected = format!("{}: a group of more than 4 entries", server.url);
+    assert_eq!(why(ask_one(&with(members(9), 2), "staff@example.org").await), expected);
+}
+
+#[tokio::test]
+async fn referrals_are_followed_where_they_may_be() {
+    let here = Server::start(people(1), TYPES).await;
+    let there =
+        Server::start(vec![Entry::new("cn=far,ou=far", &[("mail", "far@example.org"), ("home", "/far")])], TYPES).await;
+    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    let servers = Servers { bind, ..servers(&[&here.url]) };
+    let ldap = Ldap::new(Config { referrals: true, servers, ..config(&here) }, 1).unwrap();
+    let url = format!("{}/ou=far??sub", there.url);
+    here.set(Manner::References(vec!["ldap://127.0.0.1:1/ou=far".to_owned(), url.clone()]));
+    let answers = ask(&ldap, &["u0@example.org", "far@example.org", "nobody@example.org"]).await.unwrap();
+    assert_eq!(answers, [found(&["/home/u0"]), found(&["/far"]), Answer::NotFound]);
+    assert_eq!(there.log()[0].1, Request::Bind { dn: "cn=mail".to_owned(), password: "secret".to_owned() });
+    here.set(Manner::Code(10, "", vec![url]));
+    assert_eq!(ask_one(&ldap, "far@example.org").await, found(&["/far"]));
+    // Around in a circle.
+    let before = here.filters().len();
+    here.set(Manner::Code(10, "", vec![here.url.clone()]));
+    let failure = ask(&ldap, &["far@example.org"]).await.unwrap_err();
+    assert_eq!(&*failure.what, "more than 3 referrals lead from one to the next");
+    assert_eq!(here.filters().len() - before, 4);
+    here.set(Manner::Code(10, "", vec!["ldap://127.0.0.1:1".to_owned()]));
+    assert!(ask(&ldap, &["far@example.org"]).await.unwrap_err().what.starts_with("a referral cannot be followed: "));
+}
+
+#[tokio::test]
+async fn tls_is_not_left_out_and_nothing_comes_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, include_str!("ca.pem")).unwrap();
+    let server = Server::start(people(1), TYPES).await;
+    let servers = Servers { starttls: true, ca_file: Some(ca), ..servers(&[&server.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+    let agreed = message(1, &done(0x78, 0, "", &[]));
+    for (octets, expected) in [
+        (message(1, &done(0x78, 2, "no TLS", &[])), "StartTLS: protocolError (2): no TLS"),
+        (
+            [agreed.clone(), message(2, &done(0x61, 0, "", &[]))].concat(),
+            "StartTLS: the server went on talking without TLS",
+        ),
+        (
+            message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())),
+            "StartTLS: the server answered something else",
+        ),
+        (b"+OK".to_vec(), "malformed message: it does not begin as a message does"),
+    ] {
+        server.set(Manner::ForTls(octets));
+        let failure = ask(&ldap, &["x"]).await.unwrap_err();
+        assert_eq!(*failure.what, *format!("cannot connect: {expected}"));
+    }
+    assert!(server.log().iter().all(|(_, request)| *request == Request::Extended));
+}
