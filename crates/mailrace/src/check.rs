@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue};
+use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, TableKind};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -20,6 +20,9 @@ impl fmt::Display for Summary<'_> {
             };
             writeln!(f, "  listener   {protocol} at {}", listener.address)?;
         }
+        for table in &config.tables {
+            writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
+        }
         for domain in &config.domains {
             let who = domain.mailboxes.as_ref().map_or("everyone".into(), |table| format!("those in {table:?}"));
             writeln!(f, "  domain     {}: {who}, by transport {:?}", domain.name, domain.transport)?;
@@ -33,6 +36,25 @@ impl fmt::Display for Summary<'_> {
             LogTarget::File(path) => writeln!(f, "  log        {}", path.display())?,
         }
         warnings(config).iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
+    }
+}
+
+/// Where a table's answers come from.
+fn source(kind: &TableKind) -> String {
+    let word = kind.word();
+    match kind {
+        TableKind::Text { path } | TableKind::Cdb { path } | TableKind::Regexp { path } => {
+            format!("{word} {}", path.display())
+        }
+        TableKind::Static { values } => format!("{word} {}", values.join(", ")),
+        TableKind::Chain { tables } => format!("{word} of {}", tables.join(", ")),
+        TableKind::Sqlite(sqlite) => format!("{word} {}", sqlite.database.path.display()),
+        // Neither shows a password.
+        TableKind::Postgres(postgres) => format!("{word} {}", postgres.url),
+        TableKind::Ldap(ldap) => {
+            let urls: Vec<String> = ldap.directory.servers.urls.iter().map(ToString::to_string).collect();
+            format!("{word} {}{}", urls.join(", "), if ldap.replica.is_some() { " (replica)" } else { "" })
+        }
     }
 }
 
@@ -87,6 +109,17 @@ fn warning_of(queue: &Queue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Source;
+
+    #[test]
+    fn tables_are_summed_up_without_their_passwords() {
+        let text = include_str!("../tests/tables.toml");
+        let config = Config::parse(text, "text", "host.example").unwrap();
+        let summary = Summary(&Loaded { source: Source::BuiltIn, config }).to_string();
+        let tables: Vec<_> = summary.lines().filter(|line| line.starts_with("  table ")).collect();
+        insta::assert_snapshot!(tables.join("\n"));
+        assert!(!summary.contains("hidden"));
+    }
 
     #[test]
     fn whoever_serves_is_cautioned_of_open_doors_and_held_queues() {

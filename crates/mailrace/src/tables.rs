@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lookup::{Events, Stats, Table, cdb};
 
-use crate::config::{Config, TableKind};
+use crate::config::Config;
 use crate::exit::{self, Exit};
 
 pub use events::tell;
@@ -50,7 +50,7 @@ impl Tables {
     /// The first one that cannot be used, in its own words.
     pub fn open(config: &Config, events: Events) -> Result<Tables, Exit> {
         let mut opener = Opener::new(config, Purpose::Serve, events);
-        let tables = config.tables.iter().map(|table| Ok((kind_name(&table.kind), opener.table(&table.name)?)));
+        let tables = config.tables.iter().map(|table| Ok((table.kind.word(), opener.table(&table.name)?)));
         Ok(Tables { tables: tables.collect::<Result<_, _>>()? })
     }
 
@@ -109,14 +109,6 @@ pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
     let keys = cdb::build(text, cdb).map_err(failed)?;
     writeln!(io::stdout(), "{}: {keys} {}", cdb.display(), if keys == 1 { "key" } else { "keys" })?;
     Ok(())
-}
-
-/// What the configuration calls it.
-fn kind_name(kind: &TableKind) -> &'static str {
-    match kind {
-        TableKind::Text { .. } => "text",
-        TableKind::Cdb { .. } => "cdb",
-    }
 }
 
 /// What is told to somebody who asks for another one.

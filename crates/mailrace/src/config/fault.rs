@@ -59,6 +59,16 @@ fn within(text: &str, place: &Range<usize>) -> Range<usize> {
     start..start + line
 }
 
+/// The text with a star for each byte of a secret, so that all places and lines stay what they are.
+fn masked(text: &str, secrets: &[Range<usize>]) -> String {
+    let mut octets = text.as_bytes().to_vec();
+    for secret in secrets {
+        let places = text.floor_char_boundary(secret.start)..text.ceil_char_boundary(secret.end);
+        octets[places].iter_mut().filter(|octet| **octet != b'\n').for_each(|octet| *octet = b'*');
+    }
+    String::from_utf8(octets).expect("whole characters became stars")
+}
+
 /// All that is wrong with one text; at least one fault, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
@@ -68,9 +78,10 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub(super) fn new(origin: &str, text: &str, mut faults: Vec<Fault>) -> Self {
+    /// What stands at the places of `secrets` is never shown.
+    pub(super) fn new(origin: &str, text: &str, mut faults: Vec<Fault>, secrets: &[Range<usize>]) -> Self {
         faults.sort_by_key(|fault| fault.place.start);
-        Faults { origin: origin.to_owned(), text: text.to_owned(), faults }
+        Faults { origin: origin.to_owned(), text: masked(text, secrets), faults }
     }
 
     /// How many there are.

@@ -141,6 +141,15 @@ pub(super) const SEGMENT: Kind<u64> = Kind {
     read: |v| (SIZE.read)(v).filter(|size| (1 << 20..=4 << 30).contains(size)),
 };
 
+/// Keys in one request; more make no request better, and servers have limits of their own.
+pub(super) const BATCH: Kind<usize> = Kind { expected: "a whole number from 1 to 1000", read: |v| within(v, 1, 1000) };
+
+pub(super) const CONNECTIONS: Kind<usize> =
+    Kind { expected: "a whole number from 1 to 1000", read: |v| within(v, 1, 1000) };
+
+/// Groups within groups: each level is another round of searches.
+pub(super) const DEPTH: Kind<usize> = Kind { expected: "a whole number from 1 to 100", read: |v| within(v, 1, 100) };
+
 pub(super) const SPILL: Kind<u64> = Kind {
     expected: "a size from \"64KiB\" to \"16MiB\"",
     read: |v| (SIZE.read)(v).filter(|size| (64 << 10..=16 << 20).contains(size)),
@@ -208,6 +217,10 @@ fn parsed<T: FromStr>(value: &DeValue<'_>) -> Option<T> {
 
 fn count(value: &DeValue<'_>) -> Option<u32> {
     integer(value).and_then(|n| u32::try_from(n).ok())
+}
+
+fn within(value: &DeValue<'_>, least: usize, most: usize) -> Option<usize> {
+    integer(value).and_then(|n| usize::try_from(n).ok()).filter(|n| (least..=most).contains(n))
 }
 
 fn integer(value: &DeValue<'_>) -> Option<u64> {

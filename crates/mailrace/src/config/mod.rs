@@ -18,7 +18,9 @@ mod queue;
 mod rate;
 mod read;
 mod routing;
+mod secret;
 mod section;
+mod table;
 mod transport;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -39,6 +41,7 @@ pub use rate::Rate;
 pub use route::Pattern;
 pub use route::{FixedHop, Rule as Route};
 pub use routing::{Dns, NextHop};
+pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
 pub use transport::{
     Concurrency, Families, Flavor, LineEnds, Maildir, Probe, SmtpTransport, Timeouts, Tls, Transport, TransportKind,
 };
@@ -103,7 +106,7 @@ pub struct Config {
 impl Config {
     /// Reads `text`. `origin` names it in messages; `machine` is the name of this host, for `hostname`.
     pub fn parse(text: &str, origin: &str, machine: &str) -> Result<Config, Faults> {
-        read::config(text, machine).map_err(|faults| Faults::new(origin, text, faults))
+        read::config(text, origin, machine)
     }
 
     /// The transport of that name. Names in [`Domain::transport`] and [`Route::transport`] always have one.
@@ -139,26 +142,6 @@ pub struct Listener {
     pub protocol: Protocol,
     /// The address; port 0 lets the system choose.
     pub address: SocketAddr,
-}
-
-/// How a table is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableKind {
-    /// Lines of `key value`, read into memory.
-    Text,
-    /// D. J. Bernstein's constant database.
-    Cdb,
-}
-
-/// Something that can be looked up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Its name.
-    pub name: Box<str>,
-    /// How it is stored.
-    pub kind: TableKind,
-    /// Where it is stored.
-    pub path: PathBuf,
 }
 
 /// A domain whose mail is kept here.

@@ -13,8 +13,14 @@ use toml::de::{DeTable, DeValue};
 use super::fault::Fault;
 use super::key::{self, Kind};
 
-/// The faults found so far; sections share it.
-pub(super) type FaultList = RefCell<Vec<Fault>>;
+/// What was found so far; sections share it.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// What is wrong.
+    pub(super) faults: RefCell<Vec<Fault>>,
+    /// Where the text has what must not be shown with a fault.
+    pub(super) secrets: RefCell<Vec<Range<usize>>>,
+}
 
 /// Words of which a key may have one.
 pub(super) struct Choice<T: 'static> {
@@ -31,13 +37,18 @@ pub(super) struct Section<'f, 'i> {
     entries: DeTable<'i>,
     asked: Vec<&'static str>,
     skipped: bool,
-    faults: &'f FaultList,
+    discreet: bool,
+    findings: &'f Findings,
 }
 
 impl<'f, 'i> Section<'f, 'i> {
     /// The document itself.
-    pub(super) fn document(entries: DeTable<'i>, faults: &'f FaultList) -> Self {
-        Section { name: String::new(), place: 0..0, entries, asked: Vec::new(), skipped: false, faults }
+    pub(super) fn document(entries: DeTable<'i>, findings: &'f Findings) -> Self {
+        Section::new(String::new(), 0..0, entries, findings)
+    }
+
+    fn new(name: String, place: Range<usize>, entries: DeTable<'i>, findings: &'f Findings) -> Self {
+        Section { name, place, entries, asked: Vec::new(), skipped: false, discreet: false, findings }
     }
 
     /// Where its header is.
@@ -63,7 +74,7 @@ impl<'f, 'i> Section<'f, 'i> {
 
     /// The same for a key that has to be there.
     pub(super) fn required<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
-        self.miss(key, kind.expected);
+        self.demand(key, kind.expected);
         self.placed(key, kind)
     }
 
@@ -77,6 +88,51 @@ impl<'f, 'i> Section<'f, 'i> {
                 self.state(value.span(), key, "is not a list", label);
                 None
             }
+        }
+    }
+
+    /// The same, or one such value without a list around it.
+    pub(super) fn one_or_list<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
+        match self.entries.get(key).map(Spanned::get_ref) {
+            Some(DeValue::Array(_)) => self.list(key, kind),
+            _ => self.placed(key, kind).map(|it| vec![it]),
+        }
+    }
+
+    /// A text that is not to be told, not even where it is at fault.
+    pub(super) fn secret(&mut self, key: &'static str) -> Option<Spanned<String>> {
+        let (_, value) = self.entry(key)?;
+        let read = (key::TEXT.read)(value.get_ref());
+        if read.is_none() {
+            self.state(value.span(), key, "has a wrong value", format!("expected {}", key::TEXT.expected));
+        }
+        read.map(|it| Spanned::new(value.span(), it))
+    }
+
+    /// Keeps the values of unknown keys from being shown: one of them could be a misspelt secret.
+    pub(super) fn be_discreet(&mut self) {
+        self.discreet = true;
+    }
+
+    /// The table under `key`, which may be `false` instead: then the inner one is None. None where the key is not there.
+    pub(super) fn section_or_false(&mut self, key: &'static str) -> Option<Option<Section<'f, 'i>>> {
+        let (place, value) = self.entry(key)?;
+        let path = self.path(key);
+        match value.get_ref() {
+            DeValue::Boolean(false) => Some(None),
+            _ => Some(self.sub(path, place, value, format!("expected a table: [{key}], or false"))),
+        }
+    }
+
+    /// Where `key` is said; without it, the section's header.
+    pub(super) fn place_of(&self, key: &str) -> Range<usize> {
+        self.entries.get_key_value(key).map_or(self.place(), |(name, _)| name.span())
+    }
+
+    /// Takes out `key`, which has no place in this section, and states that with what was expected instead.
+    pub(super) fn refuse(&mut self, key: &'static str, label: &str) {
+        if let Some((name, _)) = self.entries.remove_entry(key) {
+            self.state(name.span(), key, "means nothing here", label.to_owned());
         }
     }
 
@@ -101,7 +157,7 @@ impl<'f, 'i> Section<'f, 'i> {
 
     /// The same for a key that has to be there.
     pub(super) fn required_choice<T: Copy>(&mut self, key: &'static str, choice: &Choice<T>) -> Option<T> {
-        self.miss(key, &quoted(choice.built.iter().map(|(word, _)| *word)));
+        self.demand(key, &quoted(choice.built.iter().map(|(word, _)| *word)));
         self.choice(key, choice)
     }
 
@@ -149,13 +205,6 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// States that `key`, if it is there, is not built yet.
-    pub(super) fn later(&mut self, key: &'static str, what: &str) {
-        if let Some((place, _)) = self.entry(key) {
-            self.state(place, key, "is not built yet", what.to_owned());
-        }
-    }
-
     /// Leaves the rest of the section unread, and misses nothing in it.
     pub(super) fn skip(&mut self) {
         self.skipped = true;
@@ -169,14 +218,20 @@ impl<'f, 'i> Section<'f, 'i> {
 
     /// States a fault in its own words.
     pub(super) fn state_fault(&self, fault: Fault) {
-        self.faults.borrow_mut().push(fault);
+        self.findings.faults.borrow_mut().push(fault);
     }
 
-    fn miss(&self, key: &str, expected: &str) {
+    /// States it where `key` is not there.
+    pub(super) fn demand(&self, key: &str, expected: &str) {
         if !self.skipped && !self.entries.contains_key(key) {
             let title = format!("`{}` is missing", self.path(key));
             self.state_fault(Fault::new(self.place(), title, format!("expected here: {expected}")));
         }
+    }
+
+    /// Keeps what stands there from being shown with a fault.
+    fn conceal(&self, place: Range<usize>) {
+        self.findings.secrets.borrow_mut().push(place);
     }
 
     fn entry(&mut self, key: &'static str) -> Option<(Range<usize>, Spanned<DeValue<'i>>)> {
@@ -203,9 +258,7 @@ impl<'f, 'i> Section<'f, 'i> {
     ) -> Option<Section<'f, 'i>> {
         let span = value.span();
         match value.into_inner() {
-            DeValue::Table(entries) => {
-                Some(Section { name, place, entries, asked: Vec::new(), skipped: false, faults: self.faults })
-            }
+            DeValue::Table(entries) => Some(Section::new(name, place, entries, self.findings)),
             other => {
                 let label = format!("found {}, {expected}", key::found(&other));
                 self.state_fault(Fault::new(span, format!("`{name}` is not a table"), label));
@@ -222,7 +275,11 @@ impl<'f, 'i> Section<'f, 'i> {
 impl Drop for Section<'_, '_> {
     fn drop(&mut self) {
         self.asked.sort_unstable();
-        for name in self.entries.keys() {
+        self.asked.dedup();
+        for (name, value) in &self.entries {
+            if self.discreet {
+                self.conceal(value.span());
+            }
             let known = self.asked.iter().copied();
             let title = format!("unknown key `{}`", self.path(name.get_ref()));
             let fault = Fault::new(name.span(), title, format!("expected one of: {}", listed(known.clone())));
@@ -262,7 +319,7 @@ fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
 }
 

@@ -1,30 +1,200 @@
 //! From a table of the configuration to the table itself. Whatever cannot be used is told with its own error, and with
 //! the exit code that says whose fault it is.
+//!
+//! Nothing is asked of anybody: a server that is down is no reason not to start.
 
 use std::error::Error;
+use std::fmt::Display;
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use lookup::Table;
+use lookup::backend::Backend;
 use lookup::cdb::Cdb;
+use lookup::chain::Chain;
+use lookup::fixed::Fixed;
+use lookup::layers::{Layered, Settings};
+use lookup::ldap::{Bind, Ldap};
+use lookup::postgres::{self, Postgres};
+use lookup::regexp::Regexp;
+use lookup::replica::{self, Replica};
+use lookup::sqlite::Sqlite;
 use lookup::text::Text;
+use lookup::{Events, Table};
 
-use super::Opener;
+use super::{Opener, Purpose};
 use crate::config::{self, TableKind};
 use crate::exit::{self, Exit};
 
 /// Opens a table as the configuration has it. Those that it is made of come from `opener`, who opens each once.
-pub(super) fn open(table: &config::Table, _opener: &mut Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
-    match table.kind {
-        TableKind::Text => {
-            Text::load(&table.name, &table.path).map(|it| Arc::new(it) as Arc<dyn Table>).map_err(failed)
+pub(super) fn open(table: &config::Table, opener: &mut Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
+    let name = &*table.name;
+    match &table.kind {
+        TableKind::Text { path } => shared(Text::load(name, path)),
+        TableKind::Cdb { path } => shared(Cdb::open(name, path)),
+        TableKind::Regexp { path } => shared(Regexp::load(name, path)),
+        TableKind::Static { values } => Ok(Arc::new(Fixed::new(name, values.clone()))),
+        TableKind::Chain { tables } => {
+            let tables = tables.iter().map(|table| opener.table(table));
+            Ok(Arc::new(Chain::new(name, tables.collect::<Result<_, _>>()?)))
         }
-        TableKind::Cdb => Cdb::open(&table.name, &table.path).map(|it| Arc::new(it) as Arc<dyn Table>).map_err(failed),
+        TableKind::Sqlite(sqlite) => {
+            Ok(Arc::new(layered(name, Sqlite::new(sqlite.database.clone()), sqlite.layers, opener.events())?))
+        }
+        TableKind::Postgres(postgres) => open_postgres(name, postgres, opener.events()),
+        TableKind::Ldap(ldap) => open_ldap(name, ldap, opener),
     }
+}
+
+fn open_postgres(name: &str, table: &config::Postgres, events: Events) -> Result<Arc<dyn Table>, Exit> {
+    let config = postgres::Config {
+        url: table.url.clone(),
+        password: table.password_file.as_deref().map(password).transpose()?,
+        ca_file: table.ca_file.clone(),
+        query: table.query.clone(),
+        timeout: table.timeout,
+        connect_timeout: table.connect_timeout,
+        connections: table.layers.concurrency,
+    };
+    let backend = Postgres::new(config).map_err(|error| of_table(name, error))?;
+    Ok(Arc::new(layered(name, backend, table.layers, events)?))
+}
+
+fn open_ldap(name: &str, table: &config::Ldap, opener: &Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
+    let mut directory = table.directory.clone();
+    if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
+        *empty = password(file)?;
+    }
+    let backend = Ldap::new(directory.clone(), table.layers.concurrency).map_err(|error| of_table(name, error))?;
+    let direct = layered(name, backend, table.layers, opener.events())?;
+    match &table.replica {
+        Some(copy) if opener.purpose() == Purpose::Serve => {
+            let config = replica::Config {
+                ldap: directory,
+                file: copy.file.clone(),
+                poll_every: copy.poll_every,
+                removals_max: copy.removals_max,
+            };
+            let copy = Replica::start(name, config, Arc::new(direct), opener.events());
+            Ok(Arc::new(copy.map_err(|error| of_table(name, error))?))
+        }
+        _ => Ok(Arc::new(direct)),
+    }
+}
+
+fn layered(name: &str, backend: impl Backend, settings: Settings, events: Events) -> Result<Layered, Exit> {
+    Layered::start(name, backend, settings, events)
+        .map_err(|error| Exit { code: exit::IO, text: format!("table '{name}': starting its thread: {error}") })
+}
+
+/// The password in a file: all of it, but for the end of its last line.
+fn password(file: &Path) -> Result<Box<str>, Exit> {
+    let fault = |code, what: &dyn Display| Exit { code, text: format!("{}: {what}", file.display()) };
+    let text = fs::read(file).map_err(|error| fault(exit::IO, &error))?;
+    let text = String::from_utf8(text).map_err(|_| fault(exit::DATA, &"the password is not UTF-8"))?;
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    match line.strip_suffix('\r').unwrap_or(line) {
+        "" => Err(fault(exit::DATA, &"there is no password in it")),
+        password => Ok(password.into()),
+    }
+}
+
+fn shared<T: Table + 'static>(opened: Result<T, impl Error>) -> Result<Arc<dyn Table>, Exit> {
+    opened.map(|table| Arc::new(table) as Arc<dyn Table>).map_err(failed)
+}
+
+/// An error that does not say which table it is about.
+fn of_table(name: &str, error: impl Error) -> Exit {
+    let Exit { code, text } = failed(error);
+    Exit { code, text: format!("table '{name}': {text}") }
 }
 
 /// Errors of tables tell their causes themselves, so their text is all there is to say.
 pub(super) fn failed(error: impl Error) -> Exit {
     let unread = error.source().is_some_and(|source| source.is::<io::Error>());
     Exit { code: if unread { exit::IO } else { exit::DATA }, text: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use lookup::Answer;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// One table of each type, in a folder.
+    fn every_type(folder: &Path) -> Config {
+        let text = "[[table]]\nname = \"all\"\ntype = \"chain\"\ntables = [\"people\", \"hops\", \"rest\"]\n\
+             [[table]]\nname = \"people\"\ntype = \"text\"\npath = \"{data_dir}/people\"\n\
+             [[table]]\nname = \"hops\"\ntype = \"regexp\"\npath = \"{data_dir}/hops\"\n\
+             [[table]]\nname = \"rest\"\ntype = \"static\"\nvalues = [\"rest@example.org\"]\n\
+             [[table]]\nname = \"cdb\"\ntype = \"cdb\"\npath = \"{data_dir}/cdb\"\n\
+             [[table]]\nname = \"sqlite\"\ntype = \"sqlite\"\npath = \"{data_dir}/db\"\nquery = \"SELECT :key\"\n\
+             [[table]]\nname = \"postgres\"\ntype = \"postgres\"\nurl = \"host=127.0.0.1 port=1\"\n\
+             password_file = \"{data_dir}/password\"\nquery = \"SELECT $1\"\n\
+             [[table]]\nname = \"copy\"\ntype = \"ldap\"\nurl = \"ldap://127.0.0.1:1\"\nbase = \"dc=org\"\n\
+             bind_dn = \"cn=mail\"\npassword_file = \"{data_dir}/password\"\nfilter = \"(mail={key})\"\nmode = \"replica\"\n";
+        std::fs::write(folder.join("people"), "bob@example.org robert@example.org\n").unwrap();
+        std::fs::write(folder.join("hops"), "/^sales-/ sales@example.org\n").unwrap();
+        std::fs::write(folder.join("password"), "secret\n").unwrap();
+        lookup::cdb::build(&folder.join("people"), &folder.join("cdb")).unwrap();
+        let text = format!("data_dir = {:?}\n{text}", folder.display().to_string());
+        Config::parse(&text, "text", "host.example").unwrap()
+    }
+
+    fn opener(config: &Config, purpose: Purpose) -> Opener<'_> {
+        Opener::new(config, purpose, Arc::new(|_| {}))
+    }
+
+    #[tokio::test]
+    async fn a_chain_is_made_of_tables_that_stand_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = every_type(folder.path());
+        let chain = opener(&config, Purpose::Ask).table("all").unwrap();
+        let answers = chain.lookup(&["bob@example.org", "sales-de@example.org", "carol@example.org"]).await;
+        let found = |value: &str| Answer::Found(vec![value.to_owned()]);
+        assert_eq!(answers, ["robert@example.org", "sales@example.org", "rest@example.org"].map(found));
+    }
+
+    #[test]
+    fn every_type_opens_and_only_the_server_makes_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = every_type(folder.path());
+        for (purpose, makes) in [(Purpose::Ask, false), (Purpose::Serve, true)] {
+            let mut opener = opener(&config, purpose);
+            for table in &config.tables {
+                assert_eq!(opener.table(&table.name).map(|opened| opened.name().to_owned()).unwrap(), *table.name);
+            }
+            assert_eq!(folder.path().join("tables/copy").exists(), makes, "{purpose:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_a_line_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        for (written, read) in [("a b", "a b"), ("a b\n", "a b"), ("a b\r\n", "a b"), (" \n\n", " \n")] {
+            std::fs::write(&file, written).unwrap();
+            assert_eq!(password(&file).as_deref().ok(), Some(read), "{written:?}");
+        }
+        for written in [&b""[..], b"\n", b"\r\n", b"\xff\n"] {
+            std::fs::write(&file, written).unwrap();
+            let refused = password(&file).unwrap_err();
+            assert!(refused.code == exit::DATA && refused.text.contains("password"), "{written:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_password_that_is_not_there_is_told_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = every_type(folder.path());
+        let file = folder.path().join("password");
+        std::fs::remove_file(&file).unwrap();
+        for name in ["postgres", "copy"] {
+            let refused = opener(&config, Purpose::Serve).table(name).err().unwrap();
+            assert_eq!(refused.code, exit::IO);
+            assert!(refused.text.contains(file.to_str().unwrap()), "{refused}");
+        }
+    }
 }

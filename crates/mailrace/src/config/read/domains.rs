@@ -1,38 +1,13 @@
-//! `[[table]]` and `[[domain]]`: what can be looked up, and whose mail is kept here.
-
-use std::path::Path;
+//! `[[domain]]`: whose mail is kept here.
 
 use super::transports::Transports;
-use super::{Unique, filled, named};
+use super::{Unique, named};
 use crate::config::key;
-use crate::config::section::{Choice, Section};
-use crate::config::{Domain, Table, TableKind, Transport};
+use crate::config::section::Section;
+use crate::config::{Domain, Transport};
 
 /// What parts a mailbox from a tag.
 const DELIMITER: Option<char> = Some('+');
-
-const TABLE_KIND: Choice<TableKind> =
-    Choice { built: &[("text", TableKind::Text), ("cdb", TableKind::Cdb)], later: &["sqlite", "postgres", "ldap"] };
-
-/// The tables, and the names of all that were meant, those with faults included.
-pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Table>, Vec<String>) {
-    let mut unique = Unique::default();
-    let sections = document.sections("table").unwrap_or_default();
-    let tables = sections.into_iter().filter_map(|section| table(section, data_dir, &mut unique)).collect();
-    (tables, unique.names())
-}
-
-fn table(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Unique) -> Option<Table> {
-    let name = section.required("name", &key::TEXT);
-    if let Some(name) = &name {
-        unique.claim(&section, "name", name.get_ref(), name.span());
-    }
-    let kind = section.required_choice("type", &TABLE_KIND);
-    section.later("cache", "caches are for tables across a network, which are not built yet");
-    let path = section.required("path", &key::TEXT);
-    let path = path.and_then(|template| filled(&section, "path", &template, data_dir));
-    Some(Table { name: name?.into_inner().into(), kind: kind?, path: path? })
-}
 
 pub(super) fn domains(document: &mut Section<'_, '_>, tables: &[String], transports: &Transports) -> Vec<Domain> {
     let Some(sections) = document.sections("domain") else {

@@ -6,6 +6,7 @@ mod domains;
 mod queues;
 mod routing;
 mod storage;
+mod tables;
 mod transports;
 
 use std::collections::HashMap;
@@ -17,24 +18,26 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::fault::Fault;
+use super::fault::{Fault, Faults};
 use super::key::{self, Kind};
-use super::section::{Choice, FaultList, Section, did_you_mean};
-use super::{Config, Listener, Protocol, Relay, Smtp, path};
+use super::section::{Choice, Findings, Section, did_you_mean};
+use super::{Config, Listener, Protocol, Relay, Smtp, path, secret};
 
 const DATA_DIR: &str = "./mailrace-data";
 
 /// Reads the whole text; all faults come out, but none beyond the syntax where the syntax is at fault.
-pub(super) fn config(text: &str, machine: &str) -> Result<Config, Vec<Fault>> {
+pub(super) fn config(text: &str, origin: &str, machine: &str) -> Result<Config, Faults> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return Err(errors.iter().map(syntax).collect());
+        let faults = errors.iter().map(syntax).collect();
+        return Err(Faults::new(origin, text, faults, &secret::likely_places(text)));
     }
-    let faults = FaultList::default();
-    let config = document_of(Section::document(document.into_inner(), &faults), machine);
-    match faults.into_inner() {
+    let document = document.into_inner();
+    let findings = Findings { secrets: secret::places(&document).into(), ..Findings::default() };
+    let config = document_of(Section::document(document, &findings), machine);
+    match findings.faults.into_inner() {
         faults if faults.is_empty() => Ok(config),
-        faults => Err(faults),
+        faults => Err(Faults::new(origin, text, faults, &findings.secrets.into_inner())),
     }
 }
 
@@ -48,7 +51,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let hostname = document.take("hostname", &key::HOST).or_else(|| key::host(machine));
     let hostname = hostname.unwrap_or_else(|| "localhost".into());
     let limits = bounds::limits(&mut document);
-    let (tables, table_names) = domains::tables(&mut document, &data_dir);
+    let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &data_dir, &hostname);
     let domains = domains::domains(&mut document, &table_names, &transports);
     Config {
@@ -114,6 +117,12 @@ fn listener(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Listene
 /// A name that some other section has to bear.
 fn named(section: &mut Section<'_, '_>, key: &'static str, kind: &str, names: &[String]) -> Option<Spanned<String>> {
     let name = section.placed(key, &key::TEXT)?;
+    known(section, key, &name, kind, names);
+    Some(name)
+}
+
+/// States it where nothing bears the name that stands under `key`.
+fn known(section: &Section<'_, '_>, key: &str, name: &Spanned<String>, kind: &str, names: &[String]) {
     if !names.contains(name.get_ref()) {
         let title = format!("there is no {kind} for `{key}`");
         let label = match names {
@@ -123,7 +132,6 @@ fn named(section: &mut Section<'_, '_>, key: &'static str, kind: &str, names: &[
         let help = did_you_mean(name.get_ref(), names.iter().map(String::as_str));
         section.state_fault(Fault::new(name.span(), title, label).with_help(help));
     }
-    Some(name)
 }
 
 fn relay(document: &mut Section<'_, '_>) -> Relay {

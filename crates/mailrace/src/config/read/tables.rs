@@ -1,0 +1,206 @@
+//! `[[table]]`: what can be looked up. The key `type` says which others there may be.
+
+mod chains;
+mod layers;
+mod ldap;
+mod sql;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::Spanned;
+
+use super::{Unique, bare, filled};
+use crate::config::fault::Fault;
+use crate::config::key::{self, Kind};
+use crate::config::section::{Choice, Section, quoted};
+use crate::config::{Table, TableKind, secret};
+
+/// Tables beyond are more likely a mistake than meant; a network's each have a thread.
+const TABLES_MAX: usize = 1000;
+
+/// What the key `type` says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Text,
+    Cdb,
+    Regexp,
+    Static,
+    Chain,
+    Sqlite,
+    Postgres,
+    Ldap,
+}
+
+const TYPE: Choice<Type> = Choice {
+    built: &[
+        ("text", Type::Text),
+        ("cdb", Type::Cdb),
+        ("regexp", Type::Regexp),
+        ("static", Type::Static),
+        ("chain", Type::Chain),
+        ("sqlite", Type::Sqlite),
+        ("postgres", Type::Postgres),
+        ("ldap", Type::Ldap),
+    ],
+    later: &[],
+};
+
+/// Every key of tables but `name` and `type`, with the types that have it.
+const KEYS: [(&str, &[Type]); 28] = {
+    use Type::*;
+    [
+        ("path", &[Text, Cdb, Regexp, Sqlite]),
+        ("values", &[Static]),
+        ("tables", &[Chain]),
+        ("query", &[Sqlite, Postgres]),
+        ("timeout", &[Sqlite, Postgres, Ldap]),
+        ("wait", &[Sqlite, Postgres, Ldap]),
+        ("breaker", &[Postgres, Ldap]),
+        ("cache", &[Sqlite, Postgres, Ldap]),
+        ("url", &[Postgres, Ldap]),
+        ("password", &[Ldap]),
+        ("password_file", &[Postgres, Ldap]),
+        ("ca_file", &[Postgres, Ldap]),
+        ("connect_timeout", &[Postgres, Ldap]),
+        ("batch", &[Postgres, Ldap]),
+        ("concurrency", &[Postgres, Ldap]),
+        ("starttls", &[Ldap]),
+        ("bind_dn", &[Ldap]),
+        ("sasl", &[Ldap]),
+        ("base", &[Ldap]),
+        ("scope", &[Ldap]),
+        ("filter", &[Ldap]),
+        ("result", &[Ldap]),
+        ("members", &[Ldap]),
+        ("members_depth", &[Ldap]),
+        ("values_max", &[Ldap]),
+        ("referrals", &[Ldap]),
+        ("mode", &[Ldap]),
+        ("replica", &[Ldap]),
+    ]
+};
+
+const NAME: Kind<String> = Kind { expected: "the name of a table", read: key::TEXT.read };
+
+/// What one table may have and then no other one.
+#[derive(Default)]
+struct Claims {
+    names: Unique,
+    /// The files of local copies.
+    files: Unique,
+}
+
+/// The tables, and the names of all that were meant, those with faults included.
+pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Table>, Vec<String>) {
+    let (mut claims, mut chains, mut tables) = (Claims::default(), Vec::new(), Vec::new());
+    let sections = document.sections("table").unwrap_or_default();
+    if let Some(beyond) = sections.get(TABLES_MAX) {
+        let label = format!("expected at most {TABLES_MAX}");
+        document.state_fault(Fault::new(beyond.place(), "there are too many tables", label));
+    }
+    for section in sections.into_iter().take(TABLES_MAX) {
+        tables.extend(table(section, data_dir, &mut claims, &mut chains));
+    }
+    let names = claims.names.names();
+    chains::check(document, &chains, &names);
+    (tables, names)
+}
+
+fn table(
+    mut section: Section<'_, '_>,
+    data_dir: &Path,
+    claims: &mut Claims,
+    chains: &mut Vec<chains::Links>,
+) -> Option<Table> {
+    section.be_discreet();
+    let name = section.required("name", &key::TEXT);
+    if let Some(name) = &name {
+        claims.names.claim(&section, "name", name.get_ref(), name.span());
+    }
+    let Some(of_type) = section.required_choice("type", &TYPE) else {
+        // Nothing can be said of the other keys.
+        section.skip();
+        return None;
+    };
+    refuse_others(&mut section, of_type);
+    let kind = match of_type {
+        Type::Text => path(&mut section, data_dir).map(|path| TableKind::Text { path }),
+        Type::Cdb => path(&mut section, data_dir).map(|path| TableKind::Cdb { path }),
+        Type::Regexp => path(&mut section, data_dir).map(|path| TableKind::Regexp { path }),
+        Type::Static => {
+            required_list(&mut section, "values", &key::TEXT).map(|v| TableKind::Static { values: bare(v) })
+        }
+        Type::Chain => chain(&mut section, name.as_ref(), chains),
+        Type::Sqlite => sql::sqlite(&mut section, data_dir).map(|it| TableKind::Sqlite(Box::new(it))),
+        Type::Postgres => sql::postgres(&mut section, data_dir).map(|it| TableKind::Postgres(Box::new(it))),
+        Type::Ldap => {
+            let table = ldap::table(&mut section, name.as_ref(), data_dir, &mut claims.files);
+            table.map(|it| TableKind::Ldap(Box::new(it)))
+        }
+    };
+    Some(Table { name: name?.into_inner().into(), kind: kind? })
+}
+
+/// States the keys that are for tables of other types.
+fn refuse_others(section: &mut Section<'_, '_>, of_type: Type) {
+    for (key, types) in KEYS.iter().filter(|(_, types)| !types.contains(&of_type)) {
+        let words = TYPE.built.iter().filter(|(_, of_type)| types.contains(of_type)).map(|(word, _)| *word);
+        section.refuse(key, &format!("expected only in tables of type {}", quoted(words)));
+    }
+}
+
+fn path(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<PathBuf> {
+    let path = section.required("path", &key::TEXT)?;
+    filled(section, "path", &path, data_dir)
+}
+
+/// A file beside the table's own data.
+fn file(section: &mut Section<'_, '_>, key: &'static str, data_dir: &Path) -> Option<Spanned<PathBuf>> {
+    let template = section.placed(key, &key::TEXT)?;
+    filled(section, key, &template, data_dir).map(|path| Spanned::new(template.span(), path))
+}
+
+fn chain(
+    section: &mut Section<'_, '_>,
+    name: Option<&Spanned<String>>,
+    chains: &mut Vec<chains::Links>,
+) -> Option<TableKind> {
+    let tables = required_list(section, "tables", &NAME)?;
+    let mut unique = Unique::default();
+    tables.iter().for_each(|table| unique.claim(section, "tables", table.get_ref(), table.span()));
+    let names = tables.iter().map(|table| table.get_ref().as_str().into()).collect();
+    if let Some(name) = name {
+        chains.push(chains::Links { from: name.get_ref().clone(), to: tables });
+    }
+    Some(TableKind::Chain { tables: names })
+}
+
+/// A list with something in it.
+fn required_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
+    section.demand(key, &format!("a list, each element {}", kind.expected));
+    let place = section.place_of(key);
+    let list = section.list(key, kind)?;
+    if list.is_empty() {
+        section.state(place, key, "is empty", format!("expected at least one element, {}", kind.expected));
+    }
+    Some(list)
+}
+
+/// A text in a notation of its own, which says itself what is wrong; but not with a password in it.
+fn parsed<T: FromStr<Err: Display>>(
+    section: &Section<'_, '_>,
+    key: &str,
+    kind: &Kind<String>,
+    text: &Spanned<String>,
+) -> Option<T> {
+    let state = |error: T::Err| {
+        let label = match secret::has_password(text.get_ref()) {
+            true => format!("not shown, since it has a password; expected {}", kind.expected),
+            false => error.to_string(),
+        };
+        section.state(text.span(), key, "has a wrong value", label);
+    };
+    text.get_ref().parse().map_err(state).ok()
+}

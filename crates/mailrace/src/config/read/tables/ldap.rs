@@ -1,0 +1,216 @@
+//! Tables in a directory: who is asked and as whom, what an entry says, and the local copy.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use lookup::ldap::{Bind, Config, Members, Scope, Servers, Url};
+use lookup::replica::{self, ReplicaError};
+use toml::Spanned;
+
+use super::{file, layers, parsed};
+use crate::config::key::{self, Kind};
+use crate::config::read::Unique;
+use crate::config::section::{Choice, Section};
+use crate::config::{Ldap, Replica};
+
+/// The longest name that file systems have, with room for what a store adds.
+const FILE_NAME_OCTETS_MAX: usize = 200;
+const SCOPE: Choice<Scope> =
+    Choice { built: &[("base", Scope::Base), ("one", Scope::One), ("sub", Scope::Sub)], later: &[] };
+const SASL: Choice<()> = Choice { built: &[("external", ())], later: &[] };
+/// Whether there is a local copy.
+const MODE: Choice<bool> = Choice { built: &[("direct", false), ("replica", true)], later: &[] };
+
+const URL: Kind<String> = Kind {
+    expected: "a URL such as \"ldap://127.0.0.1:389\", \"ldaps://host\" or \"ldapi:///path\"",
+    read: key::TEXT.read,
+};
+const BASE: Kind<String> =
+    Kind { expected: "the DN of an entry, such as \"ou=people,dc=example,dc=org\"", read: key::TEXT.read };
+const FILTER: Kind<String> = Kind { expected: "a filter such as \"(mail={key})\"", read: key::TEXT.read };
+const RESULT: Kind<String> =
+    Kind { expected: "an attribute, or a template such as \"{mailMessageStore}/Maildir/\"", read: key::TEXT.read };
+
+pub(super) fn table(
+    section: &mut Section<'_, '_>,
+    name: Option<&Spanned<String>>,
+    data_dir: &Path,
+    files: &mut Unique,
+) -> Option<Ldap> {
+    let (servers, password_file) = servers(section, data_dir);
+    let base = section.required("base", &BASE);
+    let scope = section.choice("scope", &SCOPE).unwrap_or_default();
+    let asked = [section.place_of("filter"), section.place_of("members")];
+    let filter = section.required("filter", &FILTER).and_then(|filter| parsed(section, "filter", &FILTER, &filter));
+    let results = section.one_or_list("result", &RESULT).unwrap_or_default();
+    let results = results.iter().filter_map(|result| parsed(section, "result", &RESULT, result)).collect();
+    let members = members(section);
+    let values_max = section.take_or("values_max", &Kind::COUNT, Config::VALUES_MAX);
+    let referrals = section.take_or("referrals", &key::FLAG, false);
+    let layers = layers::network_settings(section);
+    let replica = replica(section, name, data_dir, files);
+    let base = base?.into_inner().into();
+    let directory = Config { servers: servers?, base, scope, filter: filter?, results, members, values_max, referrals };
+    if replica.is_some() {
+        state_uncopied(section, &directory, asked);
+    }
+    Some(Ldap { directory, password_file, layers, replica })
+}
+
+/// States it where a copy could not answer what is asked. `places` are those of `filter` and `members`.
+fn state_uncopied(section: &Section<'_, '_>, directory: &Config, [filter, members]: [Range<usize>; 2]) {
+    if let Err(error) = replica::Config::check(directory) {
+        let (key, place) =
+            if matches!(error, ReplicaError::Members) { ("members", members) } else { ("filter", filter) };
+        section.state(place, key, "does not go with mode = \"replica\"", error.to_string());
+    }
+}
+
+/// How to get a connection, and the file of the password that is still to be put in.
+fn servers(section: &mut Section<'_, '_>, data_dir: &Path) -> (Option<Servers>, Option<PathBuf>) {
+    section.demand("url", URL.expected);
+    let urls = urls(section);
+    let known = urls.as_deref().unwrap_or_default();
+    let starttls = starttls(section, known);
+    let ca_file = ca_file(section, known, starttls, data_dir);
+    let (bind, password_file) = bind(section, known, data_dir);
+    let connect_timeout = section.take_or("connect_timeout", &key::SPAN, Servers::CONNECT_TIMEOUT);
+    let timeout = section.take_or("timeout", &key::SPAN, Servers::TIMEOUT);
+    (urls.map(|urls| Servers { urls, starttls, ca_file, bind, connect_timeout, timeout }), password_file)
+}
+
+/// None where one of them is at fault: then nothing can be said of what goes with them.
+fn urls(section: &mut Section<'_, '_>) -> Option<Vec<Url>> {
+    let place = section.place_of("url");
+    let urls = section.one_or_list("url", &URL)?;
+    if urls.is_empty() {
+        section.state(place, "url", "is empty", format!("expected at least one element, {}", URL.expected));
+    }
+    let mut unique = Unique::default();
+    urls.iter().for_each(|url| unique.claim(section, "url", url.get_ref(), url.span()));
+    let urls: Vec<Option<Url>> = urls.iter().map(|url| parsed(section, "url", &URL, url)).collect();
+    urls.into_iter().collect()
+}
+
+fn starttls(section: &mut Section<'_, '_>, urls: &[Url]) -> bool {
+    let Some(starttls) = section.placed("starttls", &key::FLAG) else { return false };
+    let wanted = *starttls.get_ref();
+    let is_plain = |url: &Url| matches!(url, Url::Tcp { tls: false, .. });
+    if let Some(other) = urls.iter().find(|url| wanted && !is_plain(url)) {
+        let label = format!("expected only with ldap:// URLs, not with {other}");
+        section.state(starttls.span(), "starttls", "means nothing here", label);
+    }
+    wanted
+}
+
+fn ca_file(section: &mut Section<'_, '_>, urls: &[Url], starttls: bool, data_dir: &Path) -> Option<PathBuf> {
+    let file = file(section, "ca_file", data_dir)?;
+    if !starttls && !urls.is_empty() && !urls.iter().any(|url| matches!(url, Url::Tcp { tls: true, .. })) {
+        let label = "expected only with ldaps:// URLs or starttls = true".to_owned();
+        section.state(file.span(), "ca_file", "means nothing here", label);
+    }
+    Some(file.into_inner())
+}
+
+/// As whom we ask. A password in a file is left empty.
+fn bind(section: &mut Section<'_, '_>, urls: &[Url], data_dir: &Path) -> (Bind, Option<PathBuf>) {
+    let dn = section.placed("bind_dn", &key::TEXT);
+    let sasl = section.place_of("sasl");
+    let external = section.choice("sasl", &SASL).is_some();
+    let password = section.secret("password");
+    let file = file(section, "password_file", data_dir);
+    if let (Some(_), Some(file)) = (&password, &file) {
+        let label = "expected one of `password` and `password_file`, not both".to_owned();
+        section.state(file.span(), "password_file", "is one too many", label);
+    }
+    let given =
+        password.as_ref().map(|it| ("password", it.span())).or(file.as_ref().map(|it| ("password_file", it.span())));
+    match (&dn, given) {
+        (Some(dn), _) if external => {
+            let label = "expected only without `sasl`, by which the connection says who we are".to_owned();
+            section.state(dn.span(), "bind_dn", "means nothing here", label);
+        }
+        (Some(dn), None) => {
+            // RFC 4513 section 5.1.2: a name without a password is bound as nobody, and no error.
+            let label = "expected with it: `password` or `password_file`; a name alone is taken for nobody".to_owned();
+            section.state(dn.span(), "bind_dn", "is not enough", label);
+        }
+        (None, Some((key, place))) => {
+            section.state(place, key, "means nothing here", "expected only with `bind_dn`".into())
+        }
+        _ => {}
+    }
+    if let Some(url) = urls.iter().find(|url| external && !matches!(url, Url::Unix { .. })) {
+        let label = format!("expected only with ldapi:// URLs: nothing says who we are at {url}");
+        section.state(sasl, "sasl", "means nothing here", label);
+    }
+    let bind = match dn {
+        _ if external => Bind::External,
+        Some(dn) => {
+            let password = password.map(Spanned::into_inner).unwrap_or_default();
+            Bind::Simple { dn: dn.into_inner().into(), password: password.into() }
+        }
+        None => Bind::Anonymous,
+    };
+    (bind, file.map(Spanned::into_inner))
+}
+
+fn members(section: &mut Section<'_, '_>) -> Option<Members> {
+    let attribute = section.take("members", &key::TEXT);
+    let depth = section.placed("members_depth", &key::DEPTH);
+    if let (None, Some(depth)) = (&attribute, &depth) {
+        section.state(depth.span(), "members_depth", "means nothing here", "expected only with `members`".into());
+    }
+    let depth_max = depth.map_or(Members::DEPTH_MAX, Spanned::into_inner);
+    attribute.map(|attribute| Members { attribute: attribute.into(), depth_max })
+}
+
+fn replica(
+    section: &mut Section<'_, '_>,
+    name: Option<&Spanned<String>>,
+    data_dir: &Path,
+    files: &mut Unique,
+) -> Option<Replica> {
+    let wanted = section.choice("mode", &MODE).unwrap_or(false);
+    let place = section.place_of("replica");
+    let settings = section.section("replica");
+    if !wanted {
+        if let Some(mut settings) = settings {
+            section.state(place, "replica", "means nothing here", "expected only with mode = \"replica\"".into());
+            settings.skip();
+        }
+        return None;
+    }
+    let Some(mut settings) = settings else {
+        let file = usual_file(section, name?, data_dir, files);
+        return Some(Replica {
+            file,
+            poll_every: replica::Config::POLL_EVERY,
+            removals_max: replica::Config::REMOVALS_MAX,
+        });
+    };
+    let file = match file(&mut settings, "file", data_dir) {
+        Some(file) => {
+            files.claim(&settings, "file", &file.get_ref().to_string_lossy(), file.span());
+            file.into_inner()
+        }
+        None => usual_file(section, name?, data_dir, files),
+    };
+    Some(Replica {
+        file,
+        poll_every: settings.take_or("poll", &key::SPAN, replica::Config::POLL_EVERY),
+        removals_max: settings.take_or("removals_max", &key::SHARE, replica::Config::REMOVALS_MAX),
+    })
+}
+
+/// The file that bears the table's name, which then has to be one that a file can bear.
+fn usual_file(section: &Section<'_, '_>, name: &Spanned<String>, data_dir: &Path, files: &mut Unique) -> PathBuf {
+    let text = name.get_ref().as_str();
+    if text.contains(['/', '\0']) || text == "." || text == ".." || text.len() > FILE_NAME_OCTETS_MAX {
+        let label = "expected a name that a file can bear, or another file: replica = { file = \"...\" }".to_owned();
+        section.state(name.span(), "name", "is no file's name", label);
+    }
+    let file = data_dir.join("tables").join(text);
+    files.claim(section, "replica.file", &file.to_string_lossy(), name.span());
+    file
+}

@@ -1,0 +1,58 @@
+//! Tables in SQL databases.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lookup::sqlite;
+use toml::Spanned;
+
+use super::{file, layers, parsed, path};
+use crate::config::key::{self, Kind};
+use crate::config::section::Section;
+use crate::config::{Postgres, Sqlite};
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What stands for a key in a query of SQLite's; one is enough.
+const SQLITE_KEYS: [&str; 3] = [":key", ":local", ":domain"];
+/// What stands for the keys in a query of PostgreSQL's.
+const POSTGRES_KEYS: [&str; 1] = ["$1"];
+
+const URL: Kind<String> = Kind {
+    expected: "a URL such as \"postgres://user@host:5432/database\", or settings as libpq has them",
+    read: key::TEXT.read,
+};
+const QUERY: Kind<String> = Kind { expected: "a query", read: key::TEXT.read };
+
+pub(super) fn sqlite(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<Sqlite> {
+    let path = path(section, data_dir);
+    let query = query(section, &SQLITE_KEYS);
+    let timeout = section.take_or("timeout", &key::SPAN, TIMEOUT);
+    // A file of this machine answers faster than a cache pays off, and says nothing wrong.
+    let layers = layers::settings(section, false);
+    Some(Sqlite { database: sqlite::Config { path: path?, query: query?, timeout }, layers })
+}
+
+pub(super) fn postgres(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<Postgres> {
+    let url = section.required("url", &URL).and_then(|url| parsed(section, "url", &URL, &url));
+    let query = query(section, &POSTGRES_KEYS);
+    let password_file = file(section, "password_file", data_dir).map(Spanned::into_inner);
+    let ca_file = file(section, "ca_file", data_dir).map(Spanned::into_inner);
+    let timeout = section.take_or("timeout", &key::SPAN, TIMEOUT);
+    let connect_timeout = section.take_or("connect_timeout", &key::SPAN, CONNECT_TIMEOUT);
+    let layers = layers::network_settings(section);
+    Some(Postgres { url: url?, password_file, ca_file, query: query?, timeout, connect_timeout, layers })
+}
+
+/// A query that has at least one of these; without any, every key would get the same.
+fn query(section: &mut Section<'_, '_>, keys: &[&str]) -> Option<Box<str>> {
+    let query = section.required("query", &QUERY)?;
+    if !keys.iter().any(|key| query.get_ref().contains(key)) {
+        let label = format!("expected a query with {}", keys.join(" or "));
+        section.state(query.span(), "query", "does not ask for a key", label);
+    }
+    Some(query.into_inner().into())
+}

@@ -1,0 +1,64 @@
+//! Where a text has passwords. Faults show the lines that they are about, and a log may keep them for years, so a text is
+//! searched for what must not be seen before anything is said of it.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::section::did_you_mean;
+
+/// The places of all values that a document seems to keep secret, known keys and misspelt ones.
+pub(super) fn places(document: &DeTable<'_>) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    for (name, value) in document {
+        if is_password(name.get_ref()) {
+            places.push(value.span());
+        } else {
+            search(value, &mut places);
+        }
+    }
+    places
+}
+
+fn search(value: &Spanned<DeValue<'_>>, found: &mut Vec<Range<usize>>) {
+    match value.get_ref() {
+        DeValue::Table(table) => found.extend(places(table)),
+        DeValue::Array(elements) => elements.iter().for_each(|element| search(element, found)),
+        DeValue::String(text) if has_password(text) => found.push(value.span()),
+        _ => {}
+    }
+}
+
+/// A file's name is no secret.
+fn is_password(key: &str) -> bool {
+    let key = key.to_lowercase();
+    !key.ends_with("file")
+        && (key.contains("pass")
+            || key.ends_with("pw")
+            || key.contains("secret")
+            || did_you_mean(&key, ["password"].into_iter()).is_some())
+}
+
+/// Whether it is a URL with a password (`scheme://user:password@host`, `?password=`), or a list of settings with one.
+pub(super) fn has_password(text: &str) -> bool {
+    let authority = text.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));
+    let mut settings = text.split("password").skip(1);
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+        || settings.any(|behind| behind.trim_start().starts_with('='))
+}
+
+/// Where a text that is not TOML seems to have secrets: behind the equals sign of a password, and in URLs.
+pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let lower = line.to_ascii_lowercase();
+        let behind = |mark: &str, from: usize| lower[from..].find(mark).map(|at| from + at + mark.len());
+        let password = behind("pass", 0).and_then(|from| behind("=", from));
+        let first = [password, behind("://", 0)].into_iter().flatten().min();
+        places.extend(first.map(|first| start + first..start + line.len()));
+        start += line.len();
+    }
+    places
+}
