@@ -24,7 +24,7 @@ pub struct Tables {
     tables: Vec<(&'static str, Arc<dyn Table>)>,
 }
 
-/// Whoever opens tables.
+/// What tables are opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The server, to which they belong: what has a file of its own here writes it.
@@ -119,4 +119,35 @@ pub fn no_such_table(config: &Config, name: &str) -> Exit {
         _ => format!("there is no table {name:?}, expected one of: {}", names.join(", ")),
     };
     Exit { code: exit::USAGE, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_opened_once_though_another_one_is_made_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("people");
+        std::fs::write(&path, "bob@example.org\n").unwrap();
+        let text = format!(
+            "[[table]]\nname = \"all\"\ntype = \"chain\"\ntables = [\"people\"]\n\
+             [[table]]\nname = \"people\"\ntype = \"text\"\npath = {path:?}\n"
+        );
+        let config = Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let opened = Tables::open(&config, Arc::new(|_| {})).unwrap();
+        let named: Vec<_> = opened.iter().map(|(kind, table)| (kind, table.name().to_owned())).collect();
+        assert_eq!(named, [("chain", "all".to_owned()), ("text", "people".to_owned())]);
+        assert!(opened.find("nobody").is_none() && opened.counts().is_empty());
+
+        let mut opener = Opener::new(&config, Purpose::Ask, Arc::new(|_| {}));
+        let people = opener.table("people").unwrap();
+        // Whoever opened it again would not find it.
+        std::fs::remove_file(&path).unwrap();
+        assert!(opener.table("all").is_ok());
+        assert!(Arc::ptr_eq(&people, &opener.table("people").unwrap()));
+        let missing = Tables::open(&config, Arc::new(|_| {})).err().map(|exit| exit.code);
+        assert_eq!(missing, Some(exit::IO));
+        assert_eq!(opener.table("nobody").err().map(|exit| exit.code), Some(exit::USAGE));
+    }
 }
