@@ -2,8 +2,8 @@
 it was asked.
 
 A script says what is done in a stage: `connect`, `bind`, `schema` (a search for the root or for the subschema),
-`search` (every other one), `entry` (before each entry of a search that is answered). A stage that is not in the script
-is done as a kind server would. What is there is a function of the session and the request, which does what it likes
+`search` (every other one), `entry` (before each entry of such a search that is answered). What is not in the script is
+done as a kind server would. What is there is a function of the session and the request, which does what it likes
 with the connection and returns True where that was all, or None for the kind answer; or it raises `Over` to end it.
 The functions below make such functions.
 """
@@ -111,6 +111,8 @@ class Session:
             pass
         finally:
             self.close()
+            self._stream.close()
+            self.connection.close()
 
     def close(self):
         """Ends the connection, whatever is under way."""
@@ -118,7 +120,6 @@ class Session:
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        self.connection.close()
 
     def send(self, request, *operations):
         """Answers to a request."""
@@ -151,7 +152,7 @@ class Session:
             found = [(dn, one) for dn, one in list(self.server.entries.items()) if _matches(one, *request.condition)]
         limit = self.server.size_limit
         for dn, attributes in found[:limit]:
-            if not self._staged("entry", request):
+            if is_schema or not self._staged("entry", request):
                 self.send(request, ldap.entry(dn, _chosen(attributes, request.attributes)))
         is_cut = limit is not None and len(found) > limit
         self.send(request, ldap.result(ldap.SEARCH_DONE, SIZE_LIMIT if is_cut else 0))
