@@ -426,3 +426,154 @@ pub(crate) fn is_attribute(text: &str) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     (is_name || name.contains('.') && name.split('.').all(is_number)) && parts.all(is_word)
 }
+
+#[cfg(test)]
+mod tests {
+    use ldap3::asn1::{ASNTag, PL, StructureTag};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filter(text: &str) -> Filter {
+        text.parse().unwrap()
+    }
+
+    /// The filter as another implementation encodes it.
+    fn encoded_by_ldap3(text: &str) -> Vec<u8> {
+        let mut writer = Writer::default();
+        write_tree(&ldap3::parse_filter(text).unwrap().into_structure(), &mut writer);
+        writer.into_octets()
+    }
+
+    fn write_tree(tree: &StructureTag, writer: &mut Writer) {
+        let tag = (tree.class as u8) << 6 | tree.id as u8;
+        match &tree.payload {
+            PL::P(octets) => writer.octets(tag, octets),
+            PL::C(trees) => writer.within(tag | 0x20, |writer| trees.iter().for_each(|tree| write_tree(tree, writer))),
+        }
+    }
+
+    /// The text of a filter with the key in it, escaped as RFC 4515 section 3 wants.
+    fn filled(template: &str, key: &str) -> String {
+        let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
+        let escaped = |text: &str| -> String { text.bytes().map(|octet| format!("\\{octet:02x}")).collect() };
+        template
+            .replace("{key}", &escaped(key))
+            .replace("{local}", &escaped(local))
+            .replace("{domain}", &escaped(domain))
+    }
+
+    const TEMPLATES: &[&str] = &[
+        "(mail={key})",
+        "(&(objectClass=person)(|(mail={key})(alias={key})))",
+        "(&(objectClass=*)(!(off=TRUE))(uid={local})(dc={domain}))",
+        "(|(mail=smtp:{key})(mail={local}*)(mail=a*{local}*b*{domain})(mail=*@{domain}))",
+        "(&(a>={key})(b<=x{local}y)(c~={domain}))",
+        "(|(cn:dn:2.4.6.8.10:={key})(o:dn:={domain})(:1.2.3:={local})(sn:caseExactMatch:=\\28{key}\\29))",
+        "(2.5.4.3;lang-de=\\c3\\bc {key} ü{local})",
+    ];
+
+    #[test]
+    fn filters_are_encoded_as_others_encode_them() {
+        for template in TEMPLATES {
+            for key in ["bob@example.org", "*@)(uid=*", "a\\2a@\\", "\0@\0\0", "ü ß@例え"] {
+                let one = filter(template).one(key);
+                assert_eq!(one, Some(encoded_by_ldap3(&filled(template, key))), "{template} {key}");
+            }
+            assert_eq!(filter(template).to_string(), *template);
+        }
+    }
+
+    #[test]
+    fn a_part_that_the_key_has_not_finds_nothing() {
+        for (template, key) in
+            [("(a={domain})", "bob"), ("(a=x{domain})", "bob@"), ("(a={local})", "@x"), ("(a={key})", "")]
+        {
+            assert_eq!(filter(template).one(key), None, "{template} {key}");
+        }
+        assert_eq!(filter("(a={local})").one("bob"), Some(encoded_by_ldap3("(a=bob)")));
+        assert_eq!(filter("(a={local})").one("a@b@c"), Some(encoded_by_ldap3("(a=a@b)")));
+        assert_eq!(filter("(|(a={key})(b={domain}))").one("bob"), None);
+    }
+
+    #[test]
+    fn keys_share_a_search_by_its_shape() {
+        for (template, attributes) in [
+            ("(mail={key})", &["mail"][..]),
+            ("(|(mail={key})(alias={key}))", &["mail", "alias"]),
+            ("(&(objectClass=person)(mail={key}))", &["mail"]),
+            ("(&(mail={key})(!(off=*))(|(a=1)(b>=2)))", &["mail"]),
+            ("(&(objectClass=person)(|(mail={key})(alias={key})))", &["mail", "alias"]),
+        ] {
+            assert_eq!(filter(template).key_attributes().as_deref(), Some(attributes), "{template}");
+            let any = filter(template).any_of(&["k*1", "k2"]);
+            let together = template
+                .replace("(mail={key})", "(|(mail=k\\2a1)(mail=k2))")
+                .replace("(alias={key})", "(|(alias=k\\2a1)(alias=k2))");
+            assert_eq!(any, encoded_by_ldap3(&together), "{template}");
+            assert_eq!(Some(filter(template).any_of(&["k"])), filter(template).one("k"));
+            assert_eq!(filter(template).all(), encoded_by_ldap3(&template.replace("{key}", "*")));
+        }
+        for template in [
+            "(mail=smtp:{key})",
+            "(mail={local})",
+            "(mail={key}*)",
+            "(mail>={key})",
+            "(mail:2.5.13.2:={key})",
+            "(mail;x-a={key})",
+            "(!(mail={key}))",
+            "(|(mail={key})(objectClass=person))",
+            "(|(mail={key})(alias={local}))",
+            "(|(&(a=1)(mail={key}))(alias={key}))",
+            "(&(mail={key})(alias={key}))",
+            "(&(mail={key})(!(uid={key})))",
+            "(&(a=1)(&(b=2)(mail={key})))",
+        ] {
+            assert_eq!(filter(template).key_attributes(), None, "{template}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_filter_says_what_was_expected() {
+        for (text, message) in [
+            ("mail={key}", "'mail={key}' is no filter (RFC 4515): expected '(' at 'mail={key}'"),
+            ("(mail={key}", "'(mail={key}' is no filter (RFC 4515): expected ')' at ''"),
+            ("(mail={key}))", "'(mail={key}))' is no filter (RFC 4515): expected nothing more at ')'"),
+            ("(mail={user})", "expected {key}, {local} or {domain} (a brace itself is \\7b) at '{user})'"),
+            ("(mail=\\2{key})", "expected two hexadecimal digits after '\\' at '\\2{key})'"),
+            ("(ma il={key})", "expected '=', '>=', '<=', '~=' or ':' at ' il={key})'"),
+            ("(={key})", "expected '&', '|', '!' or the name of an attribute at '={key})'"),
+            ("(3a={key})", "expected '&', '|', '!' or the name of an attribute at '3a={key})'"),
+            ("(a=x**{key})", "expected a value between two '*' at ')'"),
+            ("(a:=)", "the filter '(a:=)' does not ask for a key: expected {key}, {local} or {domain} in a value"),
+            ("(:={key})", "expected the name of an attribute or of a matching rule at ':={key})'"),
+            ("(&)", "expected '(' at ')'"),
+            ("({key}=a)", "expected '&', '|', '!' or the name of an attribute at '{key}=a)'"),
+            ("(objectClass=*)", "does not ask for a key"),
+            ("", "expected '(' at ''"),
+        ] {
+            let error = text.parse::<Filter>().unwrap_err().to_string();
+            assert!(error.contains(message), "{error}\n{message}");
+        }
+        let deep = format!("{}(a={{key}}){}", "(!".repeat(1000), ")".repeat(1000));
+        assert!(deep.parse::<Filter>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_key_changes_what_a_filter_asks(key in "\\PC{1,40}|[*()\\\\\\x00{}@=&|!]{1,9}", place in 0..TEMPLATES.len()) {
+            let template = TEMPLATES[place];
+            let (local, domain) = key.rsplit_once('@').unwrap_or((&key, ""));
+            let is_whole = !(template.contains("{local}") && local.is_empty() || template.contains("{domain}") && domain.is_empty());
+            prop_assert_eq!(filter(template).one(&key), is_whole.then(|| encoded_by_ldap3(&filled(template, &key))));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "[(){}&|!=<>~:*\\\\a-f0-9;.key]{0,24}") {
+            if let Ok(filter) = text.parse::<Filter>() {
+                prop_assert_eq!(filter.to_string(), text);
+                filter.one("a@b");
+            }
+        }
+    }
+}

@@ -349,3 +349,79 @@ impl std::fmt::Display for Done {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(dn: &str, attributes: &[(&str, &[&[u8]])]) -> Vec<u8> {
+        request(7, &[Control { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }], |writer| {
+            writer.within(SEARCH_ENTRY, |writer| {
+                writer.octets(OCTETS, dn.as_bytes());
+                writer.within(SEQUENCE, |writer| {
+                    for (name, values) in attributes {
+                        writer.within(SEQUENCE, |writer| {
+                            writer.octets(OCTETS, name.as_bytes());
+                            writer.within(SET, |writer| values.iter().for_each(|value| writer.octets(OCTETS, value)));
+                        });
+                    }
+                });
+            });
+        })
+    }
+
+    /// An entry as if it had come from a server.
+    pub(in super::super) fn entry(dn: &str, attributes: &[(&str, &[&[u8]])]) -> Entry {
+        match decode(encoded(dn, attributes).into()) {
+            Ok((7, Some(Response::Entry(entry)))) => entry,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_is_read_as_it_was_sent() {
+        let entry = entry("cn=x", &[("mail", &[b"a", b"", &[0xff]]), ("void", &[])]);
+        assert_eq!(entry.dn(), "cn=x");
+        let attributes: Vec<(&str, Vec<&[u8]>)> =
+            entry.attributes().map(|(name, values)| (name, values.collect())).collect();
+        assert_eq!(attributes, [("mail", vec![&b"a"[..], b"", &[0xff]]), ("void", vec![])]);
+        assert_eq!(entry.controls, [Control { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }]);
+    }
+
+    #[test]
+    fn requests_are_those_of_the_standard() {
+        let wanted =
+            Search { base: "dc=a", scope: Scope::One, filter: b"\x87\x01o", attributes: &["cn"], controls: &[] };
+        let expected = b"\x30\x23\x02\x01\x02\x63\x1e\x04\x04dc=a\x0a\x01\x01\x0a\x01\x00\x02\x01\x00\x02\x01\x00\x01\x01\x00\x87\x01o\x30\x04\x04\x02cn";
+        assert_eq!(search(2, &wanted), expected);
+        assert_eq!(simple_bind(1, "cn=a", "pw"), b"\x30\x12\x02\x01\x01\x60\x0d\x02\x01\x03\x04\x04cn=a\x80\x02pw");
+        assert_eq!(
+            external_bind(1),
+            b"\x30\x18\x02\x01\x01\x60\x13\x02\x01\x03\x04\x00\xa3\x0c\x04\x08EXTERNAL\x04\x00"
+        );
+        assert_eq!(starttls(1), b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
+        assert_eq!(abandon(6, 5), b"\x30\x06\x02\x01\x06\x50\x01\x05");
+        assert_eq!(unbind(3), b"\x30\x05\x02\x01\x03\x42\x00");
+        // None: not all (RFC 4511 section 4.5.1.8).
+        assert!(search(2, &Search { attributes: &[], ..wanted }).ends_with(b"\x30\x05\x04\x031.1"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_decoded_or_refused(
+            place in 0usize..60, octet in 0u8.., rest in proptest::collection::vec(0u8.., 0..40),
+        ) {
+            let mut octets = encoded("cn=x", &[("mail", &[b"a", b"b"]), ("cn", &[b"x"])]);
+            let place = place % octets.len();
+            octets[place] = octet;
+            for octets in [octets.clone(), [&octets[..place], &rest[..]].concat(), rest] {
+                if let Ok((_, Some(Response::Entry(entry)))) = decode(octets.into()) {
+                    let values = entry.attributes().flat_map(|(_, values)| values).count();
+                    prop_assert!(values <= 30 && entry.dn().len() <= 70);
+                }
+            }
+        }
+    }
+}

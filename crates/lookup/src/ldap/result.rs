@@ -163,3 +163,72 @@ impl fmt::Display for ResultTemplate {
         f.write_str(&self.text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::tests::entry;
+    use super::*;
+
+    fn values(template: &str, entry: &Entry) -> Vec<String> {
+        let mut values = Vec::new();
+        let template: ResultTemplate = template.parse().unwrap();
+        template
+            .values(entry, &Schema::default(), &mut |value| {
+                values.push(value);
+                values.len() < 5
+            })
+            .unwrap();
+        values
+    }
+
+    #[test]
+    fn each_value_counts_and_what_is_lacking_gives_none() {
+        let entry = entry(
+            "cn=x",
+            &[("mail", &[b"a@b", b"c@d"]), ("UID", &[b"u"]), ("big", &[b"1", b"2", b"3"]), ("void", &[])],
+        );
+        assert_eq!(values("Mail", &entry), ["a@b", "c@d"]);
+        assert_eq!(values("{mail}", &entry), ["a@b", "c@d"]);
+        assert_eq!(values("/{uid}/{mail}/", &entry), ["/u/a@b/", "/u/c@d/"]);
+        assert_eq!(values("{mail}{big}", &entry), ["a@b1", "a@b2", "a@b3", "c@d1", "c@d2"]);
+        assert!(values("{mail}{none}", &entry).is_empty());
+        assert!(values("{none}{mail}", &entry).is_empty());
+        assert!(values("{void}/", &entry).is_empty());
+    }
+
+    #[test]
+    fn values_that_are_no_text_or_not_all_are_told() {
+        let entry = entry(
+            "cn=x",
+            &[("a", &[b"ok", &[0xff]]), ("b;range=0-9", &[b"1"]), ("c;Range=0-*", &[b"2"]), ("d;range=5-*", &[b"3"])],
+        );
+        let fails = |template: &str| {
+            let template: ResultTemplate = template.parse().unwrap();
+            template.values(&entry, &Schema::default(), &mut |_| true).err().map(|error| error.to_string())
+        };
+        assert_eq!(fails("a"), Some("a value of 'a' of 'cn=x' is not UTF-8".to_owned()));
+        assert_eq!(fails("b"), Some("'cn=x' has more values than the server gives at once: 'b;range=0-9'".to_owned()));
+        assert_eq!(fails("c"), None);
+        assert!(fails("d").is_some());
+    }
+
+    #[test]
+    fn what_is_no_result_says_what_was_expected() {
+        for text in ["mail", "2.5.4.3", "cn;lang-de", "{a}", "x{a}y{b}", "{2.5.4.3}/ü"] {
+            let template: ResultTemplate = text.parse().unwrap();
+            assert_eq!(template.to_string(), text);
+        }
+        for (text, error) in [
+            ("", "expected the name of an attribute, or a template with {attribute} in it"),
+            ("/var/mail", "expected the name of an attribute, or a template with {attribute} in it"),
+            ("{a", "a brace has no other half"),
+            ("a}{b}", "a brace has no other half"),
+            ("{b}}", "a brace has no other half"),
+            ("{}", "'' in braces is no name of an attribute"),
+            ("{a b}", "'a b' in braces is no name of an attribute"),
+        ] {
+            let found = text.parse::<ResultTemplate>().unwrap_err().to_string();
+            assert!(found.contains(error), "{found}");
+        }
+    }
+}

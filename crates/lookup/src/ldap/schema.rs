@@ -179,3 +179,82 @@ impl<'a> Iterator for Words<'a> {
         Some(word)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TYPES: &[&str] = &[
+        "( 2.5.4.0 NAME 'objectClass' DESC 'RFC4512: object classes' EQUALITY objectIdentifierMatch )",
+        "( 2.5.4.41 NAME 'name' DESC 'has ( and SUP x EQUALITY y in it' EQUALITY caseIgnoreMatch )",
+        "( 2.5.4.3 NAME ( 'cn' 'commonName' ) SUP NAME )",
+        "( 2.5.4.4 NAME ( 'sn' 'surname') SUP 2.5.4.41 X-ORIGIN 'RFC 4519' )",
+        "(0.9.2342.19200300.100.1.3 NAME ('mail' 'rfc822Mailbox')EQUALITY 1.3.6.1.4.1.1466.109.114.2 SINGLE-VALUE)",
+        "( 1.1 NAME 'exact' EQUALITY CASEexactMATCH )",
+        "( 1.2 NAME 'dnLike' EQUALITY distinguishedNameMatch )",
+        "( 1.3 NAME 'none' SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 )",
+        "( 1.4 NAME 'loopA' SUP loopB )",
+        "( 1.5 NAME 'loopB' SUP loopA )",
+        "( 1.6 NAME 'orphan' SUP missing )",
+        "( 1.7 NAME 'open",
+        "( 1.8",
+        "nonsense",
+        "",
+    ];
+
+    #[test]
+    fn rules_are_read_and_inherited() {
+        let names = ["MAIL", "cn", "SurName", "exact", "dnLike", "none", "loopA", "orphan", "name", "2.5.4.3", "other"];
+        let schema = Schema::read(TYPES.iter().copied(), &names);
+        for (name, rule) in [
+            ("MAIL", Some(Rule::IgnoreCase)),
+            ("cn", Some(Rule::IgnoreCase)),
+            ("SurName", Some(Rule::IgnoreCase)),
+            ("2.5.4.3", Some(Rule::IgnoreCase)),
+            ("exact", Some(Rule::Exact)),
+            ("dnLike", None),
+            ("none", None),
+            ("loopA", None),
+            ("orphan", None),
+            // Its subtypes are found under other names.
+            ("name", None),
+            ("other", None),
+        ] {
+            assert_eq!(schema.rule(name), rule, "{name}");
+        }
+    }
+
+    #[test]
+    fn attributes_go_by_their_names_and_with_options() {
+        let schema = Schema::read(TYPES.iter().copied(), &["cn", "MAIL", "mail;x-a"]);
+        for other in ["CN", "commonname", "2.5.4.3", "cn;lang-de", "CommonName;lang-de;x-b"] {
+            assert!(schema.is_same("cn", other), "{other}");
+        }
+        assert!(schema.is_same("MAIL", "rfc822mailbox"));
+        assert!(schema.is_same("mail;x-a", "Mail;X-A"));
+        assert!(schema.is_same("unknown", "UNKNOWN;x"));
+        for (attribute, other) in [("cn", "sn"), ("cn", "c"), ("mail;x-a", "mail"), ("unknown", "cn")] {
+            assert!(!schema.is_same(attribute, other), "{attribute} {other}");
+        }
+    }
+
+    #[test]
+    fn forms_are_the_same_for_what_is_equal() {
+        assert_eq!(Rule::IgnoreCase.form("  Big   BOSS "), "big boss");
+        assert_eq!(Rule::Exact.form("  Big   BOSS "), "Big BOSS");
+        assert!(matches!(Rule::IgnoreCase.form("bob@example.org"), Cow::Borrowed(_)));
+        assert_eq!(Rule::Exact.form("   "), "");
+        assert!(is_plain(b"a ~") && !is_plain(b"a\t") && !is_plain("ü".as_bytes()) && !is_plain(&[0x7f]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_schema_is_read(types in proptest::collection::vec("[ ()']{0,2}|NAME|SUP|EQUALITY|\\( 1 NAME 'a' SUP [ab] .{0,9}", 0..12)) {
+            let joined = types.join(" ");
+            let descriptions = types.iter().map(String::as_str).chain([joined.as_str()]);
+            Schema::read(descriptions, &["a", "b", "1"]);
+        }
+    }
+}
