@@ -104,10 +104,15 @@ class OutboundCase(unittest.TestCase):
         for one in (*self._others, *self._servers):
             one.stop()
 
-    def start(self, place=".", **settings):
-        """A server that runs."""
+    def configure(self, place=".", **settings):
+        """A server that ends with the test, and is not started yet."""
         server = configured(self.folder / place, **settings)
         self._servers.append(server)
+        return server
+
+    def start(self, place=".", **settings):
+        """A server that runs."""
+        server = self.configure(place, **settings)
         server.start()
         return server
 

@@ -19,8 +19,8 @@ pub struct Task<T> {
     pub id: QueueId,
     /// Its envelope.
     pub envelope: Arc<Envelope>,
-    /// Ordinals of the recipients that this is about.
-    pub recipients: Vec<u32>,
+    /// Ordinals of the recipients that this is about, each with the folder of the mailbox.
+    pub recipients: Vec<(u32, PathBuf)>,
     /// Its bytes.
     pub body: Body,
     /// The message was there before a restart: it may have been delivered before.
@@ -38,12 +38,8 @@ pub struct Ended<T> {
     pub ending: Ending,
 }
 
-/// Where the mailbox of an address is.
-pub type Folders = Box<dyn Fn(&Address) -> PathBuf + Send>;
-
 /// The wheel of one Maildir transport.
 pub struct Local<T> {
-    folders: Folders,
     wheel: Maildirs<Place>,
     under_way: HashMap<u64, UnderWay<T>>,
     next: u64,
@@ -65,9 +61,9 @@ struct UnderWay<T> {
 }
 
 impl<T> Local<T> {
-    /// A wheel that stands still. `folders` finds mailboxes.
-    pub fn new(config: Config, folders: Folders) -> Self {
-        Local { folders, wheel: Maildirs::new(config), under_way: HashMap::new(), next: 0 }
+    /// A wheel that stands still.
+    pub fn new(config: Config) -> Self {
+        Local { wheel: Maildirs::new(config), under_way: HashMap::new(), next: 0 }
     }
 
     /// Whether no task is under way, so that no turn is needed.
@@ -86,11 +82,11 @@ impl<T> Local<T> {
         let Task { ticket, id, envelope, recipients, body, recovered } = task;
         let number = self.next;
         self.next += 1;
-        let letter = |(index, &ordinal): (usize, &u32)| {
+        let letter = |(index, (ordinal, folder)): (usize, (u32, PathBuf))| {
             let recipient = &envelope.recipients[ordinal as usize].address;
             Letter {
                 ticket: Place { task: number, index },
-                folder: (self.folders)(recipient),
+                folder,
                 id,
                 ordinal,
                 accepted_at: envelope.accepted_at,
@@ -99,7 +95,7 @@ impl<T> Local<T> {
                 recovered,
             }
         };
-        let letters: Vec<_> = recipients.iter().enumerate().map(letter).collect();
+        let letters: Vec<_> = recipients.into_iter().enumerate().map(letter).collect();
         let (outcomes, open) = (vec![None; letters.len()], letters.len());
         self.under_way.insert(number, UnderWay { ticket, envelope, outcomes, damaged: None, open });
         letters

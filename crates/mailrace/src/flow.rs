@@ -17,6 +17,7 @@ mod carrier;
 mod courier;
 mod navigator;
 mod notary;
+mod places;
 mod record;
 mod registrar;
 mod scheduler;
@@ -42,12 +43,14 @@ use spool::{CommitError, Live, ReadError, Spool};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::tables::Tables;
 
 use carrier::Carriers;
 use courier::Courier;
 pub use courier::Transport;
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
+pub use places::{Folders, PlaceTable};
 use record::Recorder;
 use registrar::Registrar;
 use scheduler::{Crew, Scheduler};
@@ -156,6 +159,8 @@ pub struct Parts {
     pub spool: Arc<Spool>,
     /// Who stands for whom, and who stores which mailbox.
     pub directory: Arc<Directory>,
+    /// What the rules of the router name.
+    pub tables: Tables,
     /// With what was recovered already in it.
     pub queues: Queues,
     /// Which queue a message belongs to.
@@ -207,6 +212,7 @@ impl Flow {
         let Parts {
             spool,
             directory,
+            tables,
             queues,
             rules,
             router,
@@ -232,7 +238,7 @@ impl Flow {
         let crew = Crew {
             couriers,
             carriers: Carriers::start(carriers, &shelf, &rules, &mailbag, &alive)?,
-            navigator: navigator::start(router, fleet, mailbag.clone(), alive.clone())?,
+            navigator: navigator::start(router, &tables, fleet, mailbag.clone(), alive.clone())?,
             sorter: SortingRoom::start(rules.clone(), shelf, directory, mailbag.clone(), alive.clone())?,
             recorder: Recorder::new(registrar, notary, hostname, attempts, log),
             patience,

@@ -1,8 +1,6 @@
 //! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
-//! configuration has checked every value and every name, so nothing here can fail but the opening of tables. The system is
-//! asked only for its own addresses.
+//! configuration has checked every value and every name. The system is asked only for its own addresses.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,8 +20,8 @@ use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
 use crate::config::{self, Config, Families, LineEnds, Pattern, Queue, SmtpTransport, Tls, TransportKind};
-use crate::flow::{Exception, Fleet, Notices, Rules, Ship, Transport};
-use crate::tables;
+use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
+use crate::tables::Tables;
 
 /// Recipients of one attempt where no next hop says otherwise.
 const RECIPIENTS_PER_ATTEMPT: usize = 100;
@@ -123,7 +121,7 @@ pub fn connections(config: &Config, carriers: usize) -> usize {
 }
 
 /// Which queue mail belongs to.
-pub fn rules(config: &Config) -> Rules {
+pub fn rules(config: &Config, tables: &Tables) -> Rules {
     let numbered = || (0..).map(QueueNumber).zip(&config.queues);
     let number_of = |name: &str| numbered().find(|(_, queue)| &*queue.name == name).map(|(number, _)| number);
     let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
@@ -133,9 +131,12 @@ pub fn rules(config: &Config) -> Rules {
     Rules {
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
         senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
+        sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),
         domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
         local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
         standard: number_of(Queue::STANDARD).expect("every configuration has this queue"),
+        configured: config.domains.iter().map(|domain| domain.name.clone()).collect(),
+        tabled: !config.domain_tables.is_empty(),
         shared: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
         verp: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
     }
@@ -143,14 +144,12 @@ pub fn rules(config: &Config) -> Rules {
 
 /// Where mail goes.
 pub fn routes(config: &Config) -> route::Config {
-    let is_maildir = |domain: &config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
-    let (here, beyond): (Vec<_>, Vec<_>) = config.domains.iter().partition(|domain| is_maildir(domain));
-    // Patterns are in A-labels. A name of ours that the DNS cannot hold stays as it is.
-    let onward = beyond.into_iter().map(|domain| route::Rule {
-        pattern: pattern(domain),
+    let home = |domain: &config::Domain| route::Home {
         transport: domain.transport.clone(),
         next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
-    });
+    };
+    let tabled =
+        |table: &config::DomainTable| route::DomainTable { names: table.names.clone(), home: home(&table.settings) };
     let reach = |transport: &config::Transport| {
         let smtp = smtp_of(transport)?;
         Some((transport.name.clone(), reach(smtp)))
@@ -159,8 +158,9 @@ pub fn routes(config: &Config) -> route::Config {
         own_addresses: own_addresses(config),
         own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
         dns: dns(&config.dns),
-        domains: here.into_iter().map(|domain| (domain.name.clone(), domain.transport.clone())).collect(),
-        rules: onward.chain(config.routes.iter().cloned()).collect(),
+        domains: config.domains.iter().map(|domain| (domain.name.clone(), home(domain))).collect(),
+        domain_tables: config.domain_tables.iter().map(tabled).collect(),
+        rules: config.routes.clone(),
         reaches: config.transports.iter().filter_map(reach).collect(),
         ..route::Config::new(&config.hostname)
     }
@@ -303,15 +303,19 @@ fn rate(rate: config::Rate) -> queue::Rate {
 }
 
 /// The transports to mailboxes here.
-pub fn maildirs(config: &Config) -> Vec<Transport> {
-    config.transports.iter().filter_map(maildir).collect()
+pub fn maildirs(config: &Config, tables: &Tables) -> Vec<Transport> {
+    config.transports.iter().filter_map(|transport| maildir(transport, tables)).collect()
 }
 
-fn maildir(transport: &config::Transport) -> Option<Transport> {
+fn maildir(transport: &config::Transport, tables: &Tables) -> Option<Transport> {
     let TransportKind::Maildir(maildir) = &transport.kind else { return None };
     let path = maildir.path.clone();
+    let places = |places: &config::Places| {
+        Some(PlaceTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
+    };
     Some(Transport {
         name: transport.name.clone(),
+        places: maildir.places.as_ref().and_then(places),
         folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
         line_ends: match maildir.line_ends {
             LineEnds::Crlf => mailbox::LineEnds::Crlf,
@@ -337,10 +341,8 @@ pub fn notices(config: &Config, seed: u64) -> Notices {
 }
 
 /// Whose mail is ours, and who stands for whom.
-pub fn directory(config: &Config) -> anyhow::Result<Directory> {
-    let opened = config.tables.iter().map(|table| Ok((table.name.clone(), tables::open(table)?)));
-    let opened: HashMap<_, _> = opened.collect::<anyhow::Result<_>>()?;
-    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| opened.get(name)).cloned();
+pub fn directory(config: &Config, tables: &Tables) -> Directory {
+    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| tables.find(name)).cloned();
     let domain = |domain: &config::Domain| directory::Domain {
         name: domain.name.clone(),
         mailboxes: table(&domain.mailboxes),
@@ -351,8 +353,14 @@ pub fn directory(config: &Config) -> anyhow::Result<Directory> {
         transport: domain.transport.clone(),
         is_final: config.transport(&domain.transport).is_some_and(|transport| transport.is_maildir()),
     };
+    let tabled = |group: &config::DomainTable| {
+        let names = tables.find(&group.names)?.clone();
+        Some(directory::DomainTable { names, settings: domain(&group.settings) })
+    };
     let domains = config.domains.iter().map(domain).collect();
-    Ok(Directory::new(domains, directory::Limits::default()).on_host(&config.hostname))
+    Directory::new(domains, directory::Limits::default())
+        .with_tables(config.domain_tables.iter().filter_map(tabled).collect())
+        .on_host(&config.hostname)
 }
 
 fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {

@@ -193,7 +193,7 @@ impl House {
             rules,
             router: plan::routes(config),
             fleet: plan::fleet(config)?,
-            transports: plan::maildirs(config),
+            transports: plan::maildirs(config, &tables),
             carriers: threads(config),
             notices: plan::notices(config, random()),
             hostname: config.hostname.clone(),

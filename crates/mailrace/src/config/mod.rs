@@ -43,7 +43,8 @@ pub use route::{FixedHop, Rule as Route};
 pub use routing::{Dns, NextHop};
 pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
 pub use transport::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, Probe, SmtpTransport, Timeouts, Tls, Transport, TransportKind,
+    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, SmtpTransport, Timeouts, Tls, Transport,
+    TransportKind,
 };
 
 /// A unix socket's path without its final NUL, as the kernel has it.
@@ -71,6 +72,8 @@ pub struct Config {
     pub tables: Vec<Table>,
     /// The domains whose mail is kept here; names are unique.
     pub domains: Vec<Domain>,
+    /// Those whose names are in tables; no table is there twice.
+    pub domain_tables: Vec<DomainTable>,
     /// Ways out of the queue; names are unique. [`Transport::MAILDIR`] and [`Transport::SMTP`] are the first two.
     pub transports: Vec<Transport>,
     /// Where mail goes that leaves. The first that matches counts; the last one matches all. Each has a transport of type
@@ -162,6 +165,15 @@ pub struct Domain {
     pub catch_all: Option<Address>,
     /// What parts a mailbox from a tag.
     pub delimiter: Option<char>,
+}
+
+/// Domains whose mail is kept here and whose names are in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainTable {
+    /// The table that has their names.
+    pub names: Box<str>,
+    /// What holds for each; the name in it is empty.
+    pub settings: Domain,
 }
 
 /// Who may send to other people's domains.

@@ -53,6 +53,9 @@ pub struct Rules {
     pub headers: Vec<HeaderRule>,
     /// Mail from one of these.
     pub senders: Vec<SenderRule>,
+    /// A table of senders, keyed by address, or by `@domain` for all of a domain: mail from one who is in it, if no list of
+    /// senders has him.
+    pub sender_table: Option<Box<str>>,
     /// Mail to one of these domains.
     pub domains: Vec<Pattern>,
 }
@@ -60,7 +63,7 @@ pub struct Rules {
 impl Rules {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.headers.is_empty() && self.senders.is_empty() && self.domains.is_empty()
+        self.headers.is_empty() && self.senders.is_empty() && self.sender_table.is_none() && self.domains.is_empty()
     }
 }
 

@@ -2,7 +2,7 @@
 //! [`Config`](super::Config) promises of them beside is said at the fields.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{FixedHop, MaildirPath, Rate};
@@ -58,8 +58,10 @@ pub enum LineEnds {
 /// Mail goes into Maildirs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Maildir {
-    /// Where each mailbox is.
+    /// Where each mailbox is,
     pub path: MaildirPath,
+    /// unless a table says where.
+    pub places: Option<Places>,
     /// How lines end there.
     pub line_ends: LineEnds,
     /// Attempts at once.
@@ -68,11 +70,21 @@ pub struct Maildir {
     pub latency_target: Duration,
 }
 
+/// A table that says where mailboxes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Its name.
+    pub table: Box<str>,
+    /// The folder that all places are below.
+    pub root: PathBuf,
+}
+
 impl Maildir {
     /// With all defaults, under a folder.
     pub(super) fn under(data_dir: &Path) -> Self {
         Maildir {
             path: MaildirPath::under(data_dir),
+            places: None,
             line_ends: LineEnds::Crlf,
             concurrency: Concurrency { start: 100, most: 2000, grow: 1.0, shrink: 0.5 },
             latency_target: Duration::from_secs(1),

@@ -1,16 +1,20 @@
 //! A courier: the thread of one Maildir transport. It takes what waits for it, fetches each message from the
-//! spool and lets them go round together; the larger the crowd, the fewer the syncs for each.
+//! spool, finds the mailboxes, and lets them go round together; the larger the crowd, the fewer the syncs for each.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
-use delivery::local::{Folders, Local, Task};
+use delivery::Ending;
+use delivery::local::{Local, Task};
+use mail::{Address, Enhanced, Outcome, Reply};
 use mailbox::{Config, LineEnds};
 use queue::Contact;
 
+use super::places::{Folders, PlaceTable, Places};
 use super::shelf::{Message, Shelf};
 use super::{Attempt, Ended, Mailbag, Note};
 
@@ -21,14 +25,17 @@ const TURN_LETTERS_MAX: usize = 1000;
 pub struct Transport {
     /// Its name in the configuration.
     pub name: Box<str>,
-    /// Where mailboxes are.
+    /// Where mailboxes are,
     pub folders: Folders,
+    /// unless a table says where.
+    pub places: Option<PlaceTable>,
     /// How lines end in them.
     pub line_ends: LineEnds,
 }
 
 pub(super) struct Courier {
     local: Local<Ticket>,
+    places: Places,
     shelf: Shelf,
     mailbag: Mailbag,
 }
@@ -50,10 +57,10 @@ impl Courier {
         mailbag: Mailbag,
         alive: Sender<()>,
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
-        let Transport { name, folders, line_ends } = transport;
-        let local = Local::new(Config { host: hostname.into(), line_ends }, folders);
+        let Transport { name, folders, places, line_ends } = transport;
+        let local = Local::new(Config { host: hostname.into(), line_ends });
         let (sender, attempts) = mpsc::channel();
-        let courier = Courier { local, shelf, mailbag };
+        let courier = Courier { local, places: Places::new(folders, places)?, shelf, mailbag };
         thread::Builder::new().name(format!("courier-{name}")).spawn(move || {
             courier.run(&attempts);
             drop(alive);
@@ -77,35 +84,72 @@ impl Courier {
                 letters += attempt.recipients.len();
                 waiting.push(attempt);
             }
-            let tasks = waiting.into_iter().filter_map(|attempt| self.fetch(attempt)).collect();
-            let ended: Vec<_> = self.local.turn(tasks).into_iter().map(ended).collect();
+            let fetched = waiting.into_iter().filter_map(|attempt| self.fetch(attempt)).collect();
+            let (tasks, misplaced) = self.place(fetched);
+            let ended: Vec<_> = self.local.turn(tasks).into_iter().map(ended).chain(misplaced).collect();
             if !ended.is_empty() {
                 self.mailbag.tell(Note::Ended(ended));
             }
         }
     }
 
-    fn fetch(&self, attempt: Attempt) -> Option<Task<Ticket>> {
+    fn fetch(&self, attempt: Attempt) -> Option<Ticket> {
         match self.shelf.message(attempt.id) {
-            Ok(message) => Some(Task {
-                id: attempt.id,
-                recipients: attempt.recipients.clone(),
-                // A second try may follow a first one that succeeded unseen: its sync failed.
-                recovered: attempt.recovered || attempt.number > 1,
-                envelope: message.envelope.clone(),
-                body: message.body.clone(),
-                ticket: Ticket { attempt, message, begun_at: Instant::now() },
-            }),
+            Ok(message) => Some(Ticket { attempt, message, begun_at: Instant::now() }),
             Err(error) => {
                 self.mailbag.tell(Note::unread(attempt, error));
                 None
             }
         }
     }
+
+    /// What can go round, and attempts that have ended since nobody can say where a mailbox is.
+    fn place(&self, tickets: Vec<Ticket>) -> (Vec<Task<Ticket>>, Vec<Ended>) {
+        let mailboxes: Vec<&Address> = tickets.iter().flat_map(Ticket::mailboxes).collect();
+        let mut folders = self.places.of(&mailboxes).into_iter();
+        let (mut tasks, mut misplaced) = (Vec::with_capacity(tickets.len()), Vec::new());
+        for ticket in tickets {
+            let folders: Result<Vec<_>, _> = folders.by_ref().take(ticket.attempt.recipients.len()).collect();
+            match folders {
+                Ok(folders) => tasks.push(ticket.task(folders)),
+                Err(why) => misplaced.push(ticket.misplaced(&why)),
+            }
+        }
+        (tasks, misplaced)
+    }
+}
+
+impl Ticket {
+    fn mailboxes(&self) -> impl Iterator<Item = &Address> {
+        self.attempt.recipients.iter().map(|ordinal| &self.message.envelope.recipients[*ordinal as usize].address)
+    }
+
+    fn task(self, folders: Vec<PathBuf>) -> Task<Ticket> {
+        let attempt = &self.attempt;
+        Task {
+            id: attempt.id,
+            recipients: attempt.recipients.iter().copied().zip(folders).collect(),
+            // A second try may follow a first one that succeeded unseen: its sync failed.
+            recovered: attempt.recovered || attempt.number > 1,
+            envelope: self.message.envelope.clone(),
+            body: self.message.body.clone(),
+            ticket: self,
+        }
+    }
+
+    fn misplaced(self, why: &str) -> Ended {
+        let text = format!("the directory does not say where the mailbox is: {why}");
+        let outcome = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text));
+        let outcomes = vec![outcome; self.attempt.recipients.len()];
+        self.ended(Ending::Outcomes(outcomes))
+    }
+
+    fn ended(self, ending: Ending) -> Ended {
+        let contact = Contact::Answered { slowest: self.begun_at.elapsed() };
+        Ended { attempt: self.attempt, message: Some(self.message), ending, contact, peer: None }
+    }
 }
 
 fn ended(ended: delivery::local::Ended<Ticket>) -> Ended {
-    let Ticket { attempt, message, begun_at } = ended.ticket;
-    let contact = Contact::Answered { slowest: begun_at.elapsed() };
-    Ended { attempt, message: Some(message), ending: ended.ending, contact, peer: None }
+    ended.ticket.ended(ended.ending)
 }

@@ -21,6 +21,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::sorter::UNKNOWN_HOST;
 use super::way::Way;
 use super::{Mailbag, Note};
+use crate::tables::Tables;
 
 /// Attempts that contact nobody outside, at once.
 const INSIDE_CONCURRENCY: usize = 100_000;
@@ -82,6 +83,7 @@ struct Navigator {
 /// Starts the thread. It ends when the sender is dropped; questions that are open then are not answered.
 pub(super) fn start(
     config: route::Config,
+    tables: &Tables,
     fleet: Fleet,
     mailbag: Mailbag,
     alive: Sender<()>,
@@ -90,7 +92,7 @@ pub(super) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let router = {
         let _entered = runtime.enter();
-        Router::new(config).map_err(io::Error::other)?
+        Router::new(config).map_err(io::Error::other)?.with_tables(tables.iter().map(|(_, table)| table.clone()))
     };
     thread::Builder::new().name("navigator".into()).spawn(move || {
         let navigator = Rc::new(Navigator { router, fleet, mailbag });

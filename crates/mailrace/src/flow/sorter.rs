@@ -2,14 +2,16 @@
 //!
 //! | a queue is named by | precedence | what has to be known |
 //! |---|---|---|
-//! | nothing: what goes into mailboxes here is in `local` | first | the envelope |
+//! | nothing: what goes into mailboxes here is in `local` | first | the envelope; the directory, where tables name domains |
 //! | a header field | second | the message's header: a read from the spool |
 //! | the sender | third | the envelope |
-//! | the recipient's domain | fourth | the envelope |
+//! | the sender, by a table | fourth | the table; where that cannot say, the next rule counts |
+//! | the recipient's domain | fifth | the envelope |
 //! | nothing: `standard` | last | the envelope |
 //!
 //! A destination is a recipient's domain, or `host!domain` where the directory says which machine stores the mailbox;
-//! `?!domain` where it should and does not: there the directory is asked again at each attempt. The scheduler sorts by itself what the envelope alone decides; for the rest there is a thread that may wait.
+//! `?!domain` where it should and does not: there the directory is asked again at each attempt. The scheduler sorts by
+//! itself what the envelope alone decides; for the rest there is a thread that may wait.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use delivery::Ending;
 use lookup::directory::{Directory, Store};
+use lookup::{Answer, Table};
 use mail::{Address, Enhanced, Envelope, Outcome, Reply, Timestamp};
 use queue::{Admission, Contact, Destination, Pending, QueueNumber};
 use spool::{Live, State};
@@ -41,12 +44,18 @@ pub struct Rules {
     pub headers: Vec<(HeaderRule, QueueNumber)>,
     /// Queues by sender; the first match counts.
     pub senders: Vec<(SenderRule, QueueNumber)>,
+    /// Queues by a table of senders; the first that has the sender counts.
+    pub sender_tables: Vec<(Arc<dyn Table>, QueueNumber)>,
     /// Queues by the recipient's domain; the first match counts.
     pub domains: Vec<(Pattern, QueueNumber)>,
     /// Domains whose mail goes to mailboxes here, and their queue.
     pub local: (HashSet<Box<str>>, QueueNumber),
     /// The queue of everything else.
     pub standard: QueueNumber,
+    /// Domains of ours that the configuration names.
+    pub configured: HashSet<Box<str>>,
+    /// Whether tables name others.
+    pub tabled: bool,
     /// Domains of which several machines store the mailboxes.
     pub shared: Vec<Pattern>,
     /// Senders whose letters go out one by one, so that each bears its recipient in the sender's name (VERP).
@@ -54,9 +63,29 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether several machines store the domain's mailboxes.
-    pub(crate) fn is_shared(&self, domain: &str) -> bool {
-        self.shared.iter().any(|pattern| pattern.fits(domain))
+    /// Whether only the directory says where the domain's mailboxes are: several machines store them, or a table may say
+    /// that it is ours.
+    pub(crate) fn is_open(&self, domain: &str) -> bool {
+        self.tabled && !self.configured.contains(domain) || self.shared.iter().any(|pattern| pattern.fits(domain))
+    }
+
+    /// The queue of a sender, by the lists of senders.
+    pub(crate) fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
+        self.senders.iter().find(|(rule, _)| rule.matches(sender))
+    }
+
+    /// The queue of a sender, by the first table that has him; by none, where one that comes first cannot say.
+    pub(crate) async fn by_sender_table(&self, sender: &Address) -> Option<&(Arc<dyn Table>, QueueNumber)> {
+        let domain = format!("@{}", sender.domain());
+        for named in &self.sender_tables {
+            let answers = named.0.lookup(&[sender.as_str(), &domain]).await;
+            match answers.iter().find(|answer| **answer != Answer::NotFound) {
+                Some(Answer::Found(_)) => return Some(named),
+                Some(_) => return None,
+                None => {}
+            }
+        }
+        None
     }
 
     /// Whether the sender's letters go out one by one.
@@ -68,16 +97,24 @@ impl Rules {
 /// What a message needs beside its envelope, found out.
 pub(crate) struct Sorted {
     live: Live,
-    /// By a header field.
+    /// By a header field, or by a table of senders.
     queue: Option<QueueNumber>,
-    /// By ordinal, who stores the mailbox, where that is another machine.
-    hosts: HashMap<u32, Box<str>>,
+    /// By ordinal, where the mailbox is, as far as the directory was asked.
+    places: HashMap<u32, Place>,
+}
+
+/// Where a mailbox is, as the directory says.
+enum Place {
+    /// On this machine.
+    Here,
+    /// On that one.
+    Host(Box<str>),
 }
 
 impl Sorted {
     /// One of which the envelope says all.
     pub(crate) fn by_envelope(live: Live) -> Self {
-        Sorted { live, queue: None, hosts: HashMap::new() }
+        Sorted { live, queue: None, places: HashMap::new() }
     }
 }
 
@@ -92,14 +129,19 @@ impl Sorter {
 
     /// Whether the envelope of a message says all.
     pub(crate) fn knows(&self, live: &Live) -> bool {
-        let is_shared = |recipient: &mail::Recipient| self.0.is_shared(recipient.address.domain());
-        self.0.headers.is_empty() && (self.0.shared.is_empty() || !live.envelope.recipients.iter().any(is_shared))
+        let rules = &self.0;
+        let sender_is_open = |sender: &Address| !rules.sender_tables.is_empty() && rules.by_sender(sender).is_none();
+        let is_open = |recipient: &mail::Recipient| rules.is_open(recipient.address.domain());
+        rules.headers.is_empty()
+            && !live.envelope.sender.as_ref().is_some_and(sender_is_open)
+            && ((rules.shared.is_empty() && !rules.tabled) || !live.envelope.recipients.iter().any(is_open))
     }
 
     /// Takes a message into its queues. What was never tried is not due before `not_before`.
     pub(crate) fn enter(&self, queues: &mut Queues, sorted: &Sorted, now: Timestamp, not_before: Timestamp) {
         let Live { id, envelope, states, recovered } = &sorted.live;
-        let by_message = sorted.queue.or_else(|| self.by_sender(envelope.sender.as_ref()));
+        let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
+        let by_message = sorted.queue.or_else(by_sender);
         let mut recipients = Vec::with_capacity(states.len());
         for (ordinal, state) in (0..).zip(states) {
             let (attempts, due, held) = match *state {
@@ -109,8 +151,7 @@ impl Sorter {
                 State::Delivered | State::Failed | State::SetAside => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
-            let destination =
-                self.destination(queues, by_message, sorted.hosts.get(&ordinal).map(AsRef::as_ref), domain);
+            let destination = self.destination(queues, by_message, sorted.places.get(&ordinal), domain);
             recipients.push(Pending { ordinal, destination, attempts, due, held });
         }
         let admission = Admission {
@@ -128,23 +169,20 @@ impl Sorter {
         &self,
         queues: &mut Queues,
         by_message: Option<QueueNumber>,
-        host: Option<&str>,
+        place: Option<&Place>,
         domain: &str,
     ) -> Destination {
         let (local, local_queue) = &self.0.local;
-        let queue = match host.is_none() && local.contains(domain) {
-            true => *local_queue,
-            false => by_message.unwrap_or_else(|| self.by_domain(domain)),
+        let is_here = match place {
+            Some(Place::Here) => true,
+            Some(Place::Host(_)) => false,
+            None => local.contains(domain),
         };
-        match host {
-            Some(host) => queues.destination(queue, &format!("{host}!{domain}")),
-            None => queues.destination(queue, domain),
+        let queue = if is_here { *local_queue } else { by_message.unwrap_or_else(|| self.by_domain(domain)) };
+        match place {
+            Some(Place::Host(host)) => queues.destination(queue, &format!("{host}!{domain}")),
+            Some(Place::Here) | None => queues.destination(queue, domain),
         }
-    }
-
-    fn by_sender(&self, sender: Option<&Address>) -> Option<QueueNumber> {
-        let sender = sender?;
-        self.0.senders.iter().find(|(rule, _)| rule.matches(sender)).map(|(_, queue)| *queue)
     }
 
     fn by_domain(&self, domain: &str) -> QueueNumber {
@@ -213,13 +251,20 @@ impl SortingRoom {
         let is_open = |ordinal: u32| live.states.get(ordinal as usize).is_some_and(|state| !state.is_final());
         let ordinals = (0..live.envelope.recipients.len() as u32).filter(|ordinal| is_open(*ordinal));
         let stores = self.stores(&live.envelope, ordinals);
-        let host = |store| match store {
-            Store::Here => None,
-            Store::At(host) => Some(host),
-            Store::Unavailable(_) => Some(UNKNOWN_HOST.into()),
+        let place = |store| match store {
+            Store::Here => Some(Place::Here),
+            Store::Onward => None,
+            Store::At(host) => Some(Place::Host(host)),
+            Store::Unavailable(_) => Some(Place::Host(UNKNOWN_HOST.into())),
         };
-        let hosts = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, host(store)?))).collect();
-        Sorted { queue: self.by_header(&live), hosts, live }
+        let places = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, place(store)?))).collect();
+        Sorted { queue: self.by_header(&live).or_else(|| self.by_sender_table(&live)), places, live }
+    }
+
+    /// Asked only where no list of senders has him.
+    fn by_sender_table(&self, live: &Live) -> Option<QueueNumber> {
+        let sender = live.envelope.sender.as_ref().filter(|sender| self.rules.by_sender(sender).is_none())?;
+        self.runtime.block_on(self.rules.by_sender_table(sender)).map(|(_, queue)| *queue)
     }
 
     /// Now the directory says where they are, or they are deferred like others.
@@ -227,7 +272,7 @@ impl SortingRoom {
         let stores = self.stores(&message.envelope, attempt.recipients.iter().copied());
         let unknown = stores.iter().find_map(|(_, store)| match store {
             Store::Unavailable(why) => Some(why.clone()),
-            Store::Here | Store::At(_) => None,
+            Store::Here | Store::Onward | Store::At(_) => None,
         });
         if let Some(why) = unknown {
             let text = format!("the directory does not say which machine stores the mailbox: {why}");
@@ -249,11 +294,11 @@ impl SortingRoom {
         Note::Resorted(attempt, sorted)
     }
 
-    /// Who stores the mailboxes, of those of these recipients whose domains have several machines.
+    /// Where the mailboxes are, of those of these recipients of whom only the directory says it.
     fn stores(&self, envelope: &Envelope, ordinals: impl Iterator<Item = u32>) -> Vec<(u32, Store)> {
-        let is_shared = |address: &Address| self.rules.is_shared(address.domain());
+        let is_open = |address: &Address| self.rules.is_open(address.domain());
         let address = |ordinal: u32| envelope.recipients[ordinal as usize].address.clone();
-        let asked = ordinals.map(|ordinal| (ordinal, address(ordinal))).filter(|(_, address)| is_shared(address));
+        let asked = ordinals.map(|ordinal| (ordinal, address(ordinal))).filter(|(_, address)| is_open(address));
         let (ordinals, addresses): (Vec<u32>, Vec<Address>) = asked.unzip();
         let stores = self.runtime.block_on(self.directory.stores(&addresses));
         ordinals.into_iter().zip(stores).collect()

@@ -4,8 +4,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use lookup::directory::{Directory, Resolution, Store};
 use mail::{Address, Timestamp};
@@ -13,20 +12,21 @@ use queue::{Limits, NextHopView, Obstacle, QueueNumber, Queues};
 use route::{Answer, Endpoint, Host, Hosts, Route, Router};
 
 use super::super::text::{brief, counted};
+use super::super::wait::unless_stopping;
 use super::{busy, obstacle_lines};
 use crate::config::Config;
 use crate::flow::{Fleet, Rules};
 use crate::plan;
+use crate::tables::Tables;
 
 /// Of the addresses that one stands for, so many are followed.
 const LEGS_MAX: usize = 20;
-/// How often it is looked whether the server stops, while somebody else is waited for.
-const STOPPING_EVERY: Duration = Duration::from_millis(100);
 
 /// Knows what the flow knows of addresses, rules and routes.
 pub(in super::super) struct Guide {
     directory: Arc<Directory>,
     rules: Rules,
+    tables: Tables,
     routes: route::Config,
     fleet: Fleet,
 }
@@ -60,9 +60,9 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    pub(in super::super) fn new(config: &Config, directory: Arc<Directory>) -> anyhow::Result<Guide> {
-        let (rules, routes) = (plan::rules(config), plan::routes(config));
-        Ok(Guide { directory, rules, routes, fleet: plan::fleet(config)? })
+    pub(in super::super) fn new(config: &Config, tables: &Tables, directory: Arc<Directory>) -> anyhow::Result<Guide> {
+        let (rules, routes) = (plan::rules(config, tables), plan::routes(config));
+        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)? })
     }
 
     /// Asks the directory and the DNS. That may take its time; None if `stopping` was set meanwhile.
@@ -72,18 +72,13 @@ impl Guide {
         sender: Option<&Address>,
         stopping: &AtomicBool,
     ) -> io::Result<Option<Journey>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(async {
-            tokio::select! {
-                journey = self.journey(address, sender) => Some(journey),
-                () = until_set(stopping) => None,
-            }
-        }))
+        unless_stopping(stopping, self.journey(address, sender))
     }
 
     async fn journey(&self, address: &Address, sender: Option<&Address>) -> Journey {
         let (resolution, finals) = told(self.directory.resolve(address).await);
         let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
+        let router = router.map(|router| router.with_tables(self.tables.iter().map(|(_, table)| table.clone())));
         let mut legs = Vec::new();
         for address in finals.iter().take(LEGS_MAX) {
             legs.push(self.leg(address, sender, &router).await);
@@ -93,16 +88,20 @@ impl Guide {
 
     async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
         let domain = address.domain();
-        let host = match self.rules.is_shared(domain) {
+        let store = match self.rules.is_open(domain) {
             true => self.directory.stores(std::slice::from_ref(address)).await.pop(),
             false => None,
         };
-        let destination = match &host {
+        let destination = match &store {
             Some(Store::At(host)) => format!("{host}!{domain}"),
-            Some(Store::Here | Store::Unavailable(_)) | None => domain.to_owned(),
+            Some(Store::Here | Store::Onward | Store::Unavailable(_)) | None => domain.to_owned(),
         };
-        let (queue, rule) = self.queue(sender, domain, destination == domain);
-        let route = match (host, router) {
+        let is_here = match &store {
+            Some(store) => *store == Store::Here,
+            None => self.rules.local.0.contains(domain),
+        };
+        let (queue, rule) = self.queue(sender, domain, is_here).await;
+        let route = match (store, router) {
             (Some(Store::Unavailable(why)), _) => Err(format!("the directory does not say who stores it: {why}")),
             (_, Ok(router)) => Ok(router.route(&destination).await),
             (_, Err(why)) => Err(why.clone()),
@@ -111,22 +110,30 @@ impl Guide {
     }
 
     /// The queue and the rule that names it, in the order of precedence that the sorter has.
-    fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, String) {
-        let (local, local_queue) = &self.rules.local;
-        if is_here && local.contains(domain) {
-            return (*local_queue, "since it goes into mailboxes here".into());
+    async fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, String) {
+        if is_here {
+            return (self.rules.local.1, "since it goes into mailboxes here".into());
         }
-        let by_sender = sender.and_then(|sender| self.rules.senders.iter().find(|(rule, _)| rule.matches(sender)));
-        let by_domain = || self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain));
-        let (queue, rule) = match (by_sender, by_domain()) {
-            (Some((rule, queue)), _) => (*queue, format!("by the sender, {rule}")),
-            (None, Some((pattern, queue))) => (*queue, format!("by the domain, {pattern}")),
-            (None, None) => (self.rules.standard, "since no rule names another".into()),
+        let (queue, rule) = match self.by_sender(sender).await {
+            Some(named) => named,
+            None => match self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain)) {
+                Some((pattern, queue)) => (*queue, format!("by the domain, {pattern}")),
+                None => (self.rules.standard, "since no rule names another".into()),
+            },
         };
         match self.rules.headers.len() {
             0 => (queue, rule),
             headers => (queue, format!("{rule}; unless a header says otherwise ({})", counted(headers, "rule"))),
         }
+    }
+
+    async fn by_sender(&self, sender: Option<&Address>) -> Option<(QueueNumber, String)> {
+        let sender = sender?;
+        if let Some((rule, queue)) = self.rules.by_sender(sender) {
+            return Some((*queue, format!("by the sender, {rule}")));
+        }
+        let (table, queue) = self.rules.by_sender_table(sender).await?;
+        Some((*queue, format!("by the sender, who is in the table '{}'", table.name())))
     }
 
     /// Tells it all.
@@ -225,12 +232,6 @@ impl Leg {
     }
 }
 
-async fn until_set(stopping: &AtomicBool) {
-    while !stopping.load(Relaxed) {
-        tokio::time::sleep(STOPPING_EVERY).await;
-    }
-}
-
 /// What holds a next hop, whatever the destination.
 fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
     let dead = hop.probe_at.zip(hop.error).map(|(probe_at, error)| Obstacle::Dead { probe_at, error: error.clone() });
@@ -285,11 +286,14 @@ fn limits(limits: &Limits) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mail::{Enhanced, Reply};
     use queue::Contact;
 
     use super::super::super::sample::{self, NOW};
     use super::*;
+    use crate::tables::Tables;
 
     const CONFIG: &str = r#"
         hostname = "mx.here"
@@ -311,7 +315,8 @@ mod tests {
 
     fn guide(text: &str) -> Guide {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
-        Guide::new(&config, Arc::new(plan::directory(&config).unwrap())).unwrap()
+        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
+        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables))).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
@@ -356,14 +361,15 @@ mod tests {
     #[test]
     fn a_rule_names_the_queue_by_its_precedence() {
         let guide = guide(CONFIG);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let name = |sender: Option<&str>, domain, is_here| {
             let sender: Option<Address> = sender.map(|sender| sender.parse().unwrap());
-            guide.queue(sender.as_ref(), domain, is_here)
+            runtime.block_on(guide.queue(sender.as_ref(), domain, is_here))
         };
         let expected = [
             (Some("a@lists.example"), "here.example", true, 0, "since it goes into mailboxes here"),
-            (Some("a@lists.example"), "a.slow.example", true, 3, "by the sender, @lists.example"),
-            (Some("a@b.example"), "a.slow.example", true, 3, "by the domain, *.slow.example"),
+            (Some("a@lists.example"), "a.slow.example", false, 3, "by the sender, @lists.example"),
+            (Some("a@b.example"), "a.slow.example", false, 3, "by the domain, *.slow.example"),
             (None, "here.example", false, 1, "since no rule names another"),
         ];
         for (sender, domain, is_here, queue, rule) in expected {
@@ -371,7 +377,7 @@ mod tests {
             assert_eq!(number, QueueNumber(queue), "{told}");
             assert!(told.starts_with(rule), "{told}");
         }
-        assert!(name(None, "b.example", true).1.ends_with("unless a header says otherwise (1 rule)"));
+        assert!(name(None, "b.example", false).1.ends_with("unless a header says otherwise (1 rule)"));
     }
 
     /// Its last mail is gone, but the next hop is remembered, and dead.

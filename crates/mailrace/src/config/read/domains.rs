@@ -2,45 +2,65 @@
 
 use super::transports::Transports;
 use super::{Unique, named};
+use crate::config::fault::Fault;
 use crate::config::key;
 use crate::config::section::Section;
-use crate::config::{Domain, Transport};
+use crate::config::{Domain, DomainTable, Transport};
 
 /// What parts a mailbox from a tag.
 const DELIMITER: Option<char> = Some('+');
 
-pub(super) fn domains(document: &mut Section<'_, '_>, tables: &[String], transports: &Transports) -> Vec<Domain> {
-    let Some(sections) = document.sections("domain") else {
-        return vec![Domain {
-            name: "localhost".into(),
-            mailboxes: None,
-            aliases: None,
-            hosts: None,
-            transport: Transport::MAILDIR.into(),
-            catch_all: None,
-            delimiter: DELIMITER,
-        }];
-    };
-    let mut unique = Unique::default();
-    sections.into_iter().filter_map(|section| domain(section, tables, transports, &mut unique)).collect()
-}
-
-fn domain(
-    mut section: Section<'_, '_>,
+/// The domains of the text, and those whose names are in tables.
+pub(super) fn domains(
+    document: &mut Section<'_, '_>,
     tables: &[String],
     transports: &Transports,
-    unique: &mut Unique,
-) -> Option<Domain> {
-    let name = section.required("name", &key::HOST);
-    if let Some(name) = &name {
-        unique.claim(&section, "name", name.get_ref(), name.span());
+) -> (Vec<Domain>, Vec<DomainTable>) {
+    let Some(sections) = document.sections("domain") else { return (vec![localhost()], Vec::new()) };
+    let (mut names, mut tabled) = (Unique::default(), Unique::default());
+    let (mut domains, mut domain_tables) = (Vec::new(), Vec::new());
+    let mut first_tabled = None;
+    for mut section in sections {
+        match named(&mut section, "names", "[[table]]", tables) {
+            Some(table) => {
+                tabled.claim(&section, "names", table.get_ref(), table.span());
+                first_tabled.get_or_insert(table.span());
+                let settings = domain(&mut section, Box::default(), tables, transports);
+                domain_tables.push(DomainTable { names: table.into_inner().into(), settings });
+            }
+            None => {
+                let Some(name) = section.required("name", &key::HOST) else { continue };
+                names.claim(&section, "name", name.get_ref(), name.span());
+                domains.push(domain(&mut section, name.into_inner(), tables, transports));
+            }
+        }
     }
-    let mut table = |key| named(&mut section, key, "[[table]]", tables).map(|name| name.into_inner().into());
+    if let Some(place) = first_tabled.filter(|_| names.is_empty()) {
+        let label = "expected one [[domain]] more, with a `name`: its postmaster is the postmaster of this server";
+        document.state_fault(Fault::new(place, "all domains are in tables", label));
+    }
+    (domains, domain_tables)
+}
+
+fn localhost() -> Domain {
+    Domain {
+        name: "localhost".into(),
+        mailboxes: None,
+        aliases: None,
+        hosts: None,
+        transport: Transport::MAILDIR.into(),
+        catch_all: None,
+        delimiter: DELIMITER,
+    }
+}
+
+fn domain(section: &mut Section<'_, '_>, name: Box<str>, tables: &[String], transports: &Transports) -> Domain {
+    let mut table = |key| named(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
     let (mailboxes, aliases, hosts) = (table("mailboxes"), table("aliases"), table("hosts"));
-    let transport = transport(&mut section, transports);
+    let transport = transport(section, transports);
     let catch_all = section.take("catch_all", &key::ADDRESS);
     let delimiter = section.take_or("delimiter", &key::DELIMITER, DELIMITER);
-    Some(Domain { name: name?.into_inner(), mailboxes, aliases, hosts, transport, catch_all, delimiter })
+    Domain { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
 }
 
 /// The transport's name. One that asks the recipient's domain for its hosts would come back here.

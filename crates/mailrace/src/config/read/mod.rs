@@ -52,19 +52,19 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let hostname = hostname.unwrap_or_else(|| "localhost".into());
     let limits = bounds::limits(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
-    let transports = transports::transports(&mut document, &data_dir, &hostname);
-    let domains = domains::domains(&mut document, &table_names, &transports);
+    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
+    let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     Config {
         user: document.take("user", &key::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &key::FLAG, false),
         threads: document.take_or("threads", &Kind::COUNT_OR_ZERO, 0),
         listeners: listeners(&mut document),
-        routes: routing::routes(&mut document, &transports, &domains),
+        routes: routing::routes(&mut document, &table_names, &transports, &domains),
         next_hops: routing::next_hops(&mut document),
         dns: routing::dns(&mut document),
         relay: relay(&mut document),
         smtp: smtp(&mut document),
-        queues: queues::queues(&mut document),
+        queues: queues::queues(&mut document, &table_names),
         scheduler: queues::scheduler(&mut document),
         load: bounds::load(&mut document),
         bounce: bounds::bounce(&mut document),
@@ -74,6 +74,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         limits,
         tables,
         domains,
+        domain_tables,
         transports: transports.sound,
         hostname,
         data_dir,
@@ -185,6 +186,10 @@ impl Unique {
         } else {
             self.places.insert(value.to_owned(), place);
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     fn names(self) -> Vec<String> {

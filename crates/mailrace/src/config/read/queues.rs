@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::{Unique, waits};
+use super::{Unique, named, waits};
 use crate::config::fault::Fault;
 use crate::config::key::{self, Kind};
 use crate::config::section::Section;
@@ -26,11 +26,11 @@ struct Claims {
     held: Vec<(Box<str>, Range<usize>)>,
 }
 
-pub(super) fn queues(document: &mut Section<'_, '_>) -> Vec<Queue> {
+pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Queue> {
     let mut claims = Claims::default();
     let mut queues = Vec::from(Queue::built_in());
     for section in document.sections("queue").unwrap_or_default() {
-        queue(section, &mut claims, &mut queues);
+        queue(section, tables, &mut claims, &mut queues);
     }
     if claims.adopting.is_none() {
         let lame = queues.iter_mut().filter(|queue| &*queue.name == Queue::LAME);
@@ -51,7 +51,7 @@ fn held_adopter(place: Range<usize>) -> Fault {
 }
 
 /// Changes the queue that the section names, or adds it.
-fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Queue>) {
+fn queue(mut section: Section<'_, '_>, tables: &[String], claims: &mut Claims, queues: &mut Vec<Queue>) {
     let name = section.required("name", &key::TEXT);
     if let Some(name) = &name {
         claims.names.claim(&section, "name", name.get_ref(), name.span());
@@ -65,7 +65,7 @@ fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Que
     let queue = Queue {
         name: or.name,
         concurrency: concurrency.map_or(or.concurrency, Spanned::into_inner),
-        rules: rules(&mut section, claims),
+        rules: rules(&mut section, tables, claims),
         retry: section.section("retry").map_or(or.retry, retry),
         adopt: section.section("adopt").map(|section| adopt(section, &mut claims.adopting)),
     };
@@ -79,8 +79,9 @@ fn queue(mut section: Section<'_, '_>, claims: &mut Claims, queues: &mut Vec<Que
     }
 }
 
-fn rules(section: &mut Section<'_, '_>, claims: &mut Claims) -> Rules {
+fn rules(section: &mut Section<'_, '_>, tables: &[String], claims: &mut Claims) -> Rules {
     Rules {
+        sender_table: named(section, "sender_table", "[[table]]", tables).map(|table| table.into_inner().into()),
         headers: rules_of(section, "headers", &key::HEADER_RULE, &mut claims.headers),
         senders: rules_of(section, "senders", &key::SENDER_RULE, &mut claims.senders),
         domains: rules_of(section, "domains", &key::PATTERN, &mut claims.domains),

@@ -15,27 +15,38 @@ use crate::config::{Dns, Domain, FixedHop, Flavor, NextHop, Route, SmtpTransport
 const ALL: &str = "*";
 
 /// The routes, with one at the end for all that the text says nothing of.
-pub(super) fn routes(document: &mut Section<'_, '_>, transports: &Transports, domains: &[Domain]) -> Vec<Route> {
+pub(super) fn routes(
+    document: &mut Section<'_, '_>,
+    tables: &[String],
+    transports: &Transports,
+    domains: &[Domain],
+) -> Vec<Route> {
     let mut order = Order::default();
     let sections = document.sections("route").unwrap_or_default();
-    let route = |section| route(section, transports, domains, &mut order);
+    let route = |section| route(section, tables, transports, domains, &mut order);
     let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
-    if routes.last().is_none_or(|last| last.pattern != Pattern::Any) {
+    if routes.last().is_none_or(|last| last.pattern != Pattern::Any || last.next_hops.is_some()) {
         let next_hop = transports.find(Transport::SMTP).and_then(Transport::next_hop).cloned();
-        routes.push(Route { pattern: Pattern::Any, transport: Transport::SMTP.into(), next_hop });
+        routes.push(Route { pattern: Pattern::Any, transport: Transport::SMTP.into(), next_hop, next_hops: None });
     }
     routes
 }
 
 fn route(
     mut section: Section<'_, '_>,
+    tables: &[String],
     transports: &Transports,
     domains: &[Domain],
     order: &mut Order,
 ) -> Option<Route> {
+    let next_hops = named(&mut section, "next_hops", "[[table]]", tables);
     let domain = section.required("domain", &key::PATTERN);
     if let Some(domain) = &domain {
-        order.claim(&section, "domain", &domain.get_ref().to_string(), domain.span());
+        match next_hops.is_some() {
+            // Whom the table does not have goes on to the routes behind.
+            true => order.reach(&section, &domain.get_ref().to_string(), domain.span()),
+            false => order.claim(&section, "domain", &domain.get_ref().to_string(), domain.span()),
+        }
         let ours = |own: &Domain| own.name.parse().is_ok_and(|name: Pattern| name == *domain.get_ref());
         if domains.iter().any(ours) {
             let label = "expected a domain that is no [[domain]]: mail for these is not routed".to_owned();
@@ -47,7 +58,8 @@ fn route(
     let place = transport.as_ref().map_or(section.place(), |transport| transport.span());
     let name: Box<str> = transport.map_or_else(|| Transport::SMTP.into(), |transport| transport.into_inner().into());
     let next_hop = transports.find(&name).and_then(|transport| way(&section, transport, next_hop, place));
-    Some(Route { pattern: domain?.into_inner(), transport: name, next_hop })
+    let next_hops = next_hops.map(|table| table.into_inner().into());
+    Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hops })
 }
 
 /// The next hop of a route: its own, else that of its transport. States it where the transport cannot do without.
@@ -104,16 +116,21 @@ struct Order {
 impl Order {
     /// States it where an earlier pattern leaves nothing for this one.
     fn claim(&mut self, section: &Section<'_, '_>, key: &str, pattern: &str, place: Range<usize>) {
-        match &self.any {
-            Some(any) if pattern != ALL => {
-                let label = "expected before \"*\", which is for all: the first that matches counts";
-                let fault = Fault::new(place.clone(), format!("{pattern:?} is never reached"), label);
-                section.state_fault(fault.with_earlier(any.clone()));
-            }
-            _ => self.unique.claim(section, key, pattern, place.clone()),
+        match self.any.is_some() && pattern != ALL {
+            true => self.reach(section, pattern, place.clone()),
+            false => self.unique.claim(section, key, pattern, place.clone()),
         }
         if pattern == ALL {
             self.any.get_or_insert(place);
+        }
+    }
+
+    /// The same for one that leaves something for those behind, and so may be there again.
+    fn reach(&self, section: &Section<'_, '_>, pattern: &str, place: Range<usize>) {
+        if let Some(any) = &self.any {
+            let label = "expected before \"*\", which is for all: the first that matches counts";
+            let fault = Fault::new(place, format!("{pattern:?} is never reached"), label);
+            section.state_fault(fault.with_earlier(any.clone()));
         }
     }
 }

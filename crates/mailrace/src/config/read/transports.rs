@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use super::waits;
+use super::{filled, named, waits};
 use crate::config::key::{self, Kind};
 use crate::config::section::{Choice, Section};
 use crate::config::transport::SENDFILE_ABOVE;
 use crate::config::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, MaildirPath, Probe, SmtpTransport, Timeouts, Tls, Transport,
-    TransportKind,
+    Concurrency, Families, Flavor, LineEnds, Maildir, MaildirPath, Places, Probe, SmtpTransport, Timeouts, Tls,
+    Transport, TransportKind,
 };
 
 /// The transports, and the names of all that were meant, those with faults included.
@@ -39,7 +39,12 @@ const ANY_TYPE: Choice<Type> = Choice { built: &[MAILDIR, SMTP, LMTP], later: &[
 const ONLY_SMTP: Choice<Type> = Choice { built: &[SMTP], later: &[] };
 const ONLY_MAILDIR: Choice<Type> = Choice { built: &[MAILDIR], later: &[] };
 
-pub(super) fn transports(document: &mut Section<'_, '_>, data_dir: &Path, hostname: &str) -> Transports {
+pub(super) fn transports(
+    document: &mut Section<'_, '_>,
+    tables: &[String],
+    data_dir: &Path,
+    hostname: &str,
+) -> Transports {
     let (names, mut sound) = (vec![Transport::MAILDIR.to_owned(), Transport::SMTP.to_owned()], Vec::new());
     sound.push(Transport { name: Transport::MAILDIR.into(), kind: TransportKind::Maildir(Maildir::under(data_dir)) });
     let smtp = SmtpTransport::new(Flavor::Smtp, hostname.into());
@@ -47,7 +52,7 @@ pub(super) fn transports(document: &mut Section<'_, '_>, data_dir: &Path, hostna
     let mut transports = Transports { sound, names };
     for (name, section) in document.named_sections("transport") {
         let name = name.into_inner();
-        let kind = kind(section, &name, data_dir, hostname);
+        let kind = kind(section, &name, tables, data_dir, hostname);
         match (transports.sound.iter_mut().find(|transport| *transport.name == *name), kind) {
             (Some(built_in), Some(kind)) => built_in.kind = kind,
             (None, Some(kind)) => transports.sound.push(Transport { name: (*name).into(), kind }),
@@ -61,7 +66,13 @@ pub(super) fn transports(document: &mut Section<'_, '_>, data_dir: &Path, hostna
 }
 
 /// None where the type is at fault: then nothing can be said of the other keys.
-fn kind(mut section: Section<'_, '_>, name: &str, data_dir: &Path, hostname: &str) -> Option<TransportKind> {
+fn kind(
+    mut section: Section<'_, '_>,
+    name: &str,
+    tables: &[String],
+    data_dir: &Path,
+    hostname: &str,
+) -> Option<TransportKind> {
     let kind = match name {
         Transport::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
         Transport::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(Flavor::Smtp)),
@@ -71,14 +82,14 @@ fn kind(mut section: Section<'_, '_>, name: &str, data_dir: &Path, hostname: &st
         })?,
     };
     Some(match kind {
-        Type::Maildir => TransportKind::Maildir(maildir(section, data_dir)),
+        Type::Maildir => TransportKind::Maildir(maildir(section, tables, data_dir)),
         Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, hostname))),
     })
 }
 
 const LINE_ENDS: Choice<LineEnds> = Choice { built: &[("crlf", LineEnds::Crlf), ("lf", LineEnds::Lf)], later: &[] };
 
-fn maildir(mut section: Section<'_, '_>, data_dir: &Path) -> Maildir {
+fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> Maildir {
     let or = Maildir::under(data_dir);
     let path = section.placed("path", &key::TEXT).and_then(|template| {
         let state = |matter| {
@@ -87,6 +98,7 @@ fn maildir(mut section: Section<'_, '_>, data_dir: &Path) -> Maildir {
         };
         MaildirPath::parse(template.get_ref(), data_dir).map_err(state).ok()
     });
+    let places = places(&mut section, tables, data_dir);
     let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(or.line_ends);
     let (concurrency, latency_target) = match section.section("concurrency") {
         None => (or.concurrency, or.latency_target),
@@ -96,7 +108,19 @@ fn maildir(mut section: Section<'_, '_>, data_dir: &Path) -> Maildir {
             (concurrency(numbers, Concurrency { most, ..or.concurrency }, "most"), target)
         }
     };
-    Maildir { path: path.unwrap_or(or.path), line_ends, concurrency, latency_target }
+    Maildir { path: path.unwrap_or(or.path), places, line_ends, concurrency, latency_target }
+}
+
+/// A table of places, and the folder that they are below.
+fn places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> Option<Places> {
+    let table = named(section, "places", "[[table]]", tables);
+    let root = section.placed("root", &key::TEXT);
+    if let (None, Some(root)) = (&table, &root) {
+        let label = "expected `places` beside it, a table that says where mailboxes are".to_owned();
+        section.state(root.span(), "root", "means nothing here", label);
+    }
+    let root = root.and_then(|template| filled(section, "root", &template, data_dir));
+    Some(Places { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
 }
 
 /// What `concurrency` says, where `or.most` is already known; it is said by the key `most`.

@@ -1,0 +1,94 @@
+//! Where mailboxes are: by the pattern of their transport, or where a table of places says.
+//!
+//! A place of a table is a path below the transport's root, or one that begins with it. Nothing that a table says leads
+//! out of there: a directory is written by more people than the configuration.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use lookup::{Answer, Table};
+use mail::Address;
+use tokio::runtime::Runtime;
+
+/// The Maildir of a mailbox, by a pattern.
+pub type Folders = Box<dyn Fn(&Address) -> PathBuf + Send>;
+
+/// A table of places.
+pub struct PlaceTable {
+    /// Keyed by address; a mailbox that is not in it is where the pattern says.
+    pub table: Arc<dyn Table>,
+    /// All places are below this folder.
+    pub root: PathBuf,
+}
+
+/// Knows where the mailboxes of a transport are.
+pub(super) struct Places {
+    folders: Folders,
+    table: Option<(PlaceTable, Runtime)>,
+}
+
+impl Places {
+    /// # Errors
+    ///
+    /// No runtime can be had, on which a table is waited for.
+    pub(super) fn new(folders: Folders, table: Option<PlaceTable>) -> std::io::Result<Self> {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let table = table.map(|table| Ok((table, runtime()?))).transpose();
+        table.map(|table: Option<(PlaceTable, Runtime)>| Places { folders, table })
+    }
+
+    /// The folder of each mailbox, or why that cannot be said now; a table is asked once for all of them.
+    pub(super) fn of(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
+        let Some((PlaceTable { table, root }, runtime)) = &self.table else {
+            return mailboxes.iter().map(|mailbox| Ok((self.folders)(mailbox))).collect();
+        };
+        let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
+        let answers = runtime.block_on(table.lookup(&keys));
+        let place = |(mailbox, answer): (&&Address, Answer)| match answer {
+            Answer::Found(values) => match &values[..] {
+                [one] => below(root, one).ok_or_else(|| {
+                    format!("table '{}': the place of {mailbox} is '{one}', not below {}", table.name(), root.display())
+                }),
+                _ => Err(format!("table '{}': {mailbox} has {} places", table.name(), values.len())),
+            },
+            Answer::NotFound => Ok((self.folders)(mailbox)),
+            Answer::Unavailable(why) => Err(why),
+        };
+        mailboxes.iter().zip(answers).map(place).collect()
+    }
+}
+
+/// The folder that the text names, if that is below the root.
+fn below(root: &Path, text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    let relative = if path.is_absolute() { path.strip_prefix(root).ok()? } else { path };
+    let sound = relative.components().all(|component| matches!(component, Component::Normal(_)));
+    let named = relative.components().next().is_some() && !text.contains(char::is_control);
+    (sound && named).then(|| root.join(relative))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_below_the_root_or_none() {
+        let root = Path::new("/srv/mail");
+        for (text, place) in [
+            ("a/b/Maildir/", Some("/srv/mail/a/b/Maildir")),
+            ("/srv/mail/a", Some("/srv/mail/a")),
+            ("/srv/mail//a", Some("/srv/mail/a")),
+            ("/srv/mailbox/a", None),
+            ("/etc", None),
+            ("../a", None),
+            ("a/../../b", None),
+            ("/srv/mail/../x", None),
+            ("./a", None),
+            ("a\n", None),
+            ("/srv/mail", None),
+            ("", None),
+        ] {
+            assert_eq!(below(root, text).as_deref(), place.map(Path::new), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+"""What tables decide beside mailboxes and aliases: which domains are ours, where mail goes, which queue a sender has.
+
+    names          a domain of a table is served like one of the configuration, and lives in `local`
+    next_hops      the table's next hop, that of the nearest domain above, or the next route
+    sender_table   the queue of senders whom a table has
+    places         where a mailbox is, below the root and nowhere else
+"""
+
+import unittest
+
+from harness import Client, await_letters, await_that, letters
+from outbound import OutboundCase, await_fact, metrics
+
+TABLE = """
+[[table]]
+name = "{name}"
+type = "text"
+path = "{path}"
+"""
+
+
+class ByTable(OutboundCase):
+    """One server with text tables."""
+
+    def table(self, name, lines):
+        """The section of a table of these lines."""
+        path = self.folder / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        path.chmod(0o644)
+        return TABLE.format(name=name, path=path)
+
+    def refusal(self, server, recipient):
+        """The reply to RCPT."""
+        with Client(server.port) as client:
+            client.greet()
+            return client.envelope(recipient)
+
+    def test_a_domain_of_a_table_has_mailboxes_here(self):
+        extra = self.table("domains", ["hosted.test yes", "xn--mller-kva.test"])
+        extra += self.table("inhabitants", ["dora@hosted.test", "emil@xn--mller-kva.test"])
+        extra += '\n[[domain]]\nnames = "domains"\nmailboxes = "inhabitants"\n'
+        server = self.start(extra=extra)
+        self.send(server, "dora@hosted.test", "Emil@xn--mller-kva.test")
+        await_letters(server, "dora", 1, domain="hosted.test")
+        await_letters(server, "emil", 1, domain="xn--mller-kva.test")
+        self.assertTrue(self.refusal(server, "nobody@hosted.test").is_a(550, "5.1.1"))
+        self.assertEqual(metrics(server)['mailrace_outcomes_total{outcome="delivered"}'], 2)
+
+    def test_a_domain_of_a_table_may_be_passed_on(self):
+        inside = self.host()
+        extra = self.table("domains", ["hosted.test"])
+        extra += f'\n[transport.inside]\ntype = "smtp"\nnext_hop = "{inside.target}"\n'
+        extra += '\n[[domain]]\nnames = "domains"\ntransport = "inside"\n'
+        server = self.start(extra=extra)
+        self.send(server, "Dora@hosted.test")
+        (letter,) = self.await_letters(inside, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<Dora@hosted.test>"])
+        self.assertTrue(self.refusal(server, "victim%elsewhere.test@hosted.test").code == 250, "the client is trusted")
+
+    def test_a_table_names_next_hops(self):
+        first, second, rest = self.host(), self.host(), self.host()
+        extra = self.table("hops", [f"one.test {first.target}", f".above.test {second.target}", "wrong.test a b"])
+        extra += '\n[[route]]\ndomain = "*"\nnext_hops = "hops"\n'
+        extra += f'\n[[route]]\ndomain = "*"\nnext_hop = "{rest.target}"\n'
+        server = self.start(extra=extra)
+        recipients = ["a@one.test", "b@x.y.above.test", "c@above.test", "d@other.test", "e@wrong.test"]
+        self.send(server, *recipients)
+        for host, taken in ((first, ["a@one.test"]), (second, ["b@x.y.above.test"])):
+            (letter,) = self.await_letters(host, 1, server)
+            self.assertEqual(letter.recipients, [f"TO:<{recipient}>" for recipient in taken])
+        letters = self.await_letters(rest, 2, server)
+        recipients = sorted(recipient for letter in letters for recipient in letter.recipients)
+        self.assertEqual(recipients, ["TO:<c@above.test>", "TO:<d@other.test>"])
+        fact = await_fact(server, "deferred", to="<e@wrong.test>")
+        self.assertIn("4.3.5 The table 'hops' names 'a b'", fact.reason)
+
+    def test_a_table_of_senders_names_their_queue(self):
+        extra = self.table("mailers", ["news@bench.test", "@lists.test"])
+        extra += '\n[[queue]]\nname = "mailings"\nconcurrency = 0\nsender_table = "mailers"\n'
+        host = self.host()
+        extra += f'\n[[route]]\ndomain = "*"\nnext_hop = "{host.target}"\n'
+        server = self.start(extra=extra)
+        self.send(server, "a@out.test", sender="news@bench.test")
+        self.send(server, "b@out.test", sender="any@lists.test")
+        self.send(server, "c@out.test", sender="alice@bench.test")
+        (letter,) = self.await_letters(host, 1, server)
+        self.assertEqual(letter.recipients, ["TO:<c@out.test>"])
+        self.assertEqual(metrics(server)['mailrace_queue_depth{queue="mailings",state="ready"}'], 2)
+
+    def test_a_table_says_where_a_mailbox_is(self):
+        lines = ["alice@bench.test stores/7/alice/Maildir/", "carol@bench.test ../../carol"]
+        extra = self.table("places", lines)
+        server = self.configure(extra=extra)
+        text = server.config.read_text()
+        maildir = 'type = "maildir"\n'
+        root = server.data / "stores"
+        server.config.write_text(text.replace(maildir, f'{maildir}places = "places"\nroot = "{root}"\n', 1))
+        server.start()
+        for user in ("alice", "bob", "carol"):
+            self.send(server, f"{user}@bench.test")
+        await_letters(server, "bob", 1)
+        place = root / "stores/7/alice/Maildir/new"
+        await_that(lambda: letters(place), "a letter at the place that the table names", server)
+        fact = await_fact(server, "deferred", to="<carol@bench.test>")
+        self.assertIn("4.3.5", fact.reason)
+        self.assertIn("the place of carol@bench.test is '../../carol', not below", fact.reason)
+        self.assertEqual(list(root.rglob("carol")), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
