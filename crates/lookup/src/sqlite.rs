@@ -105,6 +105,8 @@ impl Sqlite {
     ) -> Result<T, Failure> {
         let mut slot = self.open.borrow_mut();
         let asked = self.reopen(&mut slot).and_then(|connection| {
+            // The file is locked once for all keys, and they all see it at one moment.
+            let _together = connection.unchecked_transaction()?;
             let mut statement = connection.prepare_cached(&self.config.query)?;
             check(&statement)?;
             ask(&mut statement)
