@@ -409,7 +409,8 @@ fn too_few_files_are_a_reason_not_to_start_or_to_take_fewer_sessions() {
     assert_eq!(code, Some(77), "{said}");
     assert!(said.contains("319 open files (RLIMIT_NOFILE), expected at least 320"), "{said}");
     let mut server = Process(limited(400).stderr(Stdio::null()).spawn().unwrap());
-    let logged = || std::fs::read_to_string(folder.path().join("log")).ok().filter(|text| text.contains("started"));
+    let logged =
+        || std::fs::read_to_string(folder.path().join("log")).ok().filter(|text| text.contains("message=started"));
     let log = await_that("the start", logged);
     assert!(log.contains("limit=10000 sessions=104"), "{log}");
     kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
