@@ -36,6 +36,8 @@ pub(super) struct Copy {
     mark: Mark,
     removals: Removals,
     held: BTreeSet<Uuid>,
+    /// How many they were at the last commit.
+    held_told: u64,
     /// The newest cookie, while removals are held back.
     cookie: Option<Vec<u8>>,
     refresh: Option<Refreshing>,
@@ -72,7 +74,7 @@ impl Copy {
     pub(super) fn new(store: Arc<Store>, removals: Removals, stop: Arc<AtomicBool>) -> heed::Result<Self> {
         let mark = store.mark()?;
         let (batch, held) = (Batch::default(), BTreeSet::new());
-        Ok(Copy { store, stop, batch, mark, removals, held, cookie: None, refresh: None, refreshes: 0 })
+        Ok(Copy { store, stop, batch, mark, removals, held, held_told: 0, cookie: None, refresh: None, refreshes: 0 })
     }
 
     /// The cookie to ask with.
@@ -85,9 +87,10 @@ impl Copy {
         self.held.len() as u64
     }
 
-    /// Whether changes wait to be committed, or a cookie that covers more than the one that is kept.
+    /// Whether changes wait to be committed, or a cookie that covers more than the one that is kept, or others are held back
+    /// than at the last commit.
     pub(super) fn has_changes(&self) -> bool {
-        !self.batch.is_empty() || (self.cookie.is_some() && self.held.is_empty())
+        !self.batch.is_empty() || self.held_told != self.held() || (self.cookie.is_some() && self.held.is_empty())
     }
 
     /// Entries, and keys that they have.
@@ -224,6 +227,7 @@ impl Copy {
 
     /// Commits what waits, with the cookie that covers it.
     pub(super) fn commit(&mut self, now: Now) -> heed::Result<Applied> {
+        self.held_told = self.held();
         if self.refresh.is_some() {
             return self.write(None);
         }
@@ -280,3 +284,7 @@ impl Copy {
         Ok(applied)
     }
 }
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;

@@ -478,3 +478,7 @@ fn place(key: &str, number: u32) -> Vec<u8> {
 fn number_of(record: &[u8]) -> u32 {
     record.first_chunk().map_or(0, |octets| u32::from_be_bytes(*octets))
 }
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

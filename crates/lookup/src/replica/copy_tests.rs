@@ -1,0 +1,203 @@
+//! Refreshes and removals against a file, without a server.
+
+use std::time::UNIX_EPOCH;
+
+use super::*;
+use crate::replica::store::Said;
+
+struct Fixture {
+    copy: Copy,
+    store: Arc<Store>,
+    now: Now,
+    _folder: tempfile::TempDir,
+}
+
+fn uuid(entry: u8) -> Uuid {
+    [entry; 16]
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&folder.path().join("copy"), "of").unwrap();
+        let store = Arc::new(store);
+        let now = Now { at: Instant::now(), wall: UNIX_EPOCH + Duration::from_secs(1000) };
+        let copy = Copy::new(store.clone(), Removals::new(0.1, now.at), Arc::default()).unwrap();
+        Fixture { copy, store, now, _folder: folder }
+    }
+
+    /// A copy of entries 0 to `count`, each with a key of its own.
+    fn loaded(count: u8) -> Self {
+        let mut fixture = Fixture::new();
+        fixture.copy.begin(fixture.now).unwrap();
+        (0..count).for_each(|entry| fixture.put(entry, &format!("k{entry}")));
+        let refreshed = fixture.agreed("c1").unwrap();
+        assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: count.into(), removed: 0 }, 0));
+        fixture
+    }
+
+    fn put(&mut self, entry: u8, key: &str) {
+        self.copy.put(uuid(entry), &[key.to_owned()], Some(&[])).unwrap();
+    }
+
+    fn keep(&mut self, entries: std::ops::Range<u8>) {
+        entries.for_each(|entry| assert!(self.copy.keep(uuid(entry)).unwrap()));
+    }
+
+    fn remove(&mut self, entry: u8) -> bool {
+        self.copy.remove(uuid(entry), self.now).unwrap()
+    }
+
+    fn agreed(&mut self, cookie: &str) -> Option<Refreshed> {
+        self.copy.agreed(Some(cookie.as_bytes().to_vec()), self.now).unwrap()
+    }
+
+    /// Entries that answer, of the first `count`.
+    fn known(&self, count: u8) -> Vec<u8> {
+        let keys: Vec<String> = (0..count).map(|entry| format!("k{entry}")).collect();
+        let said = self.store.answer(keys.iter().map(String::as_str), 9).unwrap();
+        (0..count).filter(|&entry| said[usize::from(entry)] == Said::Found(vec![])).collect()
+    }
+
+    fn kept_cookie(&self) -> Option<String> {
+        self.store.mark().unwrap().cookie.map(|cookie| String::from_utf8(cookie).unwrap())
+    }
+}
+
+#[test]
+fn a_load_is_complete_only_when_it_has_ended() {
+    let mut fixture = Fixture::new();
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.put(1, "k1");
+    fixture.copy.commit(fixture.now).unwrap();
+    assert!(!fixture.store.mark().unwrap().complete);
+    // The connection is lost, and what was loaded is forgotten: it may be gone by now.
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.put(2, "k2");
+    fixture.agreed("c1");
+    assert_eq!(fixture.known(4), [2]);
+    let mark = fixture.store.mark().unwrap();
+    assert_eq!((mark.complete, mark.agreed), (true, Some(fixture.now.wall)));
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
+}
+
+#[test]
+fn what_a_refresh_did_not_mention_goes_at_its_end_and_not_before() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.keep(0..24);
+    fixture.put(24, "k24");
+    fixture.copy.gone_unmentioned();
+    fixture.copy.commit(fixture.now).unwrap();
+    assert_eq!(fixture.known(30).len(), 30);
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
+    let refreshed = fixture.agreed("c2").unwrap();
+    assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: 0, removed: 5 }, 0));
+    assert_eq!(fixture.known(30).len(), 25);
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
+}
+
+#[test]
+fn a_refresh_that_is_cut_short_removes_nothing_and_keeps_the_cookie() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.copy.gone(uuid(1));
+    fixture.copy.gone_unmentioned();
+    fixture.put(40, "k40");
+    fixture.copy.commit(fixture.now).unwrap();
+    fixture.copy.begin(fixture.now).unwrap();
+    assert_eq!((fixture.known(50).len(), fixture.kept_cookie().as_deref()), (31, Some("c1")));
+    fixture.copy.gone(uuid(2));
+    fixture.agreed("c2");
+    assert_eq!(fixture.known(3), [0, 1]);
+}
+
+#[test]
+fn an_entry_that_the_copy_has_not_cannot_be_kept() {
+    let mut fixture = Fixture::loaded(3);
+    fixture.copy.begin(fixture.now).unwrap();
+    assert!(!fixture.copy.keep(uuid(9)).unwrap());
+    fixture.put(9, "k9");
+    assert!(fixture.copy.keep(uuid(9)).unwrap());
+}
+
+#[test]
+fn a_refresh_that_would_remove_too_much_adds_and_changes_but_removes_nothing() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.keep(0..10);
+    fixture.put(40, "k40");
+    fixture.copy.gone_unmentioned();
+    let refreshed = fixture.agreed("c2").unwrap();
+    assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: 1, removed: 0 }, 20));
+    assert_eq!(fixture.known(50).len(), 31);
+    // No cookie from now on: after a restart the server must tell of them again.
+    fixture.put(41, "k41");
+    fixture.copy.covered(b"c3".to_vec());
+    fixture.copy.commit(fixture.now).unwrap();
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
+    // A later refresh that would remove less goes through.
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.keep(0..22);
+    fixture.keep(40..42);
+    fixture.copy.gone_unmentioned();
+    let refreshed = fixture.agreed("c4").unwrap();
+    assert_eq!((refreshed.applied.removed, refreshed.held), (8, 0));
+    assert_eq!(fixture.known(50).len(), 24);
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c4"));
+}
+
+#[test]
+fn the_operator_can_let_it_go() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.copy.gone_unmentioned();
+    assert_eq!(fixture.agreed("c2").unwrap().held, 30);
+    fixture.put(5, "k5");
+    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 29);
+    assert_eq!((fixture.copy.held(), fixture.known(30)), (0, vec![5]));
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
+    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 0);
+}
+
+#[test]
+fn removals_one_by_one_are_held_back_when_they_become_too_many() {
+    let mut fixture = Fixture::loaded(30);
+    assert!((0..10).all(|entry| fixture.remove(entry)));
+    assert!(!fixture.remove(10) && !fixture.remove(11));
+    assert!(fixture.copy.has_changes());
+    fixture.copy.covered(b"c2".to_vec());
+    fixture.copy.commit(fixture.now).unwrap();
+    assert!(!fixture.copy.has_changes());
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (2, 20));
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
+    // One of them comes back, and another one comes with the key of the other.
+    fixture.put(10, "k10");
+    fixture.put(50, "k11");
+    fixture.copy.review(fixture.now).unwrap();
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (0, 20));
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
+    assert_eq!(fixture.store.number(uuid(11)).unwrap(), None);
+}
+
+#[test]
+fn entries_that_are_made_anew_with_the_same_keys_are_no_removals() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    (0..30).for_each(|entry| fixture.put(100 + entry, &format!("k{entry}")));
+    fixture.copy.gone_unmentioned();
+    let refreshed = fixture.agreed("c2").unwrap();
+    assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: 30, removed: 30 }, 0));
+    assert_eq!(fixture.known(30).len(), 30);
+}
+
+#[test]
+fn an_agreement_while_it_is_to_stop_is_none() {
+    let mut fixture = Fixture::new();
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.put(1, "k1");
+    fixture.copy.stop.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.agreed("c1"), None);
+    fixture.copy.commit(fixture.now).unwrap();
+    assert_eq!(fixture.store.mark().unwrap(), Mark::default());
+}

@@ -1,0 +1,338 @@
+//! The file: what is put is found, what is removed is not, and what happens to files that are not ours, or no more.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+
+use super::*;
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+fn open(path: &Path) -> Store {
+    let (store, aside) = Store::open(path, "of").unwrap();
+    assert_eq!(aside, None);
+    store
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tables/people");
+    (folder, path)
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}
+
+fn complete() -> Mark {
+    Mark { cookie: Some(b"cookie".to_vec()), complete: true, agreed: Some(UNIX_EPOCH + Duration::from_secs(7)) }
+}
+
+/// Entries of (UUID, keys, values), and the mark.
+fn put(store: &Store, entries: &[(u8, &[&str], &[&str])]) -> Applied {
+    let mut batch = Batch::default();
+    for (uuid, keys, values) in entries {
+        batch.put([*uuid; 16], &texts(keys), Some(&texts(values)));
+    }
+    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap()
+}
+
+fn remove(store: &Store, uuids: &[u8]) -> Applied {
+    let mut batch = Batch::default();
+    uuids.iter().for_each(|&uuid| batch.remove([uuid; 16]));
+    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap()
+}
+
+fn said(store: &Store, key: &str) -> Said {
+    store.answer(std::iter::once(key), 1000).unwrap().remove(0)
+}
+
+fn found(values: &[&str]) -> Said {
+    Said::Found(texts(values))
+}
+
+#[test]
+fn an_entry_is_found_under_each_of_its_keys_until_it_goes() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    assert_eq!(put(&store, &[(1, &["a", "b"], &["x", "y"]), (2, &["c"], &[])]), Applied { changed: 2, removed: 0 });
+    assert_eq!(said(&store, "a"), found(&["x", "y"]));
+    assert_eq!(said(&store, "b"), found(&["x", "y"]));
+    assert_eq!(said(&store, "c"), found(&[]));
+    assert_eq!(said(&store, "ab"), Said::NotFound);
+    assert_eq!(store.counts().unwrap(), (2, 3));
+    assert_eq!(put(&store, &[(1, &["b", "d"], &["z"]), (2, &["c"], &[])]), Applied { changed: 1, removed: 0 });
+    assert_eq!(said(&store, "a"), Said::NotFound);
+    assert_eq!(said(&store, "b"), found(&["z"]));
+    assert_eq!(said(&store, "d"), found(&["z"]));
+    assert_eq!(remove(&store, &[1, 3]), Applied { changed: 0, removed: 1 });
+    assert_eq!(said(&store, "b"), Said::NotFound);
+    assert_eq!(said(&store, "c"), found(&[]));
+    assert_eq!(store.counts().unwrap(), (1, 1));
+}
+
+#[test]
+fn a_key_of_several_entries_has_the_values_of_all_in_their_order_each_once() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    put(&store, &[(9, &["k"], &["x", "y"])]);
+    put(&store, &[(1, &["k"], &["y", "z"]), (2, &["kk"], &["w"])]);
+    assert_eq!(said(&store, "k"), found(&["x", "y", "z"]));
+    assert_eq!(store.answer(["k"].into_iter(), 2).unwrap(), [Said::TooMany]);
+    remove(&store, &[9]);
+    assert_eq!(said(&store, "k"), found(&["y", "z"]));
+}
+
+#[test]
+fn what_a_copy_cannot_hold_is_to_be_asked_elsewhere() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    for key in [String::new(), "ü@example.org".into(), "a\0b".into(), "k".repeat(KEY_OCTETS_MAX + 1)] {
+        assert_eq!(said(&store, &key), Said::Elsewhere);
+    }
+    let longest = "k".repeat(KEY_OCTETS_MAX);
+    put(&store, &[(1, &[&longest], &["v"])]);
+    assert_eq!(said(&store, &longest), found(&["v"]));
+    let mut batch = Batch::default();
+    batch.put([2; 16], &texts(&["binary"]), None);
+    store.apply(&batch, None, &mut Marks::default(), &GO_ON).unwrap();
+    assert_eq!(said(&store, "binary"), Said::Elsewhere);
+}
+
+#[test]
+fn a_complete_copy_is_there_again_after_a_restart_and_is_ours_alone() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    put(&store, &[(1, &["a"], &["x"])]);
+    assert!(matches!(Store::open(&path, "of"), Err(StoreError::InUse { .. })));
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    drop(store);
+    let store = open(&path);
+    assert_eq!(said(&store, "a"), found(&["x"]));
+    assert_eq!(store.mark().unwrap(), complete());
+}
+
+#[test]
+fn half_a_load_and_a_copy_of_something_else_are_forgotten() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    let mut batch = Batch::default();
+    batch.put([1; 16], &texts(&["a"]), Some(&[]));
+    store.load(&batch, &GO_ON).unwrap();
+    assert_eq!(said(&store, "a"), found(&[]));
+    drop(store);
+    let store = open(&path);
+    assert_eq!(said(&store, "a"), Said::NotFound);
+    put(&store, &[(1, &["a"], &["x"])]);
+    drop(store);
+    let (store, aside) = Store::open(&path, "of another").unwrap();
+    assert_eq!((said(&store, "a"), store.mark().unwrap(), aside), (Said::NotFound, Mark::default(), None));
+}
+
+#[test]
+fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
+    let (folder, path) = folder();
+    put(&open(&path), &[(1, &["a"], &["x"])]);
+    let whole = std::fs::read(&path).unwrap();
+    let page = page_size();
+    let mut head = whole.clone();
+    head[..2 * page].fill(0x5a);
+    let cut = [whole[..2 * page].to_vec(), whole[..whole.len() - page].to_vec()];
+    let foreign = [b"dn: cn=somebody\n".repeat(1000), vec![0; 100_000], b"x".to_vec(), head];
+    for damaged in foreign.into_iter().chain(cut) {
+        std::fs::write(&path, &damaged).unwrap();
+        let (store, aside) = Store::open(&path, "of").unwrap();
+        let aside = aside.expect("it was set aside");
+        assert_eq!(said(&store, "a"), Said::NotFound);
+        assert_eq!(std::fs::read(&aside.now_at).unwrap(), damaged);
+        assert!(!store.mark().unwrap().complete);
+    }
+    assert_eq!(std::fs::read_dir(folder.path().join("tables")).unwrap().count(), 2 + 6);
+}
+
+fn page_size() -> usize {
+    4096
+}
+
+#[test]
+fn the_map_grows_while_others_read() {
+    let (_folder, path) = folder();
+    let (store, _) = Store::open_with_map(&path, "of", 1 << 20).unwrap();
+    put(&store, &[(1, &["a"], &["x"])]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (store, stop) = (&store, &stop);
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(said(store, "a"), found(&["x"]));
+                    }
+                })
+            })
+            .collect();
+        let value = "v".repeat(300);
+        for round in 2..42 {
+            let mut batch = Batch::default();
+            for entry in 0..200u8 {
+                let mut uuid = [entry; 16];
+                uuid[0] = round;
+                batch.put(uuid, &texts(&[&format!("k{round}.{entry}")]), Some(&texts(&[&value])));
+            }
+            store.apply(&batch, None, &mut Marks::default(), &GO_ON).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert!(store.octets() > 2 << 20);
+    assert_eq!(store.counts().unwrap(), (8001, 8001));
+}
+
+#[test]
+fn nothing_is_marked_once_it_is_to_stop() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    let stop = AtomicBool::new(true);
+    let mut batch = Batch::default();
+    store.apply(&batch, Some(&complete()), &mut Marks::default(), &stop).unwrap();
+    batch.put([1; 16], &texts(&["a"]), Some(&[]));
+    store.apply(&batch, Some(&complete()), &mut Marks::default(), &stop).unwrap();
+    assert_eq!(store.mark().unwrap(), Mark::default());
+}
+
+#[test]
+fn only_entries_without_which_a_key_is_lost_are_irreplaceable() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    put(&store, &[(1, &["a"], &[]), (2, &["a", "b"], &[]), (3, &["c"], &[]), (4, &[], &[]), (5, &["c"], &[])]);
+    let irreplaceable = |uuids: &[u8]| -> Vec<u8> {
+        let going: Vec<Uuid> = uuids.iter().map(|&uuid| [uuid; 16]).collect();
+        store.irreplaceable(&going).unwrap().iter().map(|uuid| uuid[0]).collect()
+    };
+    assert_eq!(irreplaceable(&[1]), [0u8; 0]);
+    assert_eq!(irreplaceable(&[2]), [2]);
+    assert_eq!(irreplaceable(&[1, 2]), [1, 2]);
+    assert_eq!(irreplaceable(&[3, 4, 6]), [0u8; 0]);
+    assert_eq!(irreplaceable(&[3, 4, 5]), [3, 5]);
+}
+
+/// What is done to the file and to the model alike.
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, Vec<String>, Option<Vec<String>>),
+    Remove(u8),
+    Commit,
+    Load,
+    Restart,
+    RemoveUnmentioned,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let keys = prop::collection::btree_set("[ab]{1,3}", 0..3).prop_map(|keys| keys.into_iter().collect::<Vec<_>>());
+    let values = prop::option::weighted(0.9, prop::collection::vec("[xyz]{0,2}", 0..3));
+    prop_oneof![
+        6 => (0..6u8, keys, values).prop_map(|(uuid, keys, values)| Step::Put(uuid, keys, values)),
+        2 => (0..6u8).prop_map(Step::Remove),
+        2 => Just(Step::Commit),
+        1 => Just(Step::Load),
+        1 => Just(Step::Restart),
+        1 => Just(Step::RemoveUnmentioned),
+    ]
+}
+
+/// An entry of the model: when it came, its keys, its values.
+type Modelled = (usize, Vec<String>, Option<Vec<String>>);
+
+fn said_by(model: &BTreeMap<u8, Modelled>, key: &str) -> Said {
+    let mut entries: Vec<&Modelled> = model.values().filter(|entry| entry.1.iter().any(|other| other == key)).collect();
+    entries.sort();
+    if entries.is_empty() {
+        return Said::NotFound;
+    }
+    let mut values: Vec<String> = Vec::new();
+    for entry in entries {
+        let Some(of_entry) = &entry.2 else { return Said::Elsewhere };
+        for value in of_entry {
+            if !values.contains(value) {
+                values.push(value.clone());
+            }
+        }
+    }
+    Said::Found(values)
+}
+
+fn sort(said: Said) -> Said {
+    match said {
+        Said::Found(mut values) => {
+            values.sort();
+            Said::Found(values)
+        }
+        said => said,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_sequence_of_steps_leaves_the_file_equal_to_a_model(steps in prop::collection::vec(step(), 1..40)) {
+        let (_folder, path) = folder();
+        let mut store = Some(open(&path));
+        let mut model: BTreeMap<u8, Modelled> = BTreeMap::new();
+        let mut marks = Marks::default();
+        let mut mentioned = Vec::new();
+        let mut batch = Batch::default();
+        store.as_ref().unwrap().apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
+        for (time, step) in steps.into_iter().chain([Step::Commit]).enumerate() {
+            let open_store = store.as_ref().unwrap();
+            match step {
+                Step::Put(uuid, keys, values) => {
+                    batch.put([uuid; 16], &keys, values.as_deref());
+                    model.insert(uuid, (time, keys, values));
+                    mentioned.push(uuid);
+                }
+                Step::Remove(uuid) => {
+                    batch.remove([uuid; 16]);
+                    model.remove(&uuid);
+                }
+                Step::Commit => {
+                    open_store.apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
+                    batch.clear();
+                }
+                // A load knows of no removals and leaves no marks.
+                Step::Load if (0..batch.len()).all(|at| matches!(batch.change(at), Change::Put { .. })) => {
+                    open_store.load(&batch, &GO_ON).unwrap();
+                    for at in 0..batch.len() {
+                        marks.set(open_store.number(batch.change(at).uuid()).unwrap().unwrap());
+                    }
+                    batch.clear();
+                }
+                Step::Load => {}
+                Step::Restart => {
+                    open_store.apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
+                    batch.clear();
+                    drop(store.take());
+                    store = Some(open(&path));
+                }
+                Step::RemoveUnmentioned => {
+                    open_store.apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
+                    batch.clear();
+                    open_store.unmarked(&marks).unwrap().into_iter().for_each(|uuid| batch.remove(uuid));
+                    model.retain(|uuid, _| mentioned.contains(uuid));
+                    marks = Marks::default();
+                    mentioned.clear();
+                    // What stays was not mentioned since.
+                    open_store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap();
+                    batch.clear();
+                }
+            }
+        }
+        let store = store.unwrap();
+        let keys: Vec<String> = model.values().flat_map(|entry| entry.1.clone()).chain(["a".into(), "bb".into()]).collect();
+        for key in keys {
+            prop_assert_eq!(sort(said(&store, &key)), sort(said_by(&model, &key)), "{}", key);
+        }
+        let answers = model.values().map(|entry| entry.1.len() as u64).sum::<u64>();
+        prop_assert_eq!(store.counts().unwrap(), (model.len() as u64, answers));
+    }
+}
