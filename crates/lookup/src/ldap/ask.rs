@@ -111,6 +111,7 @@ impl<'a> Asking<'a> {
             whose.clear();
             is_doubtful |= !index.owners(entry, &mut whose);
             whose.iter().for_each(|&owner| slots[part[owner]].add(entry, self.config, self.schema));
+            true
         };
         Ok(match self.searcher.run(&self.search(&filter, &attributes), take).await? {
             Ending::Complete if is_doubtful => Batch::Doubtful,
@@ -135,7 +136,10 @@ impl<'a> Asking<'a> {
     async fn one(&self, key: &str, attributes: &[&str]) -> Result<Slot, Trouble> {
         let mut slot = Slot::default();
         let Some(filter) = self.config.filter.one(key) else { return Ok(slot) };
-        let take = &mut |entry: &Entry| slot.add(entry, self.config, self.schema);
+        let take = &mut |entry: &Entry| {
+            slot.add(entry, self.config, self.schema);
+            !slot.is_faulty()
+        };
         Ok(match self.searcher.run(&self.search(&filter, attributes), take).await? {
             Ending::Complete => slot,
             Ending::Keys(words) => Slot::faulty(words),

@@ -18,8 +18,7 @@ impl Asking<'_> {
     /// Adds the results of all members to `slot`.
     pub(super) async fn follow_members(&self, slot: &mut Slot) -> Result<(), Trouble> {
         let Some(members) = &self.config.members else { return Ok(()) };
-        // People and the groups among them; a group of groups has seldom more of these than of those.
-        let reads_max = self.config.values_max.saturating_mul(2);
+        let reads_max = self.config.reads_max();
         let mut seen: HashSet<String> = slot.dns.drain(..).map(|dn| dn.to_lowercase()).collect();
         let mut depth = 0;
         loop {
@@ -54,7 +53,11 @@ impl Asking<'_> {
         let attributes = self.result_attributes();
         let search = Search { base: dn, scope: Scope::Base, filter: &filter, attributes: &attributes, controls: &[] };
         let mut found = None;
-        let ending = self.searcher.run(&search, &mut |entry| found = Some(entry.clone())).await?;
+        let take = &mut |entry: &Entry| {
+            found = Some(entry.clone());
+            true
+        };
+        let ending = self.searcher.run(&search, take).await?;
         Ok(match ending {
             Ending::Complete => Ok(found),
             Ending::NoBase(words) if words.starts_with("noSuchObject") => Ok(None),

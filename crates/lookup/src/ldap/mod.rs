@@ -63,6 +63,11 @@ impl Config {
     /// Values of one answer, unless the configuration says otherwise.
     pub const VALUES_MAX: usize = 1000;
 
+    /// Entries of one group. People and the groups among them: of these there are seldom more than of those.
+    fn reads_max(&self) -> usize {
+        self.values_max.saturating_mul(2)
+    }
+
     /// The attributes that results and members are in; some may be there twice.
     pub(crate) fn result_names(&self) -> impl Iterator<Item = &str> {
         let members = self.members.iter().filter(|_| !self.results.is_empty()).map(|members| &*members.attribute);
@@ -131,8 +136,8 @@ pub struct Ldap {
 }
 
 impl Ldap {
-    /// Asks as `config` says, at most `concurrency` requests at once (more work, but their connections are not kept).
-    /// Connects to nobody yet.
+    /// Asks as `config` says. Of the connections of requests that are under way at once `concurrency` are kept for the
+    /// next ones. Connects to nobody yet.
     pub fn new(config: Config, concurrency: usize) -> Result<Ldap, LdapError> {
         let key_names = config.filter.key_attributes().unwrap_or_default();
         let names = config.result_names().chain(key_names).map(Into::into).collect();
@@ -161,7 +166,7 @@ impl Ldap {
         let filter = filter::present("objectClass");
         let base = &self.config.base;
         let search = Search { base, scope: Scope::Base, filter: &filter, attributes: &[], controls: &[] };
-        let ended = self.searcher(&pooled).run(&search, &mut |_| {}).await;
+        let ended = self.searcher(&pooled).run(&search, &mut |_| true).await;
         self.put_away(pooled, &ended);
         Ok(ended.map(drop)?)
     }

@@ -29,13 +29,13 @@ const UNAVAILABLE: u32 = 52;
 /// Referrals that lead to referrals.
 const HOPS_MAX: usize = 3;
 
-/// Takes the entries that are found.
-pub(super) type Take<'a> = &'a mut dyn FnMut(&Entry);
+/// Takes the entries that are found; false when no more are wanted.
+pub(super) type Take<'a> = &'a mut dyn FnMut(&Entry) -> bool;
 
 /// A search that a server has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// All that there is was found.
+    /// All that there is was found, or all that was wanted.
     Complete,
     /// The keys were too many for one search, or one of them cannot be a value; the server's words.
     Keys(String),
@@ -93,7 +93,8 @@ impl Searcher<'_> {
         let mut elsewhere = Vec::new();
         let done = loop {
             match stream.next().await.map_err(Trouble::Server)? {
-                Response::Entry(entry) => take(&entry),
+                Response::Entry(entry) if take(&entry) => {}
+                Response::Entry(_) => return Ok(Ending::Complete),
                 Response::Reference(urls) if self.referrals => elsewhere.push(urls),
                 Response::Reference(_) | Response::Intermediate { .. } => {}
                 Response::Done(done) => break done,

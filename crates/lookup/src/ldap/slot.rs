@@ -59,6 +59,9 @@ impl Slot {
                 Ok(dns) => self.members.extend(dns.into_iter().map(str::to_owned)),
                 Err(unusable) => self.set_fault(unusable),
             }
+            if self.dns.len() > config.reads_max() {
+                self.set_fault(format!("more than {} groups", config.reads_max()));
+            }
         }
     }
 

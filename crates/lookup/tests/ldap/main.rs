@@ -190,6 +190,21 @@ async fn too_many_entries_split_the_batch() {
 }
 
 #[tokio::test]
+async fn a_key_with_too_many_values_is_not_read_to_its_end() {
+    let many = |n| Entry::new(&format!("cn={n},{BASE}"), &[("mail", "many@example.org"), ("home", &format!("/{n}"))]);
+    let server = Server::start((0..1000).map(many).collect(), TYPES).await;
+    let ldap = Ldap::new(Config { values_max: 10, ..config(&server) }, 1).unwrap();
+    assert_eq!(why(ask_one(&ldap, "many@example.org").await), format!("{}: more than 10 values", server.url));
+    server.heard(&Request::Abandon).await;
+    // What still comes of it is nobody's.
+    assert_eq!(ask_one(&ldap, "nobody@example.org").await, Answer::NotFound);
+    assert_eq!(server.log().last().unwrap().0, 0);
+    let ldap = Ldap::new(Config { values_max: 1000, ..config(&server) }, 1).unwrap();
+    let Answer::Found(values) = ask_one(&ldap, "many@example.org").await else { panic!() };
+    assert!(values.iter().enumerate().all(|(n, value)| *value == format!("/{n}")) && values.len() == 1000);
+}
+
+#[tokio::test]
 async fn what_servers_refuse_is_never_an_absence() {
     let mut entries = people(2);
     entries.push(Entry::new(BASE, &[]));

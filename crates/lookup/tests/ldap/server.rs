@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 /// An element: its tag and what it contains.
-pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut octets = vec![tag];
     match content.len() {
         length @ 0..0x80 => octets.push(length as u8),
@@ -20,12 +20,12 @@ pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A message of this number.
-pub fn message(id: u32, operation: &[u8]) -> Vec<u8> {
+pub(crate) fn message(id: u32, operation: &[u8]) -> Vec<u8> {
     element(0x30, &[element(2, &id.to_be_bytes()), operation.to_vec()].concat())
 }
 
 /// The end of an operation.
-pub fn done(tag: u8, code: u8, text: &str, referrals: &[String]) -> Vec<u8> {
+pub(crate) fn done(tag: u8, code: u8, text: &str, referrals: &[String]) -> Vec<u8> {
     let mut content = [element(0x0a, &[code]), element(4, b""), element(4, text.as_bytes())].concat();
     if !referrals.is_empty() {
         let urls: Vec<u8> = referrals.iter().flat_map(|url| element(4, url.as_bytes())).collect();
@@ -58,7 +58,7 @@ fn head(octets: &[u8]) -> Option<(usize, usize)> {
 
 /// A message from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     Bind { dn: String, password: String },
     External,
     Unbind,
@@ -68,7 +68,7 @@ pub enum Request {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Filter {
+pub(crate) enum Filter {
     And(Vec<Filter>),
     Or(Vec<Filter>),
     Equal(String, String),
@@ -116,13 +116,13 @@ fn bytes(text: &str) -> Vec<u8> {
 
 /// An entry of the directory.
 #[derive(Clone, Debug)]
-pub struct Entry {
-    pub dn: String,
-    pub attributes: Vec<(String, Vec<Vec<u8>>)>,
+pub(crate) struct Entry {
+    pub(crate) dn: String,
+    pub(crate) attributes: Vec<(String, Vec<Vec<u8>>)>,
 }
 
 impl Entry {
-    pub fn new(dn: &str, attributes: &[(&str, &str)]) -> Entry {
+    pub(crate) fn new(dn: &str, attributes: &[(&str, &str)]) -> Entry {
         let mut entry = Entry { dn: dn.to_owned(), attributes: Vec::new() };
         for (name, value) in attributes {
             match entry.attributes.iter_mut().find(|(other, _)| other == name) {
@@ -154,7 +154,7 @@ impl Entry {
 
 /// What the server does with searches that are not for its own schema.
 #[derive(Clone, Debug, Default)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// It answers them.
     #[default]
     Proper,
@@ -179,8 +179,8 @@ pub enum Manner {
 }
 
 /// A server.
-pub struct Server {
-    pub url: String,
+pub(crate) struct Server {
+    pub(crate) url: String,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -196,7 +196,7 @@ struct Shared {
 
 impl Server {
     /// One with these entries, whose schema has these `attributeTypes`.
-    pub async fn start(entries: Vec<Entry>, types: &[&str]) -> Server {
+    pub(crate) async fn start(entries: Vec<Entry>, types: &[&str]) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ldap://{}", listener.local_addr().unwrap());
         let mut all = entries;
@@ -216,29 +216,29 @@ impl Server {
         Server { url, shared, task }
     }
 
-    pub fn set(&self, manner: Manner) {
+    pub(crate) fn set(&self, manner: Manner) {
         *lock(&self.shared.manner) = manner;
     }
 
     /// Closes all connections.
-    pub fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.shared.hang_up.notify_waiters();
     }
 
     /// Closes all connections, and takes no more.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.hang_up();
         self.task.abort();
         let _ = self.task.await;
     }
 
     /// What clients said so far, with the number of the connection.
-    pub fn log(&self) -> Vec<(usize, Request)> {
+    pub(crate) fn log(&self) -> Vec<(usize, Request)> {
         lock(&self.shared.log).clone()
     }
 
     /// The filters of searches for keys so far.
-    pub fn filters(&self) -> Vec<Filter> {
+    pub(crate) fn filters(&self) -> Vec<Filter> {
         let is_own = |base: &str| base.is_empty() || base == "cn=Subschema";
         let filters = self.log().into_iter().filter_map(|(_, request)| match request {
             Request::Search { base, filter, .. } if !is_own(&base) => Some(filter),
@@ -248,7 +248,7 @@ impl Server {
     }
 
     /// Waits until a client has said this.
-    pub async fn heard(&self, request: &Request) {
+    pub(crate) async fn heard(&self, request: &Request) {
         loop {
             let said = self.shared.said.notified();
             if self.log().iter().any(|(_, other)| other == request) {
