@@ -21,6 +21,7 @@ mod counters;
 mod gather;
 mod question;
 mod shared;
+mod store;
 mod ticket;
 mod troubles;
 

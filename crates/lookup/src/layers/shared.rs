@@ -196,3 +196,38 @@ fn folded(key: &str) -> Cow<'_, str> {
     let is_folded = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
     if is_folded { Cow::Borrowed(key) } else { Cow::Owned(crate::fold(key)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::CacheSettings;
+
+    #[test]
+    fn what_is_due_is_answered_and_asked_once_meanwhile() {
+        let ttl = Duration::from_secs(100);
+        let settings =
+            Settings { cache: Some(CacheSettings { ttl, ..CacheSettings::default() }), ..Settings::default() };
+        let shared = Shared::new("people", &settings);
+        let now = Instant::now();
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the machine is up for longer");
+        let answer = Answer::Found(vec!["v".to_owned()]);
+        shared.keep("young", &answer, ago(50));
+        shared.keep("due", &answer, ago(90));
+        for _ in 0..2 {
+            assert_eq!(shared.hits(&["young", "due"]), Some(vec![answer.clone(), answer.clone()]));
+        }
+        assert_eq!(shared.poll_batch(), Some(vec!["due".into()]));
+        assert_eq!(shared.hits(&["due"]), Some(vec![answer.clone()]));
+        assert_eq!(shared.poll_batch(), None);
+        // Nobody waits for it, so nobody is disappointed.
+        assert!(shared.gather().handle_success(&["due".into()]).iter().all(Vec::is_empty));
+    }
+
+    #[test]
+    fn keys_are_folded_as_tables_fold_them() {
+        for key in ["bob@example.org", "Bob@Example.ORG", "ÄÖ@example.org", "äö", ""] {
+            assert_eq!(folded(key), crate::fold(key));
+        }
+        assert!(matches!(folded("bob+x@example.org"), Cow::Borrowed(_)));
+    }
+}
