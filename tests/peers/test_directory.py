@@ -291,6 +291,23 @@ class Outages(TablesCase):
         self.assertEqual(stats(server, "people")["requests"], 3)
 
 
+class Crowds(TablesCase):
+    def test_a_hundred_sessions_with_a_slapd_that_gives_ten_entries_at_a_time(self):
+        slapd = self.slapd(400, sizelimit=10)
+        server = self.server(ldap_table("people", slapd.url, QUICK, "cache = false"))
+        replies = replies_at_once(server, map(user, range(1, 501)))
+        self.assertEqual([one.code for one in replies], [250] * 400 + [550] * 100, server.log_tail())
+
+    def test_a_load_by_many_connections_gathers_into_few_requests(self):
+        slapd = self.slapd(500)
+        server = self.server(ldap_table("people", slapd.url, QUICK, "cache = false"), concurrency=0)
+        with Load(server, 500, 2, connections=100) as load:
+            summary = load.summary()
+        self.assertEqual(summary["errors"], {}, server.log_tail())
+        counts = stats(server, "people")
+        self.assertLess(counts["requests"], counts["keys_asked"] / 2)
+
+
 class Chains(TablesCase):
     """Tables that are made of others, and those that need no backend."""
 

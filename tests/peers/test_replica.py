@@ -151,6 +151,15 @@ class Copy(TablesCase):
 
 
 class FirstLoad(TablesCase):
+    def test_a_master_that_does_not_give_everything_is_asked_for_each(self):
+        slapd = self.slapd(100, sizelimit=30)
+        server = self.server(copied(slapd.url))
+        self.assert_logged(server, "people", "sizeLimitExceeded")
+        self.assertFalse(stats(server, "people")["replica"]["complete"])
+        for number in (1, 50, 100):
+            self.assert_reply(server, user(number), 250)
+        self.assert_reply(server, NOBODY, 550)
+
     def test_before_it_is_complete_nobody_is_unknown_but_by_the_masters_word(self):
         """The directory holds the answer to the copy back after the first entries, and answers questions for keys."""
         loaded = threading.Event()
