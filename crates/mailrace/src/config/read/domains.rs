@@ -29,9 +29,12 @@ pub(super) fn domains(
                 domain_tables.push(DomainTable { names: table.into_inner().into(), settings });
             }
             None => {
-                let Some(name) = section.required("name", &key::HOST) else { continue };
-                names.claim(&section, "name", name.get_ref(), name.span());
-                domains.push(domain(&mut section, name.into_inner(), tables, transports));
+                let name = section.required("name", &key::HOST);
+                if let Some(name) = &name {
+                    names.claim(&section, "name", name.get_ref(), name.span());
+                }
+                let name = name.map(|name| name.into_inner()).unwrap_or_default();
+                domains.push(domain(&mut section, name, tables, transports));
             }
         }
     }
