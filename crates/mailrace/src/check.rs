@@ -2,8 +2,13 @@
 //! operator should know of before it is used. The faults themselves are stated by `config`.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, TableKind};
+use lookup::ldap::Bind;
+
+use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -35,7 +40,8 @@ impl fmt::Display for Summary<'_> {
             LogTarget::Stderr => writeln!(f, "  log        standard error")?,
             LogTarget::File(path) => writeln!(f, "  log        {}", path.display())?,
         }
-        warnings(config).iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
+        let mut warnings = warnings(config).into_iter().chain(exposures(self.0));
+        warnings.try_for_each(|warning| writeln!(f, "warning: {warning}"))
     }
 }
 
@@ -106,10 +112,36 @@ fn warning_of(queue: &Queue) -> Option<String> {
     }
 }
 
+/// Files with a password in them that everyone on this machine can read.
+fn exposures(loaded: &Loaded) -> Vec<String> {
+    let kinds = || loaded.config.tables.iter().map(|table| &table.kind);
+    let is_in_text = |kind: &TableKind| match kind {
+        TableKind::Postgres(postgres) => postgres.url.has_password(),
+        TableKind::Ldap(ldap) => {
+            matches!(&ldap.directory.servers.bind, Bind::Simple { password, .. } if !password.is_empty())
+        }
+        _ => false,
+    };
+    let text = match &loaded.source {
+        Source::File(file) if kinds().any(is_in_text) => Some(file),
+        Source::File(_) | Source::BuiltIn => None,
+    };
+    let others = kinds().filter_map(|kind| match kind {
+        TableKind::Postgres(postgres) => postgres.password_file.as_ref(),
+        TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
+        _ => None,
+    });
+    let is_open = |file: &&PathBuf| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
+    let warning =
+        |file: &PathBuf| format!("everyone on this machine can read {}, which has a password", file.display());
+    text.into_iter().chain(others).filter(is_open).map(warning).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
-    use crate::config::Source;
 
     #[test]
     fn tables_are_summed_up_without_their_passwords() {
@@ -136,5 +168,37 @@ mod tests {
         }
         let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
         assert_eq!((warnings(&relaxed).len(), cautions(&relaxed).len()), (1, 0));
+    }
+
+    #[test]
+    fn passwords_that_everyone_can_read_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (text, password) = (folder.path().join("text"), folder.path().join("password"));
+        let told = |table: &str, mode| {
+            for file in [&text, &password] {
+                fs::write(file, "").unwrap();
+                fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let table = format!("[[table]]\nname = \"x\"\n{table}\n");
+            let config = Config::parse(&table, "text", "host.example").unwrap();
+            exposures(&Loaded { source: Source::File(text.clone()), config })
+        };
+        let postgres = |url| format!("type = \"postgres\"\nurl = {url:?}\nquery = \"SELECT $1\"");
+        let ldap = "type = \"ldap\"\nurl = \"ldap://a\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";
+        let bound = format!("{ldap}\nbind_dn = \"cn=a\"\n");
+        let (in_text, in_file) = (format!("{bound}password = \"p\""), format!("{bound}password_file = {password:?}"));
+        for (table, file) in [
+            (postgres("host=a password=p"), Some(&text)),
+            (postgres("host=a"), None),
+            (format!("{}\npassword_file = {password:?}", postgres("host=a")), Some(&password)),
+            (in_text, Some(&text)),
+            (in_file, Some(&password)),
+            (ldap.to_owned(), None),
+        ] {
+            assert_eq!(told(&table, 0o640), [""; 0], "{table}");
+            let told = told(&table, 0o644);
+            assert_eq!(told.len(), usize::from(file.is_some()), "{table}: {told:?}");
+            assert!(file.is_none_or(|file| told[0].contains(file.to_str().unwrap())), "{table}: {told:?}");
+        }
     }
 }

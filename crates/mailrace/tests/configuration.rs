@@ -254,7 +254,7 @@ fn a_text_full_of_faults_does_not_fill_the_screen() {
 /// Texts that are nearly configurations: known keys with values of every kind, in any order.
 fn nearly_toml() -> impl Strategy<Value = String> {
     let line = prop_oneof![
-        proptest::sample::select(DEFAULT.lines().collect::<Vec<_>>()).prop_map(str::to_owned),
+        proptest::sample::select(with_examples().collect::<Vec<_>>()).prop_map(str::to_owned),
         ("[a-z_]{1,12}", "[\"\\[\\]{}0-9a-zA-Zé\u{202e}\t .=,-]{0,12}")
             .prop_map(|(key, value)| format!("{key} = {value}")),
         any::<String>(),

@@ -97,6 +97,11 @@ impl FromStr for Url {
 }
 
 impl Url {
+    /// Whether there is a password in it, which is never shown.
+    pub fn has_password(&self) -> bool {
+        self.0.get_password().is_some()
+    }
+
     /// Whether a connection may be, or has to be, encrypted.
     pub(super) fn ssl_mode(&self) -> SslMode {
         self.0.get_ssl_mode()
@@ -221,6 +226,7 @@ mod tests {
     #[test]
     fn what_is_shown_has_no_password() {
         let url: Url = "postgres://mail:s3cret@db1,db2/people".parse().unwrap();
+        assert!(url.has_password() && !"host=db1 user=mail".parse::<Url>().unwrap().has_password());
         assert_eq!(url.to_string(), "postgres://db1:5432,db2:5432/people");
         assert_eq!(format!("{url:?}"), "Url(postgres://db1:5432,db2:5432/people)");
     }
