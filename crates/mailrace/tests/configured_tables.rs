@@ -208,7 +208,14 @@ fn nothing_shows_a_password() {
     let read = format!("{:?}", tables());
     assert!(read.contains("cn=mail") && !read.contains("hidden"), "{read}");
     let torn = faults(&include_str!("secrets.toml").replace(" = ", " = = "));
-    assert!(torn.contains("this is not TOML") && !torn.contains("\"hidden"), "{torn}");
+    assert!(torn.contains("this is not TOML") && !torn.contains("hidden"), "{torn}");
+    for quotes in ["\"\"\"", "'''"] {
+        let text = format!("= 1\npassword = {quotes}\nhidden\nhidden{quotes} hidden = hidden\nshown = shown\n");
+        for torn in [faults(&text), faults(&text.replace("hidden{quotes}", "hidden"))] {
+            assert!(torn.contains("this is not TOML") && !torn.contains("hidden"), "{torn}");
+        }
+        assert!(faults(&text).contains("shown = shown"), "{}", faults(&text));
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn is_password(key: &str) -> bool {
         && (key.contains("pass")
             || key.ends_with("pw")
             || key.contains("secret")
+            || key.contains("credential")
             || did_you_mean(&key, ["password"].into_iter()).is_some())
 }
 
@@ -48,17 +49,35 @@ pub(super) fn has_password(text: &str) -> bool {
         || settings.any(|behind| behind.trim_start().starts_with('='))
 }
 
-/// Where a text that is not TOML seems to have secrets: behind the equals sign of a password, and in URLs.
+/// Where a text that is not TOML seems to have secrets: behind the equals sign of a password, and in URLs; to the end of
+/// the line, or of the text in three quotes that begins there.
 pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut start = 0;
+    let mut open = None;
     for line in text.split_inclusive('\n') {
-        let lower = line.to_ascii_lowercase();
-        let behind = |mark: &str, from: usize| lower[from..].find(mark).map(|at| from + at + mark.len());
-        let password = behind("pass", 0).and_then(|from| behind("=", from));
-        let first = [password, behind("://", 0)].into_iter().flatten().min();
-        places.extend(first.map(|first| start + first..start + line.len()));
+        if let Some(first) = open.map_or_else(|| likely_place(line), |_| Some(0)) {
+            places.push(start + first..start + line.len());
+            let behind = &line[first..];
+            open = match open {
+                Some(quotes) => (!behind.contains(quotes)).then_some(quotes),
+                None => QUOTES.into_iter().find(|quotes| behind.matches(quotes).count() == 1),
+            };
+        }
         start += line.len();
     }
     places
 }
+
+/// Where in a line something secret seems to begin.
+fn likely_place(line: &str) -> Option<usize> {
+    let lower = line.to_ascii_lowercase();
+    let behind = |mark: &str, from: usize| lower[from..].find(mark).map(|at| from + at + mark.len());
+    let password = behind("pass", 0).and_then(|from| behind("=", from));
+    let (key, _) = lower.split_once('=').unwrap_or_default();
+    let other = is_password(key.trim()).then_some(key.len() + 1);
+    [password, other, behind("://", 0)].into_iter().flatten().min()
+}
+
+/// What texts of several lines begin and end with.
+const QUOTES: [&str; 2] = ["\"\"\"", "'''"];
