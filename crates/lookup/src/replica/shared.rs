@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use super::store::{Said, Store};
+use super::store::{Said, Store, is_damage};
 use crate::ldap::schema::Rule;
 use crate::{Answer, ReplicaStats, Stats};
 
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) stopping: Notify,
     /// Wakes the thread when the operator lets removals go.
     pub(super) accepting: Notify,
+    /// Wakes the thread when a reader met damage.
+    pub(super) breaking: Notify,
     found: AtomicU64,
     not_found: AtomicU64,
     unavailable: AtomicU64,
@@ -42,6 +44,7 @@ impl Shared {
             stopped: Arc::new(AtomicBool::new(false)),
             stopping: Notify::new(),
             accepting: Notify::new(),
+            breaking: Notify::new(),
             found: AtomicU64::new(0),
             not_found: AtomicU64::new(0),
             unavailable: AtomicU64::new(0),
@@ -78,7 +81,15 @@ impl Shared {
         }
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         let keys: Vec<_> = folded.iter().map(|key| Rule::IgnoreCase.form(key)).collect();
-        store.as_ref()?.answer(keys.iter().map(|key| &**key), values_max).ok()
+        match store.as_ref()?.answer(keys.iter().map(|key| &**key), values_max) {
+            Ok(said) => Some(said),
+            Err(error) => {
+                if is_damage(&error) {
+                    self.breaking.notify_one();
+                }
+                None
+            }
+        }
     }
 
     /// The first load is complete, or was.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, PutFlags, RoTxn, RwTxn};
+use heed::{CommitOrAbort, Database, MdbError, PutFlags, RoTxn, RwTxn};
 
 use crate::ldap::schema::is_plain;
 
@@ -467,6 +467,17 @@ fn databases(environment: &Environment) -> heed::Result<[Pairs; 3]> {
 /// Whether a key can be in a copy: its length is limited, and it must be of characters of which we know which are equal.
 pub(super) fn indexable(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
+}
+
+/// Whether an error means that the file is of no more use; otherwise it is the disk that is full, or the system that fails.
+pub(super) fn is_damage(error: &heed::Error) -> bool {
+    use MdbError::{BadTxn, Corrupted, Incompatible, Invalid, PageNotFound, Panic, Problem, VersionMismatch};
+    matches!(
+        error,
+        heed::Error::Mdb(
+            BadTxn | Corrupted | Incompatible | Invalid | PageNotFound | Panic | Problem | VersionMismatch
+        )
+    )
 }
 
 /// Where the values are that an entry has for a key.

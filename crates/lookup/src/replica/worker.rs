@@ -17,7 +17,7 @@ use super::follow::{Follower, Offer, Trouble};
 use super::removals::Removals;
 use super::server::Server;
 use super::shared::Shared;
-use super::store::{SetAside, Store, StoreError};
+use super::store::{SetAside, Store, StoreError, is_damage};
 use super::teller::Teller;
 use crate::Events;
 use crate::backend::Failure;
@@ -73,7 +73,11 @@ impl Worker {
             let began = self.shared.store().map(|store| Copy::new(store, removals, self.shared.stopped.clone()));
             match began {
                 Some(Ok(mut copy)) => {
-                    let trouble = self.follow_on(&mut copy, &mut pause).await;
+                    let shared = self.shared.clone();
+                    let trouble = tokio::select! {
+                        trouble = self.follow_on(&mut copy, &mut pause) => trouble,
+                        () = shared.breaking.notified() => Trouble::Store(heed::Error::Mdb(MdbError::Corrupted)),
+                    };
                     removals = copy.into_removals();
                     self.handle_trouble(trouble);
                 }
@@ -177,15 +181,4 @@ impl Worker {
             Err(error) => self.teller.damaged(error.to_string()),
         }
     }
-}
-
-/// Whether the file is of no more use; otherwise it is the disk that is full, or the system that fails.
-fn is_damage(error: &heed::Error) -> bool {
-    use MdbError::{BadTxn, Corrupted, Incompatible, Invalid, PageNotFound, Panic, Problem, VersionMismatch};
-    matches!(
-        error,
-        heed::Error::Mdb(
-            BadTxn | Corrupted | Incompatible | Invalid | PageNotFound | Panic | Problem | VersionMismatch
-        )
-    )
 }

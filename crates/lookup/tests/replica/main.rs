@@ -1,0 +1,283 @@
+//! A replica and its master, from the first load through losses and restarts.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod master;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lookup::ldap::{self, Bind, Members, Scope, Servers};
+use lookup::replica::{Config, Replica, ReplicaError};
+use lookup::{Answer, Answers, Event, Layer, ReplicaStats, Table};
+use master::{Master, add, cookie, delete, done, present, refreshed};
+
+/// The table without a copy: it says who was asked for.
+#[derive(Default)]
+struct Direct(Mutex<Vec<String>>);
+
+impl Table for Direct {
+    fn name(&self) -> &str {
+        "direct"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        self.0.lock().unwrap().extend(keys.iter().map(|&key| key.to_owned()));
+        Box::pin(std::future::ready(keys.iter().map(|_| Answer::Found(vec!["direct".to_owned()])).collect()))
+    }
+}
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    master: Master,
+    replica: Option<Replica>,
+    direct: Arc<Direct>,
+    events: Receiver<Event>,
+}
+
+fn config(url: &str, file: PathBuf) -> Config {
+    let servers = Servers {
+        urls: vec![url.parse().unwrap()],
+        starttls: false,
+        ca_file: None,
+        bind: Bind::Anonymous,
+        connect_timeout: Servers::CONNECT_TIMEOUT,
+        timeout: Servers::TIMEOUT,
+    };
+    let ldap = ldap::Config {
+        servers,
+        base: "dc=example,dc=org".into(),
+        scope: Scope::Sub,
+        filter: "(&(objectClass=person)(mail={key}))".parse().unwrap(),
+        results: vec!["description".parse().unwrap()],
+        members: None,
+        values_max: 10,
+        referrals: false,
+    };
+    Config { ldap, file, poll_every: Duration::from_millis(100), removals_max: 0.1 }
+}
+
+impl Fixture {
+    fn new(offers_sync: bool) -> Self {
+        let (folder, master) = (tempfile::tempdir().unwrap(), Master::start(offers_sync));
+        let mut fixture = Fixture { folder, master, replica: None, direct: Arc::default(), events: mpsc::channel().1 };
+        fixture.start();
+        fixture
+    }
+
+    /// A copy of entries 0 to `count`, and the search that goes on.
+    fn loaded(count: u8) -> (Self, master::Search) {
+        let fixture = Fixture::new(true);
+        let search = fixture.master.search();
+        (0..count).for_each(|number| search.say(&[add(number, "v")]));
+        search.say(&[refreshed(true, "c1")]);
+        assert!(matches!(fixture.event(), Event::Loaded { entries, .. } if entries == u64::from(count)));
+        (fixture, search)
+    }
+
+    fn start(&mut self) {
+        let (sender, events) = mpsc::channel();
+        let tell = Arc::new(Mutex::new(sender));
+        let config = config(&self.master.url, self.folder.path().join("copy"));
+        let events_to = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
+        self.replica = Some(Replica::start("t", config, self.direct.clone(), events_to).unwrap());
+        self.events = events;
+    }
+
+    fn replica(&self) -> &Replica {
+        self.replica.as_ref().unwrap()
+    }
+
+    fn event(&self) -> Event {
+        self.events.recv_timeout(Duration::from_secs(20)).expect("something is told")
+    }
+
+    fn copy(&self) -> ReplicaStats {
+        self.replica().stats().unwrap().replica.unwrap()
+    }
+
+    fn ask(&self, key: &str) -> Answer {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(self.replica().lookup(&[key])).remove(0)
+    }
+
+    /// Of one entry.
+    fn says(&self, number: u8, answer: &Answer) {
+        self.until(|| self.ask(&format!("uSER{number}@example.org")) == *answer);
+    }
+
+    fn until(&self, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < end, "{:?}", self.copy());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn found(value: &str) -> Answer {
+    Answer::Found(vec![value.to_owned()])
+}
+
+#[test]
+fn until_the_first_load_is_complete_the_directory_itself_is_asked() {
+    let fixture = Fixture::new(true);
+    let search = fixture.master.search();
+    assert!(search.is_sync && search.cookie.is_none());
+    search.say(&[add(1, "one")]);
+    assert_eq!(fixture.ask("user1@example.org"), found("direct"));
+    assert_eq!(fixture.ask("nobody@example.org"), found("direct"));
+    search.say(&[add(2, "two"), refreshed(true, "c1")]);
+    assert!(matches!(fixture.event(), Event::Loaded { entries: 2, changed: 2, removed: 0, .. }));
+    assert_eq!(fixture.ask("USER1@example.org"), found("one"));
+    assert_eq!(fixture.ask("nobody@example.org"), Answer::NotFound);
+    assert_eq!(fixture.ask("n\u{fc}body@example.org"), found("direct"));
+    assert_eq!(fixture.direct.0.lock().unwrap().len(), 3);
+    let stats = fixture.replica().stats().unwrap();
+    assert_eq!((stats.found, stats.not_found), (1, 1));
+    fixture.until(|| fixture.copy().live);
+}
+
+#[test]
+fn changes_arrive_as_they_are_made() {
+    let (fixture, search) = Fixture::loaded(3);
+    search.say(&[add(1, "new"), delete(2), add(3, "three"), cookie("c2")]);
+    fixture.says(1, &found("new"));
+    fixture.says(2, &Answer::NotFound);
+    fixture.says(3, &found("three"));
+    fixture.says(0, &found("v"));
+}
+
+#[test]
+fn a_copy_answers_while_its_master_is_away_and_goes_on_from_its_cookie() {
+    let (mut fixture, search) = Fixture::loaded(3);
+    search.say(&[add(1, "new"), cookie("c2")]);
+    fixture.says(1, &found("new"));
+    search.hang_up();
+    assert!(matches!(fixture.event(), Event::Lost { .. }));
+    fixture.says(1, &found("new"));
+    let search = fixture.master.search();
+    assert_eq!(search.cookie.as_deref(), Some("c2"));
+    // A present phase that is cut short: nothing of it may go.
+    search.say(&[present(0), add(4, "four")]);
+    search.hang_up();
+    let search = fixture.master.search();
+    assert_eq!(search.cookie.as_deref(), Some("c2"));
+    fixture.says(2, &found("v"));
+    search.say(&[present(0), present(1), add(4, "four"), refreshed(false, "c3")]);
+    assert!(matches!(fixture.event(), Event::Loaded { entries: 3, changed: 1, removed: 1, .. }));
+    fixture.says(2, &Answer::NotFound);
+    fixture.replica = None;
+    drop(search);
+    fixture.start();
+    let trace = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let trace = trace.block_on(fixture.replica().trace("user4@example.org"));
+    assert!(matches!(trace.layer, Layer::Replica { .. }));
+    assert_eq!(trace.answer, found("four"));
+    assert_eq!(fixture.master.search().cookie.as_deref(), Some("c3"));
+}
+
+#[test]
+fn a_cookie_that_is_not_known_any_more_leads_to_a_whole_refresh() {
+    let (fixture, search) = Fixture::loaded(20);
+    search.say(&[done(4096)]);
+    let search = fixture.master.search();
+    assert_eq!(search.cookie, None);
+    search.say(&[add(1, "new")]);
+    (2..20).for_each(|number| search.say(&[add(number, "v")]));
+    fixture.says(0, &found("v"));
+    search.say(&[refreshed(true, "c9")]);
+    fixture.says(0, &Answer::NotFound);
+    fixture.says(1, &found("new"));
+    // And so does one that was given for entries that the copy has not.
+    search.hang_up();
+    let search = fixture.master.search();
+    assert_eq!(search.cookie.as_deref(), Some("c9"));
+    search.say(&[present(77)]);
+    assert_eq!(fixture.master.search().cookie, None);
+}
+
+#[test]
+fn a_refresh_that_would_remove_too_much_waits_for_the_operator() {
+    let (fixture, search) = Fixture::loaded(20);
+    assert!(!fixture.replica().accept_removals());
+    search.hang_up();
+    assert!(matches!(fixture.event(), Event::Lost { .. }));
+    let search = fixture.master.search();
+    search.say(&[present(0), add(30, "new"), refreshed(false, "c2")]);
+    assert_eq!(fixture.event(), Event::HeldBack { table: "t".into(), removals: 19, entries: 21 });
+    fixture.says(30, &found("new"));
+    fixture.says(19, &found("v"));
+    assert_eq!(fixture.copy().held_back, Some(19));
+    assert!(fixture.replica().accept_removals());
+    fixture.says(19, &Answer::NotFound);
+    fixture.until(|| fixture.copy().held_back.is_none());
+    assert_eq!(fixture.copy().entries, 2);
+}
+
+#[test]
+fn so_do_removals_one_by_one_when_they_become_too_many() {
+    let (fixture, search) = Fixture::loaded(20);
+    (0..15).for_each(|number| search.say(&[delete(number)]));
+    assert!(matches!(fixture.event(), Event::HeldBack { .. }));
+    fixture.until(|| fixture.copy().held_back == Some(5));
+    fixture.says(9, &Answer::NotFound);
+    fixture.says(10, &found("v"));
+}
+
+#[test]
+fn a_server_that_does_not_tell_of_changes_is_polled() {
+    let fixture = Fixture::new(false);
+    for (round, values) in [(0, ["a", "b"]), (1, ["a", "c"])] {
+        let search = fixture.master.search();
+        assert!(!search.is_sync);
+        // The state control goes unread: entries are told apart by their DNs here.
+        search.say(&[add(1, values[0]), add(2, values[1]), done(0)]);
+        if round == 0 {
+            assert!(matches!(fixture.event(), Event::Loaded { entries: 2, .. }));
+        }
+        fixture.says(2, &found(values[1]));
+    }
+    fixture.master.search().say(&[add(2, "c"), done(0)]);
+    fixture.says(1, &Answer::NotFound);
+    assert!(!fixture.copy().live);
+}
+
+#[test]
+fn a_server_that_refuses_the_operation_is_polled_too() {
+    let fixture = Fixture::new(true);
+    fixture.master.search().say(&[done(12)]);
+    let search = fixture.master.search();
+    assert!(!search.is_sync);
+    search.say(&[add(1, "a"), done(0)]);
+    assert!(matches!(fixture.event(), Event::Loaded { entries: 1, .. }));
+}
+
+#[test]
+fn whatever_a_server_does_the_thread_ends_at_once() {
+    let mut fixture = Fixture::new(true);
+    let search = fixture.master.search();
+    let began = Instant::now();
+    fixture.replica = None;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    drop(search);
+}
+
+#[test]
+fn what_a_copy_could_not_answer_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |change: fn(&mut Config)| {
+        let mut config = config("ldap://127.0.0.1:1", folder.path().join("copy"));
+        change(&mut config);
+        Replica::start("t", config, Arc::new(Direct::default()), Arc::new(|_| {})).err()
+    };
+    let with_local = |config: &mut Config| config.ldap.filter = "(uid={local})".parse().unwrap();
+    assert!(matches!(start(with_local), Some(ReplicaError::Filter(_))));
+    let with_members =
+        |config: &mut Config| config.ldap.members = Some(Members { attribute: "member".into(), depth_max: 5 });
+    assert!(matches!(start(with_members), Some(ReplicaError::Members)));
+    assert!(start(|_| {}).is_none());
+}
