@@ -64,14 +64,15 @@ class Asking(Side):
     """A side, with what its directory did meanwhile."""
 
     costs: list = dataclasses.field(default_factory=list)  # by round: CPU seconds of slapd for 1,000 messages
-    stats: list = dataclasses.field(default_factory=list)  # by round: what Mailrace's table counts
+    asked: list = dataclasses.field(default_factory=list)  # by round: requests of Mailrace's table, and keys in them
 
     def measure(self, server, place):
         """Puts the load on it."""
-        before = server.directory_cpu_seconds()
+        cpu, requests, keys = server.directory_cpu_seconds(), *server.asked()
         figures = super().measure(server, place)
-        self.costs.append((server.directory_cpu_seconds() - before) / figures.messages * 1000)
-        self.stats.append(server.stats())
+        self.costs.append((server.directory_cpu_seconds() - cpu) / figures.messages * 1000)
+        requests_now, keys_now = server.asked()
+        self.asked.append((requests_now - requests, keys_now - keys))
         return figures
 
 
@@ -108,9 +109,12 @@ class Asker:
         """CPU that the directory has used so far."""
         return self._slapd.group.cpu_seconds() if self._slapd else 0.0
 
-    def stats(self):
-        """What Mailrace's table of the directory counts; nothing for others."""
-        return _stats(self._server) if self._slapd and isinstance(self._server, Mailrace) else {}
+    def asked(self):
+        """How many requests Mailrace's table has made so far, and how many keys were in them; nothing of others."""
+        if not (self._slapd and isinstance(self._server, Mailrace)):
+            return 0, 0
+        counts = _stats(self._server)
+        return counts["requests"], counts["keys_asked"]
 
 
 class Users:

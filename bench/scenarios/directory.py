@@ -107,7 +107,7 @@ def _row(name, side, rounds):
     """The medians of a side."""
     figures = [measured[name] for measured in rounds]
     rates = [one.rate for one in figures]
-    asked = [one["keys_asked"] / one["requests"] for one in side.stats if one.get("requests")]
+    asked = [keys / requests for requests, keys in side.asked if requests]
     return {
         "side": name,
         "messages/s": f"{statistics.median(rates):,.0f}{pairs.in_words(pairs.interval(rates))}",
