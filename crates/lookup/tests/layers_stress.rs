@@ -242,7 +242,7 @@ fn play(Scene { seed, settings, failures_percent }: Scene) -> Result<(), TestCas
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn every_question_is_answered_and_no_answer_is_wrong(scene in scenes()) {
