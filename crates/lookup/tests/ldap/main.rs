@@ -162,6 +162,28 @@ async fn a_key_that_only_the_server_can_compare_is_not_missed() {
     let ldap = Ldap::new(config(&server), 1).unwrap();
     let answers = ask(&ldap, &["u0@example.org", "bob@example.org", "\u{ff42}ob@example.org"]).await.unwrap();
     assert_eq!(answers, [found(&["/home/u0"]), found(&["/home/bob"]), found(&["/home/bob"])]);
+    // Beside another value, by which the entry is a key's for certain.
+    let both = [("mail", "\u{ff42}ob@example.org"), ("mail", "u9@example.org"), ("home", "/home/bob")];
+    let server = Server::start(vec![Entry::new(&format!("cn=b,{BASE}"), &both)], TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let answers = ask(&ldap, &["bob@example.org", "u9@example.org"]).await.unwrap();
+    assert_eq!(answers, [found(&["/home/bob"]), found(&["/home/bob"])]);
+    // And where the value may be searched, but not be read.
+    let hidden = Entry::new(&format!("cn=h,{BASE}"), &[("!mail", "hidden@example.org"), ("home", "/home/hidden")]);
+    let server = Server::start(vec![person("u0"), hidden], TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    let answers = ask(&ldap, &["hidden@example.org", "u0@example.org"]).await.unwrap();
+    assert_eq!(answers, [found(&["/home/hidden"]), found(&["/home/u0"])]);
+}
+
+#[tokio::test]
+async fn case_counts_where_the_schema_says_so() {
+    let entry = Entry::new(&format!("cn=b,{BASE}"), &[("exact", "Bob"), ("exact", "x  y"), ("home", "/home/bob")]);
+    let server = Server::start(vec![entry], TYPES).await;
+    let filter = "(exact={key})".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    assert_eq!(ask(&ldap, &["bob", "x y"]).await.unwrap(), [Answer::NotFound, found(&["/home/bob"])]);
+    assert_eq!(server.filters().len(), 1);
 }
 
 #[tokio::test]

@@ -133,8 +133,12 @@ impl Entry {
         entry
     }
 
+    /// Those of `!mail` are values of `mail` that may be searched and not be read.
     fn values(&self, name: &str) -> Vec<Vec<u8>> {
-        let base = |other: &str| other.split(';').next().unwrap_or_default().eq_ignore_ascii_case(name);
+        let base = |other: &str| {
+            let other = other.split(';').next().unwrap_or_default();
+            other.trim_start_matches('!').eq_ignore_ascii_case(name)
+        };
         self.attributes.iter().filter(|(other, _)| base(other)).flat_map(|(_, values)| values.clone()).collect()
     }
 
