@@ -3,6 +3,7 @@
 //! It reads and writes its messages by hand, so that what it says can be wrong in any way.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -253,13 +254,16 @@ impl Server {
 
     /// Waits until a client has said this.
     pub(crate) async fn heard(&self, request: &Request) {
-        loop {
-            let said = self.shared.said.notified();
-            if self.log().iter().any(|(_, other)| other == request) {
-                return;
+        let hearing = async {
+            loop {
+                let said = self.shared.said.notified();
+                if self.log().iter().any(|(_, other)| other == request) {
+                    return;
+                }
+                said.await;
             }
-            said.await;
-        }
+        };
+        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("a client says what is waited for");
     }
 }
 
