@@ -6,6 +6,8 @@ that is not the one it wants, so a run that ends well has had a 250 for every me
 
 import dataclasses
 import os
+import pathlib
+import random
 import socket
 import subprocess
 import time
@@ -14,6 +16,8 @@ from . import accounting, load
 
 SENDER, RECIPIENT = "sender@bench.test", "user@bench.test"
 _LISTEN_SECONDS_MAX = 20.0
+_LASTING_PORT_MIN = 16_384
+_PORT_TRIES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +96,19 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def lasting_port():
+    """A free loopback port that no connection takes while its server is away: it is none of those that clients get."""
+    first_of_clients = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(_LASTING_PORT_MIN, max(first_of_clients, _LASTING_PORT_MIN + 1000)), _PORT_TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no port is free")
 
 
 def wait_for_banner(port):
