@@ -29,6 +29,7 @@ mod store;
 mod sync;
 mod sys;
 mod teller;
+mod walk;
 mod worker;
 
 use std::path::PathBuf;

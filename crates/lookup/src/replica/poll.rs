@@ -6,12 +6,11 @@
 
 use super::batch::Uuid;
 use super::follow::{Follower, Trouble};
+use super::server::Server;
 use crate::backend::Failure;
 use crate::ldap::ber::{INTEGER, Malformed, OCTETS, Reader, SEQUENCE, Writer};
 use crate::ldap::connection::{Control, Entry, Response, Session};
 use crate::ldap::schema::Rule;
-
-use super::server::Server;
 
 const PAGED: &str = "1.2.840.113556.1.4.319";
 /// Entries of a page; servers may send fewer.

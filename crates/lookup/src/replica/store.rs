@@ -22,11 +22,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, MdbError, PutFlags, RoTxn, RwTxn};
 
-use crate::ldap::schema::is_plain;
-
 use super::batch::{Batch, Change, NO_TEXT, Uuid, unpack};
 use super::marks::Marks;
 use super::sys::{self, Environment, OpenError};
+use crate::ldap::schema::is_plain;
 
 /// Octets of a key at most, so that it and its number fit in a key of LMDB (511); a mail address has 320.
 pub(super) const KEY_OCTETS_MAX: usize = 480;

@@ -138,6 +138,12 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     let page = page_size();
     let mut head = whole.clone();
     head[..2 * page].fill(0x5a);
+    let mut holes = Vec::new();
+    for number in 2..whole.len() / page {
+        let mut hole = whole.clone();
+        hole[number * page..(number + 1) * page].fill(0);
+        holes.push(hole);
+    }
     let cut = [whole[..2 * page].to_vec(), whole[..whole.len() - page].to_vec()];
     let foreign = [b"dn: cn=somebody\n".repeat(1000), vec![0; 100_000], b"x".to_vec(), head];
     for damaged in foreign.into_iter().chain(cut) {
@@ -149,6 +155,15 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
         assert!(!store.mark().unwrap().complete);
     }
     assert_eq!(std::fs::read_dir(folder.path().join("tables")).unwrap().count(), 2 + 6);
+    let mut in_use = 0;
+    for hole in &holes {
+        std::fs::write(&path, hole).unwrap();
+        let (store, aside) = Store::open(&path, "of").unwrap();
+        // A page that is free may be anything.
+        assert_eq!(said(&store, "a"), if aside.is_some() { Said::NotFound } else { found(&["x"]) });
+        in_use += usize::from(aside.is_some());
+    }
+    assert!(in_use >= 4, "{in_use} of {}", holes.len());
 }
 
 fn page_size() -> usize {
@@ -270,6 +285,38 @@ fn sort(said: Said) -> Said {
         }
         said => said,
     }
+}
+
+#[test]
+fn a_large_file_is_whole_and_not_so_with_any_of_its_pages_spoilt() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    let value = "v".repeat(200);
+    let mut batch = Batch::default();
+    for entry in 0..2000u32 {
+        let mut uuid = [0; 16];
+        uuid[..4].copy_from_slice(&entry.wrapping_mul(0x9e37_79b1).to_be_bytes());
+        let long = value.repeat(if entry % 100 == 0 { 60 } else { 1 });
+        batch.put(uuid, &texts(&[&format!("k{entry}")]), Some(&[long]));
+    }
+    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap();
+    remove(&store, &[0]);
+    drop(store);
+    let whole = std::fs::read(&path).unwrap();
+    let spoilt = path.with_extension("spoilt");
+    let is_whole = |octets: &[u8]| {
+        std::fs::write(&spoilt, octets).unwrap();
+        crate::replica::walk::walk(&std::fs::File::open(&spoilt).unwrap()).is_ok()
+    };
+    assert!(is_whole(&whole));
+    let pages = whole.len() / page_size();
+    assert!(pages > 200);
+    let spoils = (2..pages).step_by(7).filter(|number| {
+        let mut octets = whole.clone();
+        octets[number * page_size()..(number + 1) * page_size()].fill(0xa5);
+        !is_whole(&octets)
+    });
+    assert!(spoils.count() > pages / 7 / 2);
 }
 
 proptest! {

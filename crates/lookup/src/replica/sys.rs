@@ -4,6 +4,8 @@
 //! is under way while its map grows. The first two are kept by a lock on the file (`flock`), which fails at once where
 //! somebody else, or ourselves, have it; the third by a gate that every reader goes through.
 //!
+//! LMDB trusts what is in the file, too: it is walked over before it is opened, and refused where it is not whole.
+//!
 //! A commit syncs what it wrote, but not the page that makes it count: a power cut may undo the last commits, whole ones
 //! and never parts, and with them the cookie that says up to where the copy goes (`MDB_NOMETASYNC`).
 #![expect(
@@ -12,18 +14,18 @@
 )]
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
 
+use super::walk::{Broken, walk};
+
 /// Threads that may read at once; each keeps its slot until it ends.
 const READERS_MAX: u32 = 1024;
 const DATABASES_MAX: u32 = 3;
-/// Where LMDB keeps its number in a file, and what it is.
-const MAGIC: (usize, u32) = (16, 0xBEEF_C0DE);
 
 /// Why a file cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +59,10 @@ impl Environment {
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
         let octets = lock.metadata()?.len();
-        recognize(&lock, octets)?;
+        walk(&lock).map_err(|broken| match broken {
+            Broken::Io(error) => OpenError::Io(error),
+            broken => OpenError::Damaged(broken.to_string().into()),
+        })?;
         let map_octets = map_octets.max(usize::try_from(octets).unwrap_or(usize::MAX)).next_power_of_two();
         let mut options = EnvOpenOptions::new();
         options.map_size(map_octets).max_dbs(DATABASES_MAX).max_readers(READERS_MAX);
@@ -68,11 +73,6 @@ impl Environment {
             heed::Error::Io(error) => OpenError::Io(error),
             error => OpenError::Damaged(error.to_string().into()),
         })?;
-        // A map that is longer than its file ends the process at the first touch of what is missing.
-        let page_octets = u64::from(env.unnamed_database_stat().page_size);
-        if octets > 0 && (env.info().last_page_number as u64 + 1) * page_octets > octets {
-            return Err(OpenError::Damaged("it was cut short".into()));
-        }
         Ok(Environment { env, gate: RwLock::new(()), _lock: lock })
     }
 
@@ -109,20 +109,6 @@ impl Environment {
         let octets = self.env.info().map_size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull))?;
         // SAFETY: readers are shut out by the gate, and the writer, who alone calls this, has ended its transaction.
         unsafe { self.env.resize(octets) }
-    }
-}
-
-/// Refuses what is no file of LMDB before LMDB sees it.
-fn recognize(mut file: &File, octets: u64) -> Result<(), OpenError> {
-    if octets == 0 {
-        return Ok(());
-    }
-    let mut head = [0; MAGIC.0 + 4];
-    let read = file.read_exact(&mut head);
-    let magic = u32::from_ne_bytes([head[MAGIC.0], head[MAGIC.0 + 1], head[MAGIC.0 + 2], head[MAGIC.0 + 3]]);
-    match read {
-        Ok(()) if magic == MAGIC.1 => Ok(()),
-        _ => Err(OpenError::Damaged("it is no copy of a directory".into())),
     }
 }
 
