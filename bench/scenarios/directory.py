@@ -33,13 +33,12 @@ _CEILINGS = ((1, 1), (16, 1), (1, 64), (2, 64), (4, 64), (16, 64))  # connection
 _CEILING_SECONDS = 5
 
 TARGETS = (
-    pairs.Target("warm", "cdb", "rate", least=0.9),
-    pairs.Target("replica", "cdb", "rate", least=0.9),
-    pairs.Target("cold", "hash", "rate", least=3),
-    pairs.Target("cold", "ldap", "rate", least=3),
-    pairs.Target("warm", "hash", "cpu_per_thousand", most=1 / 3),
-    pairs.Target("replica", "hash", "cpu_per_thousand", most=1 / 3),
-    pairs.Target("cold", "ldap", "cpu_per_thousand", most=1 / 3),
+    pairs.Target("warm", "cdb", "cpu_per_thousand", most=1.03),
+    pairs.Target("warm", "cdb", "rate", least=0.97),
+    pairs.Target("replica", "cdb", "cpu_per_thousand", most=1.05),
+    pairs.Target("cold", "cdb", "rate", least=0.7),
+    pairs.Target("warm", "proxy", "rate", least=8),
+    pairs.Target("cold", "proxy", "rate", least=5),
 )
 
 NOTES = (

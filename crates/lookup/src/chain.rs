@@ -5,6 +5,7 @@
 //! | Found        | answers so                                                         |
 //! | NotFound     | asks the next table; NotFound behind the last one                  |
 //! | Unavailable  | answers so: what the table would have said may be hidden otherwise |
+//! | Unconfirmed  | the same, where it is the last one; Unavailable where others follow |
 //!
 //! Each table is asked once, for all keys that are still open.
 
@@ -28,18 +29,27 @@ impl Chain {
     async fn answers(&self, keys: &[&str]) -> Vec<Answer> {
         let mut answers = vec![Answer::NotFound; keys.len()];
         let mut open: Vec<usize> = (0..keys.len()).collect();
-        for table in &self.tables {
+        for (number, table) in (1..).zip(&self.tables) {
             if open.is_empty() {
                 break;
             }
             let asked: Vec<&str> = open.iter().map(|&place| keys[place]).collect();
             let mut given = table.lookup(&asked).await.into_iter();
             for &place in &open {
-                answers[place] = given.next().unwrap_or_else(|| unanswered(&**table));
+                let answer = given.next().unwrap_or_else(|| unanswered(&**table));
+                answers[place] = self.heard(answer, number);
             }
             open.retain(|&place| answers[place] == Answer::NotFound);
         }
         answers
+    }
+
+    /// What the table of this number, from 1, says: that it has not the key says nothing of those behind.
+    fn heard(&self, answer: Answer, number: usize) -> Answer {
+        match answer {
+            Answer::Unconfirmed(why) if number < self.tables.len() => Answer::Unavailable(why),
+            answer => answer,
+        }
     }
 }
 
@@ -56,8 +66,9 @@ impl Table for Chain {
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
         Box::pin(async move {
             let mut trace = Trace { answer: Answer::NotFound, layer: Layer::Memory };
-            for table in &self.tables {
-                trace = table.trace(key).await;
+            for (number, table) in (1..).zip(&self.tables) {
+                let Trace { answer, layer } = table.trace(key).await;
+                trace = Trace { answer: self.heard(answer, number), layer };
                 if trace.answer != Answer::NotFound {
                     break;
                 }

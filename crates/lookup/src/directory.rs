@@ -12,7 +12,8 @@
 //! | 5. the mailbox of the postmaster      | only for `postmaster`, who is never unknown (RFC 5321 4.5.1)  |
 //!
 //! An alias that names itself stands for its mailbox. One answer of Unavailable that matters makes the whole address
-//! Unavailable: an outage never makes anyone unknown. Loops end by the limits. Alias targets of ours that nobody is
+//! Unavailable: an outage never makes anyone unknown. That an address was no alias before an outage does not matter where
+//! it is a mailbox. Loops end by the limits. Alias targets of ours that nobody is
 //! behind are dropped while others remain; an address from which nothing remains is Unknown.
 //!
 //! A domain is ours since the configuration names it, or since a table of names has it.
@@ -124,6 +125,20 @@ pub enum Store {
 /// A table could not say.
 struct Unavailable(String);
 
+/// A table could not say whether a key is there.
+enum Untold {
+    Unavailable(String),
+    /// None was there before.
+    Unconfirmed(String),
+}
+
+impl From<Untold> for Unavailable {
+    fn from(untold: Untold) -> Self {
+        let (Untold::Unavailable(why) | Untold::Unconfirmed(why)) = untold;
+        Unavailable(why)
+    }
+}
+
 impl Directory {
     /// The directory of these domains; of two with the same name the later one counts.
     pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
@@ -207,11 +222,11 @@ impl Directory {
     }
 
     /// Of several hosts the first counts, unless this machine is one of them: it then has a copy of its own.
-    fn store(&self, mailbox: &Address, found: Result<Option<Hit<'_>>, Unavailable>) -> Store {
+    fn store(&self, mailbox: &Address, found: Result<Option<Hit<'_>>, Untold>) -> Store {
         let hit = match found {
             Ok(Some(hit)) => hit,
             Ok(None) => return Store::Here,
-            Err(Unavailable(why)) => return Store::Unavailable(why),
+            Err(Untold::Unavailable(why) | Untold::Unconfirmed(why)) => return Store::Unavailable(why),
         };
         let hosts: Vec<String> = hit.values.iter().map(|value| fold(value)).collect();
         let wrong = |what: &str| Store::Unavailable(format!("table '{}': the host of {mailbox} {what}", hit.table));
@@ -305,6 +320,8 @@ struct Case<'a> {
     /// The address without its tag, where it has one.
     untagged: Option<Address>,
     state: State,
+    /// Whether it is an alias nobody can say now, and it was none before; why.
+    doubt: Option<Unavailable>,
 }
 
 enum State {
@@ -319,7 +336,7 @@ enum State {
 impl<'a> Case<'a> {
     fn new(domain: &'a Domain, address: Address) -> Self {
         let untagged = domain.delimiter.and_then(|delimiter| without_tag(&address, delimiter));
-        Case { domain, address, untagged, state: State::Unknown }
+        Case { domain, address, untagged, state: State::Unknown, doubt: None }
     }
 
     fn addresses(&self) -> impl Iterator<Item = &Address> {
@@ -391,8 +408,11 @@ impl<'a> Case<'a> {
 async fn ask_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let questions = cases.iter().map(|case| Question::new(&case.domain.aliases, case.keys())).collect();
     for (case, found) in cases.iter_mut().zip(ask(questions).await) {
-        if let Some(hit) = found? {
-            case.set_targets(&hit.values, hit.table)?;
+        match found {
+            Ok(Some(hit)) => case.set_targets(&hit.values, hit.table)?,
+            Ok(None) => {}
+            Err(Untold::Unconfirmed(why)) => case.doubt = Some(Unavailable(why)),
+            Err(Untold::Unavailable(why)) => return Err(Unavailable(why)),
         }
     }
     Ok(())
@@ -406,7 +426,7 @@ async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
         match (found?, &case.domain.mailboxes) {
             (Some(hit), _) => case.set_mailbox(hit.key),
             (None, None) => case.set_mailbox(UNTAGGED),
-            (None, Some(_)) => {}
+            (None, Some(_)) => case.doubt.take().map_or(Ok(()), Err)?,
         }
     }
     Ok(())
@@ -444,24 +464,28 @@ impl<'a> Question<'a> {
     }
 
     /// The first key that was there. One that the table cannot speak for hides those behind it.
-    fn decide(&self, answers: Vec<Answer>) -> Result<Option<Hit<'a>>, Unavailable> {
+    fn decide(&self, answers: Vec<Answer>) -> Result<Option<Hit<'a>>, Untold> {
         let Some(table) = self.table.map(Table::name) else { return Ok(None) };
         if answers.len() != self.keys.len() {
-            return Err(Unavailable(format!("table '{table}' left a question without an answer")));
+            return Err(Untold::Unavailable(format!("table '{table}' left a question without an answer")));
         }
+        let mut unconfirmed = None;
         for (key, answer) in answers.into_iter().enumerate() {
             match answer {
-                Answer::Found(values) => return Ok(Some(Hit { table, key, values })),
+                Answer::Found(values) if unconfirmed.is_none() => return Ok(Some(Hit { table, key, values })),
+                // What comes first hides what comes behind it, if it is there by now.
+                Answer::Found(_) => return Err(Untold::Unavailable(unconfirmed.unwrap_or_default())),
                 Answer::NotFound => {}
-                Answer::Unavailable(why) => return Err(Unavailable(why)),
+                Answer::Unconfirmed(why) => unconfirmed = Some(why),
+                Answer::Unavailable(why) => return Err(Untold::Unavailable(why)),
             }
         }
-        Ok(None)
+        unconfirmed.map_or(Ok(None), |why| Err(Untold::Unconfirmed(why)))
     }
 }
 
 /// Puts the questions, those for one table in one lookup; the results are in their order.
-async fn ask(questions: Vec<Question<'_>>) -> Vec<Result<Option<Hit<'_>>, Unavailable>> {
+async fn ask(questions: Vec<Question<'_>>) -> Vec<Result<Option<Hit<'_>>, Untold>> {
     let mut answers: Vec<Vec<Answer>> = questions.iter().map(|_| Vec::new()).collect();
     let mut open: Vec<usize> = (0..questions.len()).filter(|&place| questions[place].table.is_some()).collect();
     while let Some(table) = open.first().and_then(|&place| questions[place].table) {

@@ -2,7 +2,8 @@
 //!
 //! A table answers each key with [`Found`](Answer::Found), [`NotFound`](Answer::NotFound) or
 //! [`Unavailable`](Answer::Unavailable). The last means that it does not know; no layer ever turns it into NotFound,
-//! so that an outage of a directory puts mail off and never bounces it. Keys are folded to lower case by the table.
+//! so that an outage of a directory puts mail off and never bounces it. One that was not there before the outage is
+//! [`Unconfirmed`](Answer::Unconfirmed), which is Unavailable with something to go by. Keys are folded to lower case by the table.
 
 pub mod backend;
 pub mod cdb;
@@ -34,6 +35,9 @@ pub enum Answer {
     NotFound,
     /// The table cannot say; why, for the log.
     Unavailable(String),
+    /// The table cannot say; but when it last could, the key was not there. Why, for the log. Whoever has no use for that
+    /// takes it as [`Unavailable`](Answer::Unavailable): it never makes anything unknown.
+    Unconfirmed(String),
 }
 
 /// Answers to come, one for each key, in the order of the keys.

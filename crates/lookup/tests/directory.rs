@@ -28,6 +28,7 @@ impl Script {
         match self.entries.get(key).map(String::as_str) {
             None => Answer::NotFound,
             Some("DOWN") => Answer::Unavailable("it is down".into()),
+            Some("GONE") => Answer::Unconfirmed("it is down".into()),
             Some("") => Answer::Found(Vec::new()),
             Some(values) => Answer::Found(values.split(' ').map(str::to_owned).collect()),
         }
@@ -475,4 +476,20 @@ fn mailboxes_of_a_domain_that_a_table_names_are_here_and_others_are_not() {
     };
     assert_eq!(stores(&["a@y.org", "b@z.org", "c@x.org"]), [Store::Here, Store::Onward, Store::Here]);
     assert_eq!(stores(&["a@down.org"]), [Store::Unavailable("it is down".into())]);
+}
+
+/// While aliases cannot be asked, whoever was none is still a mailbox; nobody becomes unknown, and no catch-all takes what
+/// may be an alias by now.
+#[test]
+fn who_was_no_alias_before_an_outage_is_still_a_mailbox() {
+    let down = || Resolution::Unavailable("it is down".into());
+    let aliases = [("bob@x.org", "GONE"), ("bob+tag@x.org", "GONE"), ("eve@x.org", "GONE"), ("ann+tag@x.org", "GONE")];
+    let aliases = [&aliases[..], &[("ann@x.org", "bob@x.org"), ("@x.org", "carol@z.org")]].concat();
+    let catching = || Domain { catch_all: Some(address("dora@z.org")), ..x_org(&["bob@x.org"], &aliases) };
+    assert_eq!(resolve(catching(), "bob@x.org"), local(&["bob@x.org"], None));
+    assert_eq!(resolve(catching(), "bob+tag@x.org"), local(&["bob@x.org"], Some("bob+tag@x.org")));
+    assert_eq!(resolve(catching(), "eve@x.org"), down());
+    assert_eq!(resolve(catching(), "ann+tag@x.org"), down(), "the tagged address may be an alias of its own by now");
+    let gone = Script::new(&[("bob@x.org", "GONE")]);
+    assert_eq!(resolve(domain("x.org", &gone, &Script::new(&[("@x.org", "carol@z.org")])), "bob@x.org"), down());
 }

@@ -145,6 +145,10 @@ fn judge(keys: &[String], answers: &[Answer], score: &Score) {
         score.answers.fetch_add(1, Relaxed);
         match answer {
             Answer::Unavailable(_) => _ = score.unavailable.fetch_add(1, Relaxed),
+            Answer::Unconfirmed(_) => {
+                assert_eq!(truth(key), Answer::NotFound, "{key}");
+                score.unavailable.fetch_add(1, Relaxed);
+            }
             answer => assert_eq!(*answer, truth(key), "{key}"),
         }
     }

@@ -287,3 +287,26 @@ fn a_key_without_an_answer_is_not_taken_for_one_that_is_not_there() {
     let chain = Chain::new("all", vec![Arc::new(Mute), Arc::new(Fixed::new("all", Vec::new()))]);
     assert!(matches!(answer(&chain, "a"), Answer::Unavailable(_)));
 }
+
+/// Says of every key that it was not there when it could last say.
+struct Away;
+
+impl Table for Away {
+    fn name(&self) -> &str {
+        "away"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        Box::pin(std::future::ready(vec![Answer::Unconfirmed("it is down".into()); keys.len()]))
+    }
+}
+
+#[test]
+fn what_a_table_does_not_confirm_may_hide_what_those_behind_have() {
+    let behind = Arc::new(Fixed::new("all", Vec::new()));
+    let first = Chain::new("all", vec![Arc::new(Away), behind.clone()]);
+    assert_eq!(answer(&first, "a"), Answer::Unavailable("it is down".into()));
+    assert_eq!(ready(first.trace("a")).answer, Answer::Unavailable("it is down".into()));
+    let last = Chain::new("all", vec![Arc::new(Away)]);
+    assert_eq!(answer(&last, "a"), Answer::Unconfirmed("it is down".into()));
+}

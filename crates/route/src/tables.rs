@@ -40,7 +40,7 @@ impl Tables {
             match answer {
                 Answer::Found(values) => return Ok(Some(values)),
                 Answer::NotFound => {}
-                Answer::Unavailable(why) => return Err(Obstacle::Table(why.into())),
+                Answer::Unavailable(why) | Answer::Unconfirmed(why) => return Err(Obstacle::Table(why.into())),
             }
         }
         Ok(None)

@@ -99,7 +99,7 @@ impl<'a> Known<'a> {
                     self.learnt.insert(name, Some(domain));
                 }
                 Answer::NotFound => left.push(name),
-                Answer::Unavailable(why) => return Err(Unavailable(why)),
+                Answer::Unavailable(why) | Answer::Unconfirmed(why) => return Err(Unavailable(why)),
             }
         }
         Ok(left)

@@ -91,7 +91,7 @@ impl<B: Backend> Asker<B> {
         let now = Instant::now();
         let mut troubles = None;
         let mut trace = |(key, answer): (&str, Answer)| match answer {
-            Answer::Unavailable(why) => {
+            Answer::Unavailable(why) | Answer::Unconfirmed(why) => {
                 Troubles::add(&mut troubles, || why.as_str().into(), 1);
                 self.shared.without_backend(key, &why, Layer::Backend, now)
             }

@@ -34,7 +34,7 @@ impl Counters {
         let answer = match trace.answer {
             Answer::Found(_) => &self.found,
             Answer::NotFound => &self.not_found,
-            Answer::Unavailable(_) => &self.unavailable,
+            Answer::Unavailable(_) | Answer::Unconfirmed(_) => &self.unavailable,
         };
         add(answer, 1);
         match trace.layer {

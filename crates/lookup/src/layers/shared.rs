@@ -113,8 +113,9 @@ impl Shared {
 
     /// The answer where the backend gives none: what is in the cache, even if it is stale.
     pub(super) fn without_backend(&self, key: &str, why: &str, layer: Layer, now: Instant) -> Trace {
-        let spare = self.cache.as_ref().and_then(|cache| cache.spare(key, now));
-        spare.unwrap_or_else(|| Trace { answer: Answer::Unavailable(format!("table '{}': {why}", self.name)), layer })
+        let why = format!("table '{}': {why}", self.name);
+        let spare = self.cache.as_ref().and_then(|cache| cache.spare(key, &why, now));
+        spare.unwrap_or(Trace { answer: Answer::Unavailable(why), layer })
     }
 
     /// Keeps what the backend said just now.

@@ -149,7 +149,7 @@ impl Shared {
         let counter = match answer {
             Answer::Found(_) => &self.found,
             Answer::NotFound => &self.not_found,
-            Answer::Unavailable(_) => &self.unavailable,
+            Answer::Unavailable(_) | Answer::Unconfirmed(_) => &self.unavailable,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

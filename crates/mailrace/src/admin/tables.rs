@@ -50,7 +50,7 @@ impl Told {
         let answer = match trace.answer {
             Answer::Found(values) => Said::Found(values),
             Answer::NotFound => Said::NotFound,
-            Answer::Unavailable(why) => Said::Unavailable(why),
+            Answer::Unavailable(why) | Answer::Unconfirmed(why) => Said::Unavailable(why),
         };
         let layer = match trace.layer {
             Layer::Memory => Source::Memory,

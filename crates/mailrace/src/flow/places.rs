@@ -52,7 +52,7 @@ impl Places {
                 _ => Err(format!("table '{}': {mailbox} has {} places", table.name(), values.len())),
             },
             Answer::NotFound => Ok((self.folders)(mailbox)),
-            Answer::Unavailable(why) => Err(why),
+            Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
         };
         mailboxes.iter().zip(answers).map(place).collect()
     }

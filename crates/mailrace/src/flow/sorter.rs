@@ -79,7 +79,9 @@ impl Rules {
         let domain = format!("@{}", sender.domain());
         for named in &self.sender_tables {
             let answers = named.0.lookup(&[sender.as_str(), &domain]).await;
-            match answers.iter().find(|answer| **answer != Answer::NotFound) {
+            // A sender who was in none before an outage is in none.
+            let is_none = |answer: &Answer| matches!(answer, Answer::NotFound | Answer::Unconfirmed(_));
+            match answers.iter().find(|answer| !is_none(answer)) {
                 Some(Answer::Found(_)) => return Some(named),
                 Some(_) => return None,
                 None => {}
