@@ -288,6 +288,16 @@ async fn a_key_that_the_backend_cannot_answer_is_no_failed_request() {
     assert_eq!(stage.table.stats().unwrap().down, None);
 }
 
+/// The backend works, and may have found what is no answer: that the key was not there before confirms nothing.
+#[tokio::test]
+async fn what_a_backend_that_works_cannot_say_is_not_unconfirmed() {
+    let mut stage = Stage::new(forgetful());
+    stage.teach("a", Answer::NotFound).await;
+    let question = stage.table.lookup(&["a"]);
+    stage.requests.recv().await.unwrap().answer(vec![unavailable("too many values")]);
+    assert_eq!(question.await, [unavailable("table 'people': too many values")]);
+}
+
 #[tokio::test]
 async fn answers_of_which_the_number_is_wrong_are_a_failure() {
     let mut stage = Stage::new(Settings::default());

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
+use super::Settings;
 use super::shared::{Shared, hand_out};
 use super::troubles::{Telling, Troubles};
 use crate::backend::{Backend, Failure};
@@ -18,6 +19,7 @@ pub(super) struct Asker<B> {
     backend: B,
     events: Events,
     probe_every: Duration,
+    gather_time: Duration,
     telling: RefCell<Telling>,
     /// Rung when the breaker opens.
     opened: Notify,
@@ -31,8 +33,9 @@ struct Request {
 }
 
 impl<B: Backend> Asker<B> {
-    pub(super) fn new(shared: Arc<Shared>, backend: B, events: Events, probe_every: Duration) -> Self {
-        Asker { shared, backend, events, probe_every, telling: RefCell::default(), opened: Notify::new() }
+    pub(super) fn new(shared: Arc<Shared>, backend: B, events: Events, settings: &Settings) -> Self {
+        let &Settings { probe_every, gather_time, .. } = settings;
+        Asker { shared, backend, events, probe_every, gather_time, telling: RefCell::default(), opened: Notify::new() }
     }
 
     /// Works until the table ends.
@@ -52,9 +55,17 @@ impl<B: Backend> Asker<B> {
                 requests.push(self.ask(keys));
             }
             tokio::select! {
-                () = self.shared.called() => {}
+                () = self.shared.called() => self.let_gather(),
                 Some(request) = requests.next() => self.settle(request),
             }
+        }
+    }
+
+    /// The thread sleeps as a whole: it is the table's own, and no timer of its runtime is as fine.
+    fn let_gather(&self) {
+        let has_room = self.shared.gather().has_room();
+        if has_room {
+            std::thread::sleep(self.gather_time);
         }
     }
 
@@ -93,7 +104,7 @@ impl<B: Backend> Asker<B> {
         let mut trace = |(key, answer): (&str, Answer)| match answer {
             Answer::Unavailable(why) | Answer::Unconfirmed(why) => {
                 Troubles::add(&mut troubles, || why.as_str().into(), 1);
-                self.shared.without_backend(key, &why, Layer::Backend, now)
+                confirmed(self.shared.without_backend(key, &why, Layer::Backend, now))
             }
             answer => {
                 self.shared.keep(key, &answer, now);
@@ -136,6 +147,15 @@ impl<B: Backend> Asker<B> {
 impl<B> Drop for Asker<B> {
     fn drop(&mut self) {
         self.shared.end();
+    }
+}
+
+/// What a backend that works cannot say of one key is no outage: the key may well be there, with something that is no
+/// answer. That it was not there before counts for nothing.
+fn confirmed(trace: Trace) -> Trace {
+    match trace.answer {
+        Answer::Unconfirmed(why) => Trace { answer: Answer::Unavailable(why), ..trace },
+        _ => trace,
     }
 }
 

@@ -141,6 +141,11 @@ impl Gather {
         self.troubles.take()
     }
 
+    /// Whether a request could be made that more keys would fit into.
+    pub(super) fn has_room(&self) -> bool {
+        !self.line.is_empty() && self.requests < self.concurrency && self.line.len() < self.batch_max
+    }
+
     /// The keys of the next request, if there is one to make.
     pub(super) fn poll_batch(&mut self) -> Option<Vec<Box<str>>> {
         if self.line.is_empty() || self.requests == self.concurrency {

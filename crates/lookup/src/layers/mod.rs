@@ -47,6 +47,9 @@ pub struct Settings {
     pub cache: Option<CacheSettings>,
     /// Keys in one request, at least 1. Default 64.
     pub batch_max: usize,
+    /// How long a request that is not full waits for more keys. Sessions ask in crowds, and a key that is asked together
+    /// with twenty others costs the directory and us a third of what it costs alone. Default 300 microseconds.
+    pub gather_time: Duration,
     /// Requests under way at once, at least 1. Default 2.
     pub concurrency: usize,
     /// How long a question waits for its answers in all; those that are missing then are stale or Unavailable. Default 30
@@ -65,6 +68,7 @@ impl Default for Settings {
         Settings {
             cache: Some(CacheSettings::default()),
             batch_max: 64,
+            gather_time: Duration::from_micros(300),
             concurrency: 2,
             wait_max: Duration::from_secs(30),
             waiting_max: 100_000,
@@ -90,7 +94,7 @@ impl Layered {
     pub fn start(name: &str, backend: impl Backend, settings: Settings, events: Events) -> io::Result<Layered> {
         let shared = Arc::new(Shared::new(name, &settings));
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let asker = Asker::new(shared.clone(), backend, events, settings.probe_every);
+        let asker = Asker::new(shared.clone(), backend, events, &settings);
         let work = move || {
             LocalSet::new().block_on(&runtime, asker.run());
             // What the backend left on threads of its own, a name that is being resolved, is not waited for.
