@@ -14,7 +14,7 @@ use mail::{Address, Enhanced, Outcome, Reply};
 use mailbox::{Config, LineEnds};
 use queue::Contact;
 
-use super::places::{Folders, PlaceTable, Places};
+use super::places::{Folders, PlaceTable, Places, shares};
 use super::shelf::{Message, Shelf};
 use super::{Attempt, Ended, Mailbag, Note};
 
@@ -106,11 +106,11 @@ impl Courier {
     /// What can go round, and attempts that have ended since nobody can say where a mailbox is.
     fn place(&self, tickets: Vec<Ticket>) -> (Vec<Task<Ticket>>, Vec<Ended>) {
         let mailboxes: Vec<&Address> = tickets.iter().flat_map(Ticket::mailboxes).collect();
-        let mut folders = self.places.of(&mailboxes).into_iter();
+        let sizes = tickets.iter().map(|ticket| ticket.attempt.recipients.len());
+        let places = shares(self.places.of(&mailboxes), sizes);
         let (mut tasks, mut misplaced) = (Vec::with_capacity(tickets.len()), Vec::new());
-        for ticket in tickets {
-            let folders: Result<Vec<_>, _> = folders.by_ref().take(ticket.attempt.recipients.len()).collect();
-            match folders {
+        for (ticket, places) in tickets.into_iter().zip(places) {
+            match places.into_iter().collect::<Result<Vec<_>, _>>() {
                 Ok(folders) => tasks.push(ticket.task(folders)),
                 Err(why) => misplaced.push(ticket.misplaced(&why)),
             }

@@ -58,6 +58,16 @@ impl Places {
     }
 }
 
+/// The places of several attempts, asked together, dealt out again: so many to each. Whatever became of one, each attempt
+/// gets its own: a place that went astray would bring mail into somebody else's mailbox.
+pub(super) fn shares(
+    places: Vec<Result<PathBuf, String>>,
+    sizes: impl Iterator<Item = usize>,
+) -> Vec<Vec<Result<PathBuf, String>>> {
+    let mut places = places.into_iter();
+    sizes.map(|size| places.by_ref().take(size).collect()).collect()
+}
+
 /// The folder that the text names, if that is below the root.
 fn below(root: &Path, text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
@@ -70,6 +80,16 @@ fn below(root: &Path, text: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever came behind a mailbox without a place, within one attempt, used to shift the places of all attempts behind
+    /// it: their mail went into mailboxes of others.
+    #[test]
+    fn a_mailbox_without_a_place_shifts_nobody_elses() {
+        let (known, unknown) = (|text: &str| Ok(PathBuf::from(text)), || Err("it is down".to_owned()));
+        let places = vec![unknown(), known("a"), unknown(), known("b"), known("c")];
+        let expected = [vec![unknown(), known("a"), unknown()], vec![], vec![known("b")], vec![known("c")]];
+        assert_eq!(shares(places, [3, 0, 1, 1].into_iter()), expected);
+    }
 
     #[test]
     fn a_place_is_below_the_root_or_none() {
