@@ -27,6 +27,9 @@ impl Content {
         if config.members.is_some() {
             return Err(ReplicaError::Members);
         }
+        if config.referrals {
+            return Err(ReplicaError::Referrals);
+        }
         let filter = config.filter.clone();
         let attributes = filter.key_attributes().ok_or_else(|| ReplicaError::Filter(filter.to_string().into()))?;
         let key_attributes = attributes.into_iter().map(Into::into).collect();

@@ -70,7 +70,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ReplicaError::Filter`] or [`ReplicaError::Members`] where it could not.
+    /// [`ReplicaError::Filter`], [`ReplicaError::Members`] or [`ReplicaError::Referrals`] where it could not.
     pub fn check(ldap: &ldap::Config) -> Result<(), ReplicaError> {
         Content::new(ldap).map(drop)
     }
@@ -88,6 +88,9 @@ pub enum ReplicaError {
     /// Members of groups are elsewhere in the directory.
     #[error("a replica cannot follow the members of groups: use the direct mode for them")]
     Members,
+    /// What references lead to is on other servers, which do not tell of changes.
+    #[error("a replica cannot follow references to other servers: use the direct mode for them")]
+    Referrals,
     /// The configuration of the directory cannot work.
     #[error(transparent)]
     Ldap(#[from] LdapError),

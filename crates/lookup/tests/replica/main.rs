@@ -279,5 +279,7 @@ fn what_a_copy_could_not_answer_is_refused() {
     let with_members =
         |config: &mut Config| config.ldap.members = Some(Members { attribute: "member".into(), depth_max: 5 });
     assert!(matches!(start(with_members), Some(ReplicaError::Members)));
+    let with_referrals = |config: &mut Config| config.ldap.referrals = true;
+    assert!(matches!(start(with_referrals), Some(ReplicaError::Referrals)));
     assert!(start(|_| {}).is_none());
 }

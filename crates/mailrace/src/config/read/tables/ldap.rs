@@ -40,7 +40,7 @@ pub(super) fn table(
     let (servers, password_file) = servers(section, data_dir);
     let base = section.required("base", &BASE);
     let scope = section.choice("scope", &SCOPE).unwrap_or_default();
-    let asked = [section.place_of("filter"), section.place_of("members")];
+    let asked = ["filter", "members", "referrals"].map(|key| section.place_of(key));
     let filter = section.required("filter", &FILTER).and_then(|filter| parsed(section, "filter", &FILTER, &filter));
     let results = section.one_or_list("result", &RESULT).unwrap_or_default();
     let results = results.iter().filter_map(|result| parsed(section, "result", &RESULT, result)).collect();
@@ -57,11 +57,14 @@ pub(super) fn table(
     Some(Ldap { directory, password_file, layers, replica })
 }
 
-/// States it where a copy could not answer what is asked. `places` are those of `filter` and `members`.
-fn state_uncopied(section: &Section<'_, '_>, directory: &Config, [filter, members]: [Range<usize>; 2]) {
+/// States it where a copy could not answer what is asked. `places` are those of `filter`, `members` and `referrals`.
+fn state_uncopied(section: &Section<'_, '_>, directory: &Config, [filter, members, referrals]: [Range<usize>; 3]) {
     if let Err(error) = replica::Config::check(directory) {
-        let (key, place) =
-            if matches!(error, ReplicaError::Members) { ("members", members) } else { ("filter", filter) };
+        let (key, place) = match error {
+            ReplicaError::Members => ("members", members),
+            ReplicaError::Referrals => ("referrals", referrals),
+            _ => ("filter", filter),
+        };
         section.state(place, key, "does not go with mode = \"replica\"", error.to_string());
     }
 }
