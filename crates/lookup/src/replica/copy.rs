@@ -157,6 +157,7 @@ impl Copy {
         let (Some(number), Some(refresh)) = (number, &mut self.refresh) else { return Ok(false) };
         refresh.mentioned.set(number);
         refresh.gone.remove(&uuid);
+        self.held.remove(&uuid);
         Ok(true)
     }
 

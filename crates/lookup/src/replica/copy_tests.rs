@@ -161,6 +161,18 @@ fn the_operator_can_let_it_go() {
 }
 
 #[test]
+fn what_a_refresh_has_confirmed_is_not_let_go() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.copy.gone_unmentioned();
+    assert_eq!(fixture.agreed("c2").unwrap().held, 30);
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.keep(0..12);
+    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 18);
+    assert_eq!(fixture.known(30), (0..12).collect::<Vec<u8>>());
+}
+
+#[test]
 fn removals_one_by_one_are_held_back_when_they_become_too_many() {
     let mut fixture = Fixture::loaded(30);
     assert!((0..10).all(|entry| fixture.remove(entry)));
