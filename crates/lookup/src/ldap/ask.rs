@@ -4,6 +4,10 @@
 //! its values of the attributes that were compared, so these are asked for too; they are compared as the server does,
 //! which is certain for printable ASCII. Where an entry could be another key's as well (it has values beyond that, or
 //! none that is a key's) nothing is concluded from that search, and its keys are asked one by one.
+//!
+//! A value can match and not be shown: servers may let us search what we may not read. An entry that a readable value
+//! gives to one key may then be another's too, so keys that no entry was for are asked for once more, without those that
+//! found theirs. Where that finds nothing they are not there; where it finds something they are asked one by one.
 
 use std::borrow::Cow;
 
@@ -11,6 +15,7 @@ use futures_util::StreamExt;
 
 use super::Config;
 use super::connection::{Entry, Search};
+use super::result::is_part;
 use super::schema::{Rule, Schema, is_plain};
 use super::search::{Ending, Searcher, Trouble};
 use super::slot::Slot;
@@ -30,6 +35,8 @@ pub(super) struct Asking<'a> {
 enum Batch {
     /// All of them are answered, as far as there is something to find.
     Answered,
+    /// Entries were found, and none for these; the others are answered.
+    Unclaimed(Vec<usize>),
     /// Some of them may not be: ask them one by one.
     Doubtful,
     /// Ask fewer at once.
@@ -60,6 +67,12 @@ impl<'a> Asking<'a> {
             }
             match self.batch(&part, keys, rules, &mut slots).await? {
                 Batch::Answered => continue,
+                Batch::Unclaimed(places) => {
+                    if self.finds_any(&places, keys).await? {
+                        singly.extend(places);
+                    }
+                    continue;
+                }
                 Batch::Doubtful => singly.extend(&part),
                 Batch::TooMany => {
                     let (one, other) = part.split_at(part.len() / 2);
@@ -106,19 +119,44 @@ impl<'a> Asking<'a> {
         add_names(&mut attributes, rules.iter().map(|(attribute, _)| *attribute));
         let index = Index::new(rules, self.schema, &asked);
         let mut is_doubtful = false;
+        let mut is_claimed = vec![false; part.len()];
         let mut whose = Vec::new();
         let take = &mut |entry: &Entry| {
             whose.clear();
             is_doubtful |= !index.owners(entry, &mut whose);
-            whose.iter().for_each(|&owner| slots[part[owner]].add(entry, self.config, self.schema));
+            for &owner in &whose {
+                is_claimed[owner] = true;
+                slots[part[owner]].add(entry, self.config, self.schema);
+            }
             true
         };
         Ok(match self.searcher.run(&self.search(&filter, &attributes), take).await? {
             Ending::Complete if is_doubtful => Batch::Doubtful,
+            Ending::Complete if is_claimed.contains(&true) && is_claimed.contains(&false) => {
+                let unclaimed = part.iter().zip(is_claimed).filter(|(_, is_claimed)| !is_claimed);
+                Batch::Unclaimed(unclaimed.map(|(&place, _)| place).collect())
+            }
             Ending::Complete => Batch::Answered,
             Ending::Keys(_) => Batch::TooMany,
             Ending::NoBase(words) => Batch::Faulty(self.no_base(&words)),
         })
+    }
+
+    /// Whether there may be an entry for one of these keys; false for certain only.
+    async fn finds_any(&self, places: &[usize], keys: &[Box<str>]) -> Result<bool, Trouble> {
+        // One alone is as well asked for its answer.
+        if places.len() < 2 {
+            return Ok(true);
+        }
+        let asked: Vec<&str> = places.iter().map(|&place| &*keys[place]).collect();
+        let filter = self.config.filter.any_of(&asked);
+        let mut is_found = false;
+        let take = &mut |_: &Entry| {
+            is_found = true;
+            false
+        };
+        let ending = self.searcher.run(&self.search(&filter, &[]), take).await?;
+        Ok(is_found || ending != Ending::Complete)
     }
 
     async fn one_by_one(&self, places: &[usize], keys: &[Box<str>], slots: &mut [Slot]) -> Result<(), Trouble> {
@@ -194,6 +232,7 @@ impl<'a> Index<'a> {
             let Some(&(_, rule)) = self.rules.iter().find(|(attribute, _)| self.schema.is_same(attribute, name)) else {
                 continue;
             };
+            is_certain &= !is_part(name);
             for value in values {
                 match str::from_utf8(value) {
                     Ok(value) if is_plain(value.as_bytes()) => self.owners_by(value, rule, owners),

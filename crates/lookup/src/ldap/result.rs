@@ -115,7 +115,7 @@ pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> R
 }
 
 /// Whether an option says that there are more values: `member;range=0-1499`. The last part ends in `*`.
-fn is_part(name: &str) -> bool {
+pub(crate) fn is_part(name: &str) -> bool {
     name.split(';').skip(1).any(|option| {
         let is_range = option.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("range="));
         is_range && !(option[6..].starts_with("0-") && option.ends_with('*'))

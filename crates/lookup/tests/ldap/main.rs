@@ -79,15 +79,44 @@ fn why(answer: Answer) -> String {
 async fn keys_that_can_share_a_search_do() {
     let server = Server::start(people(3), TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
-    let keys = ["u1@example.org", "nobody@example.org", "u0@example.org"];
+    let keys = ["u1@example.org", "u2@example.org", "u0@example.org"];
     let answers = ask(&ldap, &keys).await.unwrap();
-    assert_eq!(answers, [found(&["/home/u1"]), Answer::NotFound, found(&["/home/u0"])]);
+    assert_eq!(answers, [found(&["/home/u1"]), found(&["/home/u2"]), found(&["/home/u0"])]);
     let equal = |key: &str| Filter::Equal("mail".to_owned(), key.to_owned());
     assert_eq!(server.filters(), [Filter::Or(keys.iter().map(|key| equal(key)).collect())]);
     // The schema is read once for a connection, and the connection is used again.
     ask(&ldap, &keys).await.unwrap();
     assert_eq!(server.log().len(), 2 + 2);
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
+    // Where nobody is found nothing is in doubt.
+    assert_eq!(ask(&ldap, &["x", "y", "z"]).await.unwrap(), [const { Answer::NotFound }; 3]);
+    assert_eq!(server.filters().len(), 3);
+}
+
+#[tokio::test]
+async fn an_entry_may_be_found_by_what_is_not_shown() {
+    let hidden = [("mail", "bob@example.org"), ("!alias", "robert@example.org"), ("home", "/home/bob")];
+    let part = [("alias;range=0-0", "first"), ("!alias", "second"), ("home", "/home/part")];
+    let entries = vec![Entry::new(&format!("cn=b,{BASE}"), &hidden), Entry::new(&format!("cn=p,{BASE}"), &part)];
+    let server = Server::start([entries, people(2)].concat(), TYPES).await;
+    let filter = "(|(mail={key})(alias={key}))".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    let bob = found(&["/home/bob"]);
+    let both = ask(&ldap, &["bob@example.org", "robert@example.org"]).await.unwrap();
+    assert_eq!(both, [bob.clone(), bob.clone()]);
+    let before = server.filters().len();
+    let keys = ["bob@example.org", "x", "robert@example.org", "u1@example.org", "y"];
+    let answers = ask(&ldap, &keys).await.unwrap();
+    assert_eq!(answers, [bob.clone(), Answer::NotFound, bob, found(&["/home/u1"]), Answer::NotFound]);
+    // All together, those that nothing was for together, and these one by one.
+    assert_eq!(server.filters().len() - before, 1 + 1 + 3);
+    // Those that are not there are asked for once more, together.
+    let before = server.filters().len();
+    let answers = ask(&ldap, &["u0@example.org", "x", "y", "z"]).await.unwrap();
+    assert_eq!(answers[1..], [const { Answer::NotFound }; 3]);
+    assert_eq!(server.filters().len() - before, 2);
+    let answers = ask(&ldap, &["first", "second"]).await.unwrap();
+    assert_eq!(answers, [found(&["/home/part"]), found(&["/home/part"])]);
 }
 
 #[tokio::test]
@@ -100,7 +129,7 @@ async fn constants_and_alternatives_around_the_key_are_kept() {
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
     let answers = ask(&ldap, &["u0@example.org", "u1@example.org", "x"]).await.unwrap();
     assert_eq!(answers, [Answer::NotFound, found(&["/home/u1", "/alias"]), Answer::NotFound]);
-    assert_eq!(server.filters().len(), 1);
+    assert_eq!(server.filters().len(), 2);
 }
 
 #[tokio::test]
@@ -182,8 +211,11 @@ async fn case_counts_where_the_schema_says_so() {
     let server = Server::start(vec![entry], TYPES).await;
     let filter = "(exact={key})".parse().unwrap();
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
-    assert_eq!(ask(&ldap, &["bob", "x y"]).await.unwrap(), [Answer::NotFound, found(&["/home/bob"])]);
+    assert_eq!(ask(&ldap, &["x y", "x  y"]).await.unwrap(), [found(&["/home/bob"]), found(&["/home/bob"])]);
     assert_eq!(server.filters().len(), 1);
+    // By the schema the entry is not for this one, so the server is asked again.
+    ask(&ldap, &["bob", "x y"]).await.unwrap();
+    assert_eq!(server.filters()[2..], [Filter::Equal("exact".to_owned(), "bob".to_owned())]);
 }
 
 #[tokio::test]
