@@ -125,6 +125,7 @@ class Users:
         self.count = count
         self.slapd = Slapd(folder, count)
         self._text, self._cdb, self._postmap = folder / "people.txt", folder / "people.cdb", folder / "people"
+        self.shuffled = folder / "shuffled.txt"
         self._ldap = folder / "ldap.cf"
         self._ldap.write_text(_POSTFIX_LDAP.format(url=self.slapd.url, base=people.PEOPLE))
 
@@ -134,6 +135,8 @@ class Users:
             people.write_postmap(self._postmap, self.count)
             for kind in kinds:
                 machine.run("postmap", f"{kind}:{self._postmap}")
+        if "cold" in sides:
+            people.write_shuffled(self.shuffled, self.count)
         if "cdb" in sides:
             people.write_text_table(self._text, self.count)
             machine.run(str(BINARY), "table", "build", str(self._text), str(self._cdb))

@@ -59,6 +59,7 @@ class Target:
     figure: str  # one of NOUNS
     least: float | None = None
     most: float | None = None
+    holds: float | None = None  # a ratio that the interval is to have in it
 
     def concerns(self, rounds):
         """Whether both its sides were run."""
@@ -76,14 +77,17 @@ class Target:
         return [getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds]
 
     def is_met(self, rounds):
-        """Whether the median reaches the aim, from either end."""
+        """Whether the median reaches the aim, from either end, and the interval holds what it is to hold."""
         ratio = self.ratio(rounds)
-        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most)
+        low, high = interval(self._ratios(rounds)) or (ratio, ratio)
+        held = self.holds is None or low <= self.holds <= high
+        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most) and held
 
     def aim(self, unit):
         """It in words; `unit` is one of what is counted."""
         bounds = [f"at least {self.least:g}"] if self.least is not None else []
         bounds += [f"at most {self.most:.4g}"] if self.most is not None else []
+        bounds += [f"an interval that holds {self.holds:g}"] if self.holds is not None else []
         return f"{NOUNS[self.figure].format(unit=unit)}, {self.over} / {self.under}: {' and '.join(bounds)}"
 
 

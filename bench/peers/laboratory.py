@@ -35,6 +35,7 @@ class Source:
     seconds: int | None = None
     recipient: str = RECIPIENT  # {} stands for a number up to `users`
     users: int = 1
+    recipients_from: str | None = None  # a file of addresses, in place of the two
     order: str = "random"  # or in `turn`
     seconds_max: int = 600
 
@@ -49,10 +50,12 @@ class Source:
         pace = ["--rate", f"{self.rate:g}"] if self.rate is not None else []
         each = str(self.per_connection) if self.per_connection else "all" if self.reuse else "1"
         order = ["--order", self.order] if self.order != "random" else []
+        one_of = ["--recipient", self.recipient, "--users", str(self.users)]
+        to = ["--recipients-from", self.recipients_from] if self.recipients_from else one_of
         return [
             str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
             *ends, *pace, "--size", str(self.octets), "--per-connection", each,
-            "--sender", SENDER, "--recipient", self.recipient, "--users", str(self.users), *order, "--json",
+            "--sender", SENDER, *to, *order, "--json",
         ]  # fmt: skip
 
     def run(self, port, _folder=None):

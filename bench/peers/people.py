@@ -5,6 +5,8 @@ path of its mailbox, as Postfix's virtual(8) has it. Everything is written a lin
 never in memory.
 """
 
+import random
+
 DOMAIN = "bench.test"
 BASE = "dc=bench,dc=test"
 PEOPLE = f"ou=people,{BASE}"
@@ -40,6 +42,13 @@ def ldif(count):
 def write_text_table(path, count):
     """A text table of Mailrace: who exists."""
     _write(path, (f"{address(number)}\n" for number in range(1, count + 1)))
+
+
+def write_shuffled(path, count):
+    """The addresses of all, in an order that has nothing to do with that in which they were made."""
+    numbers = list(range(1, count + 1))
+    random.Random(count).shuffle(numbers)
+    _write(path, (f"{address(number)}\n" for number in numbers))
 
 
 def write_postmap(path, count):
