@@ -106,6 +106,20 @@ class ByTable(OutboundCase):
         self.assertIn("the place of carol@bench.test is '../../carol', not below", fact.reason)
         self.assertEqual(list(root.rglob("carol")), [])
 
+    def test_a_mailbox_without_a_place_puts_off_nobody_who_gets_the_same_letter(self):
+        extra = self.table("places", ["carol@bench.test ../carol", "alice@bench.test a"])
+        server = self.configure(extra=extra)
+        maildir = 'type = "maildir"\n'
+        root = server.data / "stores"
+        text = server.config.read_text().replace(maildir, f'{maildir}places = "places"\nroot = "{root}"\n', 1)
+        server.config.write_text(text)
+        server.start()
+        self.send(server, "carol@bench.test", "alice@bench.test", "bob@bench.test")
+        await_letters(server, "bob", 1)
+        await_that(lambda: letters(root / "a/new"), "a letter at the place that the table names", server)
+        await_fact(server, "deferred", to="<carol@bench.test>")
+        self.assertEqual(metrics(server)['mailrace_outcomes_total{outcome="deferred"}'], 1)
+
 
 if __name__ == "__main__":
     unittest.main()

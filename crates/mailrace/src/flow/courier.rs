@@ -45,6 +45,8 @@ struct Ticket {
     attempt: Attempt,
     message: Arc<Message>,
     begun_at: Instant,
+    /// In the order of the attempt's recipients, what became of those who do not go round.
+    misplaced: Vec<Option<Outcome>>,
 }
 
 impl Courier {
@@ -95,7 +97,7 @@ impl Courier {
 
     fn fetch(&self, attempt: Attempt) -> Option<Ticket> {
         match self.shelf.message(attempt.id) {
-            Ok(message) => Some(Ticket { attempt, message, begun_at: Instant::now() }),
+            Ok(message) => Some(Ticket { attempt, message, begun_at: Instant::now(), misplaced: Vec::new() }),
             Err(error) => {
                 self.mailbag.tell(Note::unread(attempt, error));
                 None
@@ -103,16 +105,17 @@ impl Courier {
         }
     }
 
-    /// What can go round, and attempts that have ended since nobody can say where a mailbox is.
+    /// What can go round, and attempts that have ended since nobody can say where any of their mailboxes is.
     fn place(&self, tickets: Vec<Ticket>) -> (Vec<Task<Ticket>>, Vec<Ended>) {
         let mailboxes: Vec<&Address> = tickets.iter().flat_map(Ticket::mailboxes).collect();
         let sizes = tickets.iter().map(|ticket| ticket.attempt.recipients.len());
         let places = shares(self.places.of(&mailboxes), sizes);
         let (mut tasks, mut misplaced) = (Vec::with_capacity(tickets.len()), Vec::new());
         for (ticket, places) in tickets.into_iter().zip(places) {
-            match places.into_iter().collect::<Result<Vec<_>, _>>() {
-                Ok(folders) => tasks.push(ticket.task(folders)),
-                Err(why) => misplaced.push(ticket.misplaced(&why)),
+            let task = ticket.task(places);
+            match task.recipients.is_empty() {
+                true => misplaced.push(task.ticket.ended(Ending::Outcomes(Vec::new()))),
+                false => tasks.push(task),
             }
         }
         (tasks, misplaced)
@@ -124,32 +127,81 @@ impl Ticket {
         self.attempt.recipients.iter().map(|ordinal| &self.message.envelope.recipients[*ordinal as usize].address)
     }
 
-    fn task(self, folders: Vec<PathBuf>) -> Task<Ticket> {
+    /// For those recipients whose mailboxes have a place.
+    fn task(self, places: Vec<Result<PathBuf, String>>) -> Task<Ticket> {
         let attempt = &self.attempt;
+        let (recipients, misplaced) = part(&attempt.recipients, places);
         Task {
             id: attempt.id,
-            recipients: attempt.recipients.iter().copied().zip(folders).collect(),
+            recipients,
             // A second try may follow a first one that succeeded unseen: its sync failed.
             recovered: attempt.recovered || attempt.number > 1,
             envelope: self.message.envelope.clone(),
             body: self.message.body.clone(),
-            ticket: self,
+            ticket: Ticket { misplaced, ..self },
         }
     }
 
-    fn misplaced(self, why: &str) -> Ended {
-        let text = format!("the directory does not say where the mailbox is: {why}");
-        let outcome = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text));
-        let outcomes = vec![outcome; self.attempt.recipients.len()];
-        self.ended(Ending::Outcomes(outcomes))
-    }
-
+    /// Of a task that is over, or of which nobody went round.
     fn ended(self, ending: Ending) -> Ended {
         let contact = Contact::Answered { slowest: self.begun_at.elapsed() };
+        let ending = match ending {
+            Ending::Outcomes(outcomes) => Ending::Outcomes(joined(self.misplaced, outcomes)),
+            damaged @ Ending::Damaged(_) => damaged,
+        };
         Ended { attempt: self.attempt, message: Some(self.message), ending, contact, peer: None }
     }
 }
 
+/// Those whose mailboxes have a place, and for each in the order of the ordinals what became of it where it has none.
+fn part(ordinals: &[u32], places: Vec<Result<PathBuf, String>>) -> (Vec<(u32, PathBuf)>, Vec<Option<Outcome>>) {
+    let (mut placed, mut misplaced) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
+    for (ordinal, place) in ordinals.iter().zip(places) {
+        match place {
+            Ok(folder) => {
+                placed.push((*ordinal, folder));
+                misplaced.push(None);
+            }
+            Err(why) => misplaced.push(Some(nowhere(&why))),
+        }
+    }
+    (placed, misplaced)
+}
+
+fn nowhere(why: &str) -> Outcome {
+    let text = format!("the directory does not say where the mailbox is: {why}");
+    Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text))
+}
+
+/// Undoes [`part`], for outcomes.
+fn joined(misplaced: Vec<Option<Outcome>>, placed: Vec<Outcome>) -> Vec<Outcome> {
+    let mut placed = placed.into_iter();
+    misplaced.into_iter().filter_map(|outcome| outcome.or_else(|| placed.next())).collect()
+}
+
 fn ended(ended: delivery::local::Ended<Ticket>) -> Ended {
     ended.ticket.ended(ended.ending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One recipient without a place used to put off all others of the attempt, as long as nobody could say it.
+    #[test]
+    fn a_mailbox_without_a_place_puts_off_nobody_else() {
+        let places = vec![Err("it is down".to_owned()), Ok("b".into()), Err("odd".to_owned()), Ok("d".into())];
+        let (placed, misplaced) = part(&[3, 5, 6, 9], places);
+        assert_eq!(placed, [(5, PathBuf::from("b")), (9, PathBuf::from("d"))]);
+        let failed = Outcome::Failed(Reply::new(550, Enhanced(5, 2, 0), "no"));
+        let outcomes = joined(misplaced, vec![Outcome::Delivered, failed.clone()]);
+        assert_eq!(outcomes, [nowhere("it is down"), Outcome::Delivered, nowhere("odd"), failed]);
+    }
+
+    #[test]
+    fn where_no_mailbox_has_a_place_nobody_goes_round() {
+        let (placed, misplaced) = part(&[0], vec![Err("it is down".to_owned())]);
+        assert!(placed.is_empty());
+        assert_eq!(joined(misplaced, Vec::new()), [nowhere("it is down")]);
+    }
 }
