@@ -8,6 +8,9 @@
 //! A value can match and not be shown: servers may let us search what we may not read. An entry that a readable value
 //! gives to one key may then be another's too, so keys that no entry was for are asked for once more, without those that
 //! found theirs. Where that finds nothing they are not there; where it finds something they are asked one by one.
+//!
+//! A key beyond printable ASCII is asked alone, and servers find more by it than what it says: by a full-width `bob` the
+//! plain one (RFC 4518 section 2.3). Such a key is there only where a value shows that is the key itself.
 
 use std::borrow::Cow;
 
@@ -174,15 +177,34 @@ impl<'a> Asking<'a> {
     async fn one(&self, key: &str, attributes: &[&str]) -> Result<Slot, Trouble> {
         let mut slot = Slot::default();
         let Some(filter) = self.config.filter.one(key) else { return Ok(slot) };
+        let mut attributes = attributes.to_vec();
+        let spelling = self.spelling(key);
+        add_names(&mut attributes, spelling.iter().flat_map(|spelling| spelling.attributes.iter().copied()));
+        let mut is_dubious = false;
         let take = &mut |entry: &Entry| {
-            slot.add(entry, self.config, self.schema);
+            let likeness = |spelling: &Spelling| spelling.likeness(entry, self.config, self.schema);
+            match spelling.as_ref().map_or(Likeness::Same, likeness) {
+                Likeness::Same => slot.add(entry, self.config, self.schema),
+                Likeness::Other => {}
+                Likeness::Unknown => is_dubious = true,
+            }
             !slot.is_faulty()
         };
-        Ok(match self.searcher.run(&self.search(&filter, attributes), take).await? {
+        Ok(match self.searcher.run(&self.search(&filter, &attributes), take).await? {
+            Ending::Complete if is_dubious => {
+                slot.set_fault("an entry is found, and does not show whether by this spelling");
+                slot
+            }
             Ending::Complete => slot,
             Ending::Keys(words) => Slot::faulty(words),
             Ending::NoBase(words) => Slot::faulty(self.no_base(&words)),
         })
+    }
+
+    /// What an entry must show to be this key's; None where whatever the server finds is.
+    fn spelling(&self, key: &str) -> Option<Spelling<'a>> {
+        let attributes = self.config.filter.key_attributes().filter(|_| !is_plain(key.as_bytes()))?;
+        Some(Spelling { attributes, form: spelled(key) })
     }
 
     fn search<'s>(&'s self, filter: &'s [u8], attributes: &'s [&'s str]) -> Search<'s> {
@@ -197,6 +219,46 @@ impl<'a> Asking<'a> {
 /// Whether the key is one of which we know when servers take it for equal to a value.
 fn can_share(key: &str) -> bool {
     is_plain(key.as_bytes()) && !key.trim().is_empty()
+}
+
+/// A key of which servers find more than those that are spelled like it.
+struct Spelling<'a> {
+    attributes: Vec<&'a str>,
+    form: String,
+}
+
+/// Whether an entry is there for a key.
+enum Likeness {
+    /// A value is the key.
+    Same,
+    /// All that was compared shows, and is something else.
+    Other,
+    /// It may be by what does not show.
+    Unknown,
+}
+
+impl Spelling<'_> {
+    fn likeness(&self, entry: &Entry, config: &Config, schema: &Schema) -> Likeness {
+        let mut shown = vec![false; self.attributes.len()];
+        for (name, values) in entry.attributes() {
+            match self.attributes.iter().position(|attribute| schema.is_same(attribute, name)) {
+                Some(place) => shown[place] |= !is_part(name),
+                // What was not asked for by this name is a subtype of what was compared.
+                None if config.result_names().any(|result| schema.is_same(result, name)) => continue,
+                None => {}
+            }
+            let mut texts = values.filter_map(|value| str::from_utf8(value).ok());
+            if texts.any(|text| spelled(text) == self.form) {
+                return Likeness::Same;
+            }
+        }
+        if shown.contains(&false) { Likeness::Unknown } else { Likeness::Other }
+    }
+}
+
+/// The form in which keys and values are the same that differ in case and the number of spaces only.
+fn spelled(text: &str) -> String {
+    Rule::Exact.form(&crate::fold(text)).into_owned()
 }
 
 /// Adds names that are not there in another case.

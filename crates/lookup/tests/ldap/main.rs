@@ -206,6 +206,27 @@ async fn a_key_that_only_the_server_can_compare_is_not_missed() {
 }
 
 #[tokio::test]
+async fn nobody_is_there_by_another_spelling() {
+    let wide = "\u{ff42}ob@example.org";
+    let hidden = Entry::new(&format!("cn=h,{BASE}"), &[("!mail", "hib@example.org"), ("home", "/h")]);
+    let own = Entry::new(&format!("cn=o,{BASE}"), &[("mail", "  \u{dc}wer  X"), ("home", "/own")]);
+    let server = Server::start(vec![person("bob"), own, hidden], TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    assert_eq!(ask_one(&ldap, "bob@example.org").await, found(&["/home/bob"]));
+    assert_eq!(ask_one(&ldap, wide).await, Answer::NotFound);
+    assert_eq!(ask(&ldap, &["x", wide, "\u{fc}wer x"]).await.unwrap()[1..], [Answer::NotFound, found(&["/own"])]);
+    // Where what was compared does not show, or not all of it, nobody can say.
+    assert!(why(ask_one(&ldap, "hi\u{ff42}@example.org").await).ends_with("does not show whether by this spelling"));
+    let filter = "(|(mail={key})(alias={key}))".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    why(ask_one(&ldap, wide).await);
+    // What the filter compares otherwise is the operator's own.
+    let filter = "(&(mail={key})(mail={key}))".parse().unwrap();
+    let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
+    assert_eq!(ask_one(&ldap, wide).await, found(&["/home/bob"]));
+}
+
+#[tokio::test]
 async fn case_counts_where_the_schema_says_so() {
     let entry = Entry::new(&format!("cn=b,{BASE}"), &[("exact", "Bob"), ("exact", "x  y"), ("home", "/home/bob")]);
     let server = Server::start(vec![entry], TYPES).await;
