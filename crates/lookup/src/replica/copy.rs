@@ -258,8 +258,11 @@ impl Copy {
         Ok(())
     }
 
-    /// The operator lets all removals go that wait; returns how many.
-    pub(super) fn accept(&mut self, now: Now) -> heed::Result<u64> {
+    /// The operator lets all removals go that wait, if they are no more than he saw; returns how many went.
+    pub(super) fn accept(&mut self, seen: u64, now: Now) -> heed::Result<u64> {
+        if self.held() > seen {
+            return Ok(0);
+        }
         let held = std::mem::take(&mut self.held);
         held.iter().for_each(|uuid| self.batch.remove(*uuid));
         match held.is_empty() {

@@ -154,10 +154,12 @@ fn the_operator_can_let_it_go() {
     fixture.copy.gone_unmentioned();
     assert_eq!(fixture.agreed("c2").unwrap().held, 30);
     fixture.put(5, "k5");
-    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 29);
+    assert_eq!(fixture.copy.accept(28, fixture.now).unwrap(), 0);
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (29, 30));
+    assert_eq!(fixture.copy.accept(30, fixture.now).unwrap(), 29);
     assert_eq!((fixture.copy.held(), fixture.known(30)), (0, vec![5]));
     assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
-    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 0);
+    assert_eq!(fixture.copy.accept(30, fixture.now).unwrap(), 0);
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn what_a_refresh_has_confirmed_is_not_let_go() {
     assert_eq!(fixture.agreed("c2").unwrap().held, 30);
     fixture.copy.begin(fixture.now).unwrap();
     fixture.keep(0..12);
-    assert_eq!(fixture.copy.accept(fixture.now).unwrap(), 18);
+    assert_eq!(fixture.copy.accept(30, fixture.now).unwrap(), 18);
     assert_eq!(fixture.known(30), (0..12).collect::<Vec<u8>>());
 }
 

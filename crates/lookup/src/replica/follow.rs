@@ -221,6 +221,10 @@ impl Follower<'_> {
     /// A refresh is over.
     pub(super) fn agreed(&mut self, cookie: Option<Vec<u8>>) -> Result<(), Trouble> {
         let Some(refreshed) = self.copy.agreed(cookie, self.now())? else { return Ok(()) };
+        // What waits now is not what the operator saw.
+        if self.shared.take_accepted().is_some() {
+            self.teller.forget_held();
+        }
         self.shared.set_complete();
         self.shared.set_held(refreshed.held);
         if refreshed.held == 0 {
@@ -241,9 +245,11 @@ impl Follower<'_> {
         self.tell_held()
     }
 
-    /// The operator lets go what waits.
+    /// Lets go what waits, if the operator says so; where more waits than he saw he is told of it anew.
     pub(super) fn accept(&mut self) -> Result<(), Trouble> {
-        self.copy.accept(self.now())?;
+        let Some(seen) = self.shared.take_accepted() else { return Ok(()) };
+        self.copy.accept(seen, self.now())?;
+        self.teller.forget_held();
         self.tell_held()
     }
 

@@ -32,6 +32,7 @@ impl Follower<'_> {
             let mut stream = session.search(&self.content.search(&names, &controls))?;
             cookie = loop {
                 let response = tokio::time::timeout(self.timeout, stream.next()).await;
+                self.accept()?;
                 match response.map_err(|_| Failure::new(session.url().to_string(), "timed out"))?? {
                     Response::Entry(entry) => {
                         let (keys, values) = self.content.read(&entry, &server.schema, rules);

@@ -20,6 +20,8 @@ pub(super) struct Shared {
     /// Milliseconds since the epoch; 0: never.
     agreed: AtomicU64,
     held: AtomicU64,
+    /// How many removals waited when the operator let them go; 0: that was done, or is void.
+    accepted: AtomicU64,
     pub(super) stopped: Arc<AtomicBool>,
     /// Wakes the thread when it is to end.
     pub(super) stopping: Notify,
@@ -41,6 +43,7 @@ impl Shared {
             live: AtomicBool::new(false),
             agreed: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
             stopped: Arc::new(AtomicBool::new(false)),
             stopping: Notify::new(),
             accepting: Notify::new(),
@@ -129,13 +132,19 @@ impl Shared {
         }
     }
 
-    /// Asks the thread to let go what waits; false if nothing does.
+    /// Asks the thread to let go as many as wait now; false if nothing does.
     pub(super) fn accept_removals(&self) -> bool {
-        let waits = self.held.load(Ordering::Relaxed) > 0;
-        if waits {
+        let held = self.held.load(Ordering::Relaxed);
+        if held > 0 {
+            self.accepted.store(held, Ordering::Relaxed);
             self.accepting.notify_one();
         }
-        waits
+        held > 0
+    }
+
+    /// How many removals the operator lets go, if he does. Whoever asks uses it up: it is for what waited then.
+    pub(super) fn take_accepted(&self) -> Option<u64> {
+        Some(self.accepted.swap(0, Ordering::Relaxed)).filter(|&accepted| accepted > 0)
     }
 
     /// Asks the thread to end.

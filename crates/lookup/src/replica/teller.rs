@@ -45,6 +45,11 @@ impl Teller {
         }
     }
 
+    /// What is held back is to be told again.
+    pub(super) fn forget_held(&mut self) {
+        self.held = false;
+    }
+
     /// The master cannot be followed.
     pub(super) fn lost(&mut self, error: &str) {
         self.agrees = false;

@@ -219,6 +219,26 @@ fn a_refresh_that_would_remove_too_much_waits_for_the_operator() {
 }
 
 #[test]
+fn the_operator_lets_go_what_he_saw_and_not_what_a_poll_finds_gone_meanwhile() {
+    let fixture = Fixture::new(false);
+    let poll = |numbers: std::ops::Range<u8>| {
+        let search = fixture.master.search();
+        numbers.for_each(|number| search.say(&[add(number, "v")]));
+        search
+    };
+    poll(0..60).say(&[done(0)]);
+    assert!(matches!(fixture.event(), Event::Loaded { .. }));
+    poll(0..30).say(&[done(0)]);
+    assert!(matches!(fixture.event(), Event::HeldBack { removals: 30, .. }));
+    let search = fixture.master.search();
+    assert!(fixture.replica().accept_removals());
+    search.say(&[done(0)]);
+    assert!(matches!(fixture.event(), Event::HeldBack { removals: 30, entries: 30, .. }));
+    fixture.master.search();
+    assert_eq!((fixture.copy().entries, fixture.copy().held_back), (30, Some(30)));
+}
+
+#[test]
 fn so_do_removals_one_by_one_when_they_become_too_many() {
     let (fixture, search) = Fixture::loaded(20);
     (0..15).for_each(|number| search.say(&[delete(number)]));
