@@ -92,9 +92,17 @@ class Asker:
         if self._slapd:
             self._slapd.start()
             self._slapd_runs = True
-        self._server.start()
+        self.start_unprepared()
         if self._prepare:
             self._prepare(self._server)
+
+    def start_unprepared(self):
+        """Starts the server alone."""
+        self._server.start()
+
+    def copy(self):
+        """What Mailrace says of its copy of the directory."""
+        return _stats(self._server)["replica"]
 
     def stop(self):
         """Ends the server; the directory rests until another one needs it."""
