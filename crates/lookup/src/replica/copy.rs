@@ -36,6 +36,8 @@ pub(super) struct Copy {
     mark: Mark,
     removals: Removals,
     held: BTreeSet<Uuid>,
+    /// Those that are there, of what waits or is to go, but have no keys any more.
+    emptied: BTreeSet<Uuid>,
     /// How many they were at the last commit.
     held_told: u64,
     /// The newest cookie, while removals are held back.
@@ -73,8 +75,19 @@ impl Copy {
     /// The copy in `store`. Long work is given up between two commits once `stop` is set, and nothing is marked then.
     pub(super) fn new(store: Arc<Store>, removals: Removals, stop: Arc<AtomicBool>) -> heed::Result<Self> {
         let mark = store.mark()?;
-        let (batch, held) = (Batch::default(), BTreeSet::new());
-        Ok(Copy { store, stop, batch, mark, removals, held, held_told: 0, cookie: None, refresh: None, refreshes: 0 })
+        Ok(Copy {
+            store,
+            stop,
+            batch: Batch::default(),
+            mark,
+            removals,
+            held: BTreeSet::new(),
+            emptied: BTreeSet::new(),
+            held_told: 0,
+            cookie: None,
+            refresh: None,
+            refreshes: 0,
+        })
     }
 
     /// The cookie to ask with.
@@ -119,6 +132,7 @@ impl Copy {
     pub(super) fn begin(&mut self, now: Now) -> heed::Result<()> {
         self.batch.clear();
         self.cookie = None;
+        self.emptied.retain(|uuid| self.held.contains(uuid));
         if !self.mark.complete {
             self.store.clear()?;
             self.mark = Mark::default();
@@ -133,11 +147,21 @@ impl Copy {
         Ok(())
     }
 
-    /// The entry is there, and like this.
-    pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>) -> heed::Result<()> {
+    /// The entry is there, and like this. Where it has no keys any more it goes as others do that are gone, for whoever
+    /// asks it is.
+    pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>, now: Now) -> heed::Result<()> {
         self.held.remove(&uuid);
+        self.emptied.remove(&uuid);
         if let Some(refresh) = &mut self.refresh {
             refresh.gone.remove(&uuid);
+        }
+        if keys.is_empty() && self.mark.complete && self.store.has_keys(uuid)? {
+            self.emptied.insert(uuid);
+            match &mut self.refresh {
+                Some(refresh) => drop(refresh.gone.insert(uuid)),
+                None => drop(self.lose(uuid, now)?),
+            }
+            return Ok(());
         }
         self.batch.put(uuid, keys, values);
         let octets_max = if self.mark.complete { BATCH_OCTETS } else { LOAD_OCTETS };
@@ -156,13 +180,18 @@ impl Copy {
         }
         let (Some(number), Some(refresh)) = (number, &mut self.refresh) else { return Ok(false) };
         refresh.mentioned.set(number);
-        refresh.gone.remove(&uuid);
-        self.held.remove(&uuid);
+        // Unless this refresh has said already that it is there without its keys.
+        if !(self.emptied.contains(&uuid) && refresh.gone.contains(&uuid)) {
+            refresh.gone.remove(&uuid);
+            self.held.remove(&uuid);
+            self.emptied.remove(&uuid);
+        }
         Ok(true)
     }
 
     /// The entry is gone; it is removed when the refresh ends.
     pub(super) fn gone(&mut self, uuid: Uuid) {
+        self.emptied.remove(&uuid);
         if let Some(refresh) = &mut self.refresh {
             refresh.gone.insert(uuid);
         }
@@ -196,7 +225,12 @@ impl Copy {
         if !lost.is_empty() && !self.removals.allow(lost.len() as u64, entries, now.at) {
             self.held = lost.into_iter().collect();
         }
-        going.iter().filter(|uuid| !self.held.contains(*uuid)).for_each(|uuid| self.batch.remove(*uuid));
+        for uuid in going {
+            if !self.held.contains(&uuid) {
+                self.let_go(uuid);
+            }
+        }
+        self.emptied.retain(|uuid| self.held.contains(uuid));
         self.cookie = cookie;
         self.mark.complete = true;
         self.refreshes += 1;
@@ -207,6 +241,13 @@ impl Copy {
 
     /// The entry was removed at the master just now. False if it is held back, as one too many.
     pub(super) fn remove(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
+        self.emptied.remove(&uuid);
+        self.held.remove(&uuid);
+        self.lose(uuid, now)
+    }
+
+    /// Lets an entry go, or holds it back as one too many.
+    fn lose(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
         // An entry that came just now must be known as one.
         if self.store.number(uuid)?.is_none() {
             self.batch.remove(uuid);
@@ -215,10 +256,18 @@ impl Copy {
         let lost = self.store.irreplaceable(&[uuid])?.len() as u64;
         let allowed = lost == 0 || self.removals.allow(lost, self.store.counts()?.0, now.at);
         match allowed {
-            true => self.batch.remove(uuid),
+            true => self.let_go(uuid),
             false => drop(self.held.insert(uuid)),
         }
         Ok(allowed)
+    }
+
+    /// The entry goes, or what it answers.
+    fn let_go(&mut self, uuid: Uuid) {
+        match self.emptied.remove(&uuid) {
+            true => self.batch.put(uuid, &[], Some(&[])),
+            false => self.batch.remove(uuid),
+        }
     }
 
     /// All changes so far are in this cookie.
@@ -251,7 +300,7 @@ impl Copy {
         let going: Vec<Uuid> = self.held.iter().copied().collect();
         let lost: BTreeSet<Uuid> = self.store.irreplaceable(&going)?.into_iter().collect();
         if lost.len() < going.len() {
-            going.iter().filter(|uuid| !lost.contains(*uuid)).for_each(|uuid| self.batch.remove(*uuid));
+            going.into_iter().filter(|uuid| !lost.contains(uuid)).for_each(|uuid| self.let_go(uuid));
             self.held = lost;
             self.commit(now)?;
         }
@@ -264,11 +313,12 @@ impl Copy {
             return Ok(0);
         }
         let held = std::mem::take(&mut self.held);
-        held.iter().for_each(|uuid| self.batch.remove(*uuid));
-        match held.is_empty() {
-            true => Ok(0),
-            false => self.commit(now).map(|applied| applied.removed),
+        if held.is_empty() {
+            return Ok(0);
         }
+        let count = held.len() as u64;
+        held.into_iter().for_each(|uuid| self.let_go(uuid));
+        self.commit(now).map(|_| count)
     }
 
     fn write(&mut self, mark: Option<&Mark>) -> heed::Result<Applied> {

@@ -37,7 +37,12 @@ impl Fixture {
     }
 
     fn put(&mut self, entry: u8, key: &str) {
-        self.copy.put(uuid(entry), &[key.to_owned()], Some(&[])).unwrap();
+        self.copy.put(uuid(entry), &[key.to_owned()], Some(&[]), self.now).unwrap();
+    }
+
+    /// An entry that is there, but has none of its keys.
+    fn put_emptied(&mut self, entry: u8) {
+        self.copy.put(uuid(entry), &[], Some(&[]), self.now).unwrap();
     }
 
     fn keep(&mut self, entries: std::ops::Range<u8>) {
@@ -203,6 +208,48 @@ fn entries_that_are_made_anew_with_the_same_keys_are_no_removals() {
     let refreshed = fixture.agreed("c2").unwrap();
     assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: 30, removed: 30 }, 0));
     assert_eq!(fixture.known(30).len(), 30);
+}
+
+#[test]
+fn entries_that_lose_all_their_keys_in_a_refresh_are_removals() {
+    let mut fixture = Fixture::loaded(30);
+    fixture.copy.begin(fixture.now).unwrap();
+    (0..25).for_each(|entry| fixture.put_emptied(entry));
+    fixture.keep(24..30);
+    fixture.copy.gone_unmentioned();
+    assert_eq!(fixture.agreed("c2").unwrap().held, 25);
+    assert_eq!((fixture.known(30).len(), fixture.kept_cookie().as_deref()), (30, Some("c1")));
+    // The next one has keys again for some of them, and says nothing else of others.
+    fixture.copy.begin(fixture.now).unwrap();
+    (0..5).for_each(|entry| fixture.put(entry, &format!("k{entry}")));
+    (5..25).for_each(|entry| fixture.put_emptied(entry));
+    fixture.keep(25..30);
+    fixture.copy.gone(uuid(24));
+    fixture.copy.gone_unmentioned();
+    assert_eq!(fixture.agreed("c3").unwrap().held, 20);
+    assert_eq!(fixture.copy.accept(20, fixture.now).unwrap(), 20);
+    assert_eq!(fixture.known(30), [0, 1, 2, 3, 4, 25, 26, 27, 28, 29]);
+    // They are there nevertheless, but for the one that is gone.
+    assert!(fixture.store.number(uuid(5)).unwrap().is_some());
+    assert_eq!(fixture.store.number(uuid(24)).unwrap(), None);
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c3"));
+}
+
+#[test]
+fn entries_that_lose_all_their_keys_one_by_one_are_removals() {
+    let mut fixture = Fixture::loaded(30);
+    (0..12).for_each(|entry| fixture.put_emptied(entry));
+    fixture.copy.covered(b"c2".to_vec());
+    fixture.copy.commit(fixture.now).unwrap();
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (2, 20));
+    // What waits as such may go for good.
+    assert!(!fixture.remove(10));
+    fixture.put(11, "k11");
+    assert_eq!(fixture.copy.accept(1, fixture.now).unwrap(), 1);
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (0, 19));
+    assert_eq!(fixture.store.number(uuid(10)).unwrap(), None);
+    assert!(fixture.store.number(uuid(0)).unwrap().is_some());
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
 }
 
 #[test]

@@ -191,7 +191,7 @@ impl Follower<'_> {
                 Act::Put(uuid) => {
                     if let Some((entry, schema, rules)) = of {
                         let (keys, values) = self.content.read(entry, schema, rules);
-                        self.copy.put(uuid, &keys, values.as_deref())?;
+                        self.copy.put(uuid, &keys, values.as_deref(), self.now())?;
                     }
                 }
                 Act::Keep(uuid) => {

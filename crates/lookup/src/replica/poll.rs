@@ -36,7 +36,7 @@ impl Follower<'_> {
                 match response.map_err(|_| Failure::new(session.url().to_string(), "timed out"))?? {
                     Response::Entry(entry) => {
                         let (keys, values) = self.content.read(&entry, &server.schema, rules);
-                        self.copy.put(uuid(&entry), &keys, values.as_deref())?;
+                        self.copy.put(uuid(&entry), &keys, values.as_deref(), self.now())?;
                     }
                     Response::Done(done) if done.code == 0 => {
                         break next(&done.controls).map_err(|error| Failure::new(session.url().to_string(), error))?;

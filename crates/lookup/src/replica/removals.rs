@@ -4,6 +4,8 @@
 //! they are made, taken together. A refresh's removals go all or none; those that come one by one go until the rest would
 //! be too many. It makes no difference to a postmaster whether half of his users went while the connection was there or
 //! while it was not. What goes while other entries keep its keys is not counted, since nobody becomes unknown by it.
+//! An entry from which all keys go, or all values that it answers with, is as one that goes: that is what a server shows of
+//! an attribute that it does not let us read any more. An entry that loses some of its keys and keeps others is not counted.
 //!
 //! The count falls evenly, by the whole allowance in an hour, and begins at nothing with each start of the process.
 

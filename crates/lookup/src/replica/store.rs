@@ -206,6 +206,11 @@ impl Store {
         self.read(|txn| Ok(self.entries.get(txn, &uuid)?.map(number_of)))
     }
 
+    /// Whether an entry is there and has keys.
+    pub(super) fn has_keys(&self, uuid: Uuid) -> heed::Result<bool> {
+        self.read(|txn| Ok(self.entries.get(txn, &uuid)?.is_some_and(|record| record.len() > 4)))
+    }
+
     /// Entries, and keys that they have.
     pub(super) fn counts(&self) -> heed::Result<(u64, u64)> {
         self.read(|txn| Ok((self.entries.len(txn)?, self.answers.len(txn)?)))
