@@ -253,7 +253,12 @@ impl Copy {
             self.batch.remove(uuid);
             return Ok(true);
         }
-        let lost = self.store.irreplaceable(&[uuid])?.len() as u64;
+        let mut lost = self.store.irreplaceable(&[uuid])?.len() as u64;
+        // Others that have its keys may be about to go.
+        if lost == 0 && !self.batch.is_empty() && self.store.has_keys(uuid)? {
+            self.write(None)?;
+            lost = self.store.irreplaceable(&[uuid])?.len() as u64;
+        }
         let allowed = lost == 0 || self.removals.allow(lost, self.store.counts()?.0, now.at);
         match allowed {
             true => self.let_go(uuid),

@@ -211,6 +211,18 @@ fn entries_that_are_made_anew_with_the_same_keys_are_no_removals() {
 }
 
 #[test]
+fn the_last_of_those_that_share_a_key_is_a_removal_also_if_they_go_together() {
+    let mut fixture = Fixture::loaded(30);
+    assert!((0..10).all(|entry| fixture.remove(entry)));
+    fixture.put(40, "k20");
+    fixture.copy.commit(fixture.now).unwrap();
+    assert!(fixture.remove(20));
+    assert!(!fixture.remove(40));
+    fixture.copy.commit(fixture.now).unwrap();
+    assert_eq!((fixture.copy.held(), fixture.known(30).len()), (1, 20));
+}
+
+#[test]
 fn entries_that_lose_all_their_keys_in_a_refresh_are_removals() {
     let mut fixture = Fixture::loaded(30);
     fixture.copy.begin(fixture.now).unwrap();
