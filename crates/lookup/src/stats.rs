@@ -57,7 +57,7 @@ pub struct ReplicaStats {
     pub complete: bool,
     /// Whether changes arrive as they are made.
     pub live: bool,
-    /// How long ago it was known to be as its master: nothing while it is live.
+    /// How long ago it was known to be as its master: nothing while it is live and nothing is held back.
     pub age: Option<Duration>,
     /// Removals that wait for the operator.
     pub held_back: Option<u64>,

@@ -44,6 +44,8 @@ pub(super) struct Copy {
     cookie: Option<Vec<u8>>,
     refresh: Option<Refreshing>,
     refreshes: u64,
+    /// Whether the last refresh ended and changes come since.
+    follows: bool,
 }
 
 /// A moment, by the clock that goes evenly and by the one on the wall.
@@ -87,6 +89,7 @@ impl Copy {
             cookie: None,
             refresh: None,
             refreshes: 0,
+            follows: false,
         })
     }
 
@@ -128,10 +131,16 @@ impl Copy {
         self.store.apply(&Batch::default(), Some(&self.mark), &mut Marks::default(), &self.stop).map(drop)
     }
 
+    /// Changes do not come any more; what is committed now is not what the master has.
+    pub(super) fn lost(&mut self) {
+        self.follows = false;
+    }
+
     /// A refresh begins. Of one that did not end only what it put remains.
     pub(super) fn begin(&mut self, now: Now) -> heed::Result<()> {
         self.batch.clear();
         self.cookie = None;
+        self.follows = false;
         self.emptied.retain(|uuid| self.held.contains(uuid));
         if !self.mark.complete {
             self.store.clear()?;
@@ -234,6 +243,7 @@ impl Copy {
         self.cookie = cookie;
         self.mark.complete = true;
         self.refreshes += 1;
+        self.follows = true;
         refresh.applied.removed += self.commit(now)?.removed;
         let took = now.at.saturating_duration_since(refresh.began);
         Ok(Some(Refreshed { applied: refresh.applied, took, held: self.held() }))
@@ -290,7 +300,9 @@ impl Copy {
             if let Some(cookie) = self.cookie.take() {
                 self.mark.cookie = Some(cookie);
             }
-            self.mark.agreed = Some(now.wall);
+            if self.follows {
+                self.mark.agreed = Some(now.wall);
+            }
         }
         let mark = self.mark.clone();
         self.write(Some(&mark))

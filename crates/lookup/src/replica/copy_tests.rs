@@ -180,6 +180,20 @@ fn what_a_refresh_has_confirmed_is_not_let_go() {
 }
 
 #[test]
+fn what_is_let_go_while_the_master_is_away_is_no_agreement() {
+    let mut fixture = Fixture::loaded(30);
+    let agreed = fixture.now.wall;
+    fixture.copy.begin(fixture.now).unwrap();
+    fixture.copy.gone_unmentioned();
+    fixture.agreed("c2");
+    fixture.now.wall += Duration::from_secs(60);
+    fixture.copy.lost();
+    assert_eq!(fixture.copy.accept(30, fixture.now).unwrap(), 30);
+    assert_eq!(fixture.kept_cookie().as_deref(), Some("c2"));
+    assert_eq!(fixture.store.mark().unwrap().agreed, Some(agreed));
+}
+
+#[test]
 fn removals_one_by_one_are_held_back_when_they_become_too_many() {
     let mut fixture = Fixture::loaded(30);
     assert!((0..10).all(|entry| fixture.remove(entry)));

@@ -103,7 +103,10 @@ impl Follower<'_> {
         loop {
             match self.operation(session, server, rules, heard).await? {
                 Next::Unoffered => return Ok(Offer::None),
-                Next::Go | Next::Restart => self.copy.forget_cookie()?,
+                Next::Go | Next::Restart => {
+                    self.shared.set_lost(SystemTime::now());
+                    self.copy.forget_cookie()?;
+                }
             }
         }
     }
@@ -226,7 +229,7 @@ impl Follower<'_> {
             self.teller.forget_held();
         }
         self.shared.set_complete();
-        self.shared.set_held(refreshed.held);
+        self.shared.set_held(refreshed.held, SystemTime::now());
         if refreshed.held == 0 {
             self.shared.set_agreed(SystemTime::now());
         }
@@ -255,7 +258,7 @@ impl Follower<'_> {
 
     fn tell_held(&mut self) -> Result<(), Trouble> {
         let held = self.copy.held();
-        self.shared.set_held(held);
+        self.shared.set_held(held, SystemTime::now());
         let (entries, _) = self.copy.counts()?;
         self.teller.held(held, entries);
         Ok(())

@@ -102,13 +102,15 @@ impl Shared {
 
     /// Changes arrive as they are made.
     pub(super) fn set_live(&self, now: SystemTime) {
-        self.set_agreed(now);
+        if self.held.load(Ordering::Relaxed) == 0 {
+            self.set_agreed(now);
+        }
         self.live.store(true, Ordering::Relaxed);
     }
 
     /// They do no more.
     pub(super) fn set_lost(&self, now: SystemTime) {
-        if self.live.swap(false, Ordering::Relaxed) {
+        if self.live.swap(false, Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0 {
             self.set_agreed(now);
         }
     }
@@ -118,14 +120,18 @@ impl Shared {
         self.agreed.store(millis(now), Ordering::Relaxed);
     }
 
-    /// Removals that wait.
-    pub(super) fn set_held(&self, held: u64) {
-        self.held.store(held, Ordering::Relaxed);
+    /// Removals that wait. While changes arrive, the copy is as its master until the first of them and from the last.
+    pub(super) fn set_held(&self, held: u64, now: SystemTime) {
+        let before = self.held.swap(held, Ordering::Relaxed);
+        if self.live.load(Ordering::Relaxed) && (before == 0) != (held == 0) {
+            self.set_agreed(now);
+        }
     }
 
     /// How long ago the copy was as its master, as far as is known; None: never.
     pub(super) fn age(&self) -> Option<Duration> {
-        match (self.live.load(Ordering::Relaxed), self.agreed.load(Ordering::Relaxed)) {
+        let is_same = self.live.load(Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0;
+        match (is_same, self.agreed.load(Ordering::Relaxed)) {
             (true, _) => Some(Duration::ZERO),
             (false, 0) => None,
             (false, agreed) => Some(Duration::from_millis(millis(SystemTime::now()).saturating_sub(agreed))),

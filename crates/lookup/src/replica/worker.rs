@@ -103,6 +103,7 @@ impl Worker {
             if copy.refreshes() != before {
                 *pause = PAUSE_MIN;
             }
+            copy.lost();
             self.shared.set_lost(SystemTime::now());
             let wait = match trouble {
                 Ok(()) => self.poll_every,

@@ -211,11 +211,14 @@ fn a_refresh_that_would_remove_too_much_waits_for_the_operator() {
     assert_eq!(fixture.event(), Event::HeldBack { table: "t".into(), removals: 19, entries: 21 });
     fixture.says(30, &found("new"));
     fixture.says(19, &found("v"));
+    fixture.until(|| fixture.copy().live);
     assert_eq!(fixture.copy().held_back, Some(19));
+    // Though it follows: it is as old as before.
+    assert!(fixture.copy().age.is_some_and(|age| age > Duration::ZERO));
     assert!(fixture.replica().accept_removals());
     fixture.says(19, &Answer::NotFound);
     fixture.until(|| fixture.copy().held_back.is_none());
-    assert_eq!(fixture.copy().entries, 2);
+    assert_eq!((fixture.copy().entries, fixture.copy().age), (2, Some(Duration::ZERO)));
 }
 
 #[test]
