@@ -79,10 +79,11 @@ impl Shared {
 
     /// What the copy says of folded keys. None where it cannot be asked: it is not complete, or damaged.
     pub(super) fn answer(&self, folded: &[String], values_max: usize) -> Option<Vec<Said>> {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        // Not before: another copy may have taken the place of the one that was complete.
         if !self.complete.load(Ordering::Acquire) {
             return None;
         }
-        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         let keys: Vec<_> = folded.iter().map(|key| Rule::IgnoreCase.form(key)).collect();
         match store.as_ref()?.answer(keys.iter().map(|key| &**key), values_max) {
             Ok(said) => Some(said),
