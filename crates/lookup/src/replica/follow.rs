@@ -171,6 +171,8 @@ impl Follower<'_> {
                 refresh.handle_message(sync::done(done.code, &done.controls).map_err(malformed)?);
                 match (self.act(refresh, None)?, done.code) {
                     (Next::Restart, REFRESH_REQUIRED) => Ok(Next::Restart),
+                    // As of a master that was restored: what the cookie knows it does not.
+                    (_, UNWILLING_TO_PERFORM) if self.copy.cookie().is_some() => Ok(Next::Restart),
                     (_, UNAVAILABLE_CRITICAL_EXTENSION | UNWILLING_TO_PERFORM) => Ok(Next::Unoffered),
                     _ => {
                         let ended = format!("the server ended the synchronization: {done}");

@@ -280,6 +280,19 @@ fn a_server_that_refuses_the_operation_is_polled_too() {
 }
 
 #[test]
+fn a_server_that_refuses_a_cookie_is_asked_without_one() {
+    let (fixture, search) = Fixture::loaded(3);
+    search.hang_up();
+    let search = fixture.master.search();
+    assert_eq!(search.cookie.as_deref(), Some("c1"));
+    search.say(&[done(53)]);
+    let search = fixture.master.search();
+    assert!(search.is_sync && search.cookie.is_none());
+    search.say(&[done(53)]);
+    assert!(!fixture.master.search().is_sync);
+}
+
+#[test]
 fn whatever_a_server_does_the_thread_ends_at_once() {
     let mut fixture = Fixture::new(true);
     let search = fixture.master.search();
