@@ -55,7 +55,9 @@ pub struct Config {
     pub members: Option<Members>,
     /// Values of one answer; a key with more is Unavailable.
     pub values_max: usize,
-    /// Whether referrals to other servers are followed, with the same credentials.
+    /// Whether referrals to other servers are followed, with the same credentials; never from a connection that nobody
+    /// can listen to (TLS, a socket of this machine) to one that has no TLS. Otherwise references beside entries are
+    /// passed over: what is behind them is NotFound.
     pub referrals: bool,
 }
 

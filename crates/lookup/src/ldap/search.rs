@@ -139,6 +139,10 @@ impl Searcher<'_> {
                         continue;
                     }
                 };
+                if self.is_private(from.url()) && !self.is_private(&target.url) {
+                    why = format!("{} is open, and {} is not", target.url, from.url());
+                    continue;
+                }
                 match self.connector.connect_to(&target.url).await {
                     Ok(session) => {
                         let base = target.base.as_deref().unwrap_or(search.base);
@@ -152,6 +156,14 @@ impl Searcher<'_> {
             }
             Err(refused(format!("a referral cannot be followed: {why}")))
         })
+    }
+
+    /// Whether nobody between can read what is said, such as the password.
+    fn is_private(&self, url: &Url) -> bool {
+        match url {
+            Url::Tcp { tls, .. } => *tls || self.connector.servers().starttls,
+            Url::Unix { .. } => true,
+        }
     }
 }
 

@@ -599,6 +599,32 @@ async fn referrals_are_followed_where_they_may_be() {
 }
 
 #[tokio::test]
+async fn passwords_do_not_follow_referrals_into_the_open() {
+    let here = Server::start(people(1), TYPES).await;
+    let there = Server::start(people(2), TYPES).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let address = here.url.strip_prefix("ldap://").unwrap().to_owned();
+    let passing_on = tokio::spawn(async move {
+        loop {
+            let (mut from, _) = listener.accept().await.unwrap();
+            let mut to = tokio::net::TcpStream::connect(&address).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await });
+        }
+    });
+    here.set(Manner::References(vec![there.url.clone()]));
+    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    let servers = Servers { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
+    let ldap = Ldap::new(Config { referrals: true, servers, ..config(&here) }, 1).unwrap();
+    let failure = ask(&ldap, &["u1@example.org"]).await.unwrap_err();
+    let expected = format!("a referral cannot be followed: {} is open, and {} is not", there.url, failure.at);
+    assert_eq!(&*failure.what, expected);
+    assert!(there.log().is_empty());
+    passing_on.abort();
+}
+
+#[tokio::test]
 async fn tls_is_not_left_out_and_nothing_comes_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("ca.pem");
