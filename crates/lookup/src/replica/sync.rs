@@ -1,7 +1,7 @@
 //! The messages of the Sync Operation as octets (RFC 4533 section 2): the control that asks, and what comes with answers.
 
 use super::batch::Uuid;
-use super::refresh::{Message, State};
+use super::refresh::{Message, SUCCESS, State};
 use crate::ldap::ber::{BOOLEAN, ENUMERATED, Malformed, OCTETS, Reader, SEQUENCE, SET, Writer};
 use crate::ldap::connection::Control;
 
@@ -69,10 +69,14 @@ pub(super) fn info(value: &[u8]) -> Result<Message, Malformed> {
     }
 }
 
-/// How the operation ended (section 2.4).
+/// How the operation ended (section 2.4). Success without the control is none: whoever knows of the operation sends it, and
+/// without it all that was not mentioned would be gone.
 pub(super) fn done(code: u32, controls: &[Control]) -> Result<Message, Malformed> {
     let Some(value) = value_of(controls, DONE) else {
-        return Ok(Message::Done { code, cookie: None, deletes: false });
+        return match code {
+            SUCCESS => Err(Malformed("a success without a Sync Done Control")),
+            _ => Ok(Message::Done { code, cookie: None, deletes: false }),
+        };
     };
     let mut reader = Reader::new(value).within(SEQUENCE)?;
     Ok(Message::Done { code, cookie: cookie(&mut reader)?, deletes: truth(&mut reader, false)? })
@@ -127,7 +131,8 @@ mod tests {
         let set = [&[0xa3, 23, 1, 1, 0xff, 0x31, 18, 4, 16][..], &[9; 16]].concat();
         assert_eq!(info(&set), Ok(Message::IdSet { cookie: None, deletes: true, uuids: vec![[9; 16]] }));
         assert!(info(&[0xa4, 0]).is_err());
-        assert_eq!(done(0, &[]), Ok(Message::Done { code: 0, cookie: None, deletes: false }));
+        assert!(done(0, &[]).is_err());
+        assert_eq!(done(4096, &[]), Ok(Message::Done { code: 4096, cookie: None, deletes: false }));
         let end = done(0, &control(DONE, &[0x30, 6, 4, 1, b'c', 1, 1, 1]));
         assert_eq!(end, Ok(Message::Done { code: 0, cookie: Some(b"c".to_vec()), deletes: true }));
     }
