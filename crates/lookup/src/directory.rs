@@ -205,18 +205,19 @@ impl Directory {
     /// its mailboxes together.
     pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
         let mut known = Known::new(&self.domains);
-        if let Err(Unavailable(why)) = known.learn(mailboxes.iter().map(Address::domain)).await {
-            return vec![Store::Unavailable(why); mailboxes.len()];
-        }
+        known.learn_most(mailboxes.iter().map(Address::domain)).await;
         let question = |mailbox: &Address| match known.domain(mailbox.domain()) {
             Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox, domain).as_str().to_owned()]),
             None => Question { table: None, keys: Vec::new() },
         };
         let found = ask(mailboxes.iter().map(question).collect()).await;
         let is_final = |mailbox: &Address| known.domain(mailbox.domain()).is_some_and(|domain| domain.is_final);
-        let store = |(mailbox, found)| match self.store(mailbox, found) {
-            Store::Here if !is_final(mailbox) => Store::Onward,
-            store => store,
+        let store = |(mailbox, found): (&Address, _)| match known.trouble(mailbox.domain()) {
+            Some(why) => Store::Unavailable(why.to_owned()),
+            None => match self.store(mailbox, found) {
+                Store::Here if !is_final(mailbox) => Store::Onward,
+                store => store,
+            },
         };
         mailboxes.iter().zip(found).map(store).collect()
     }

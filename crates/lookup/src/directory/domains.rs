@@ -47,11 +47,13 @@ pub(super) struct Known<'a> {
     domains: &'a Domains,
     /// By name in A-labels, what the tables of names said.
     learnt: HashMap<Box<str>, Option<Domain>>,
+    /// Of which names a table could not say whose they are; why.
+    untold: HashMap<Box<str>, String>,
 }
 
 impl<'a> Known<'a> {
     pub(super) fn new(domains: &'a Domains) -> Self {
-        Known { domains, learnt: HashMap::new() }
+        Known { domains, learnt: HashMap::new(), untold: HashMap::new() }
     }
 
     /// The domain of this name, if it is ours; only of a name that was learnt.
@@ -67,11 +69,22 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Finds out whose these names are.
+    /// Why nobody can say whose this name is.
+    pub(super) fn trouble(&self, name: &str) -> Option<&str> {
+        self.untold.get(&*in_ascii(name)).map(String::as_str)
+    }
+
+    /// Finds out whose these names are, all of them.
     pub(super) async fn learn(&mut self, names: impl Iterator<Item = &str>) -> Result<(), Unavailable> {
+        self.learn_most(names).await;
+        self.untold.values().next().map_or(Ok(()), |why| Err(Unavailable(why.clone())))
+    }
+
+    /// Finds out whose these names are, as far as the tables can say it.
+    pub(super) async fn learn_most(&mut self, names: impl Iterator<Item = &str>) {
         let domains = self.domains;
         if domains.tabled.is_empty() {
-            return Ok(());
+            return;
         }
         let names = names.filter(|name| domains.configured(name).is_none()).map(in_ascii);
         let mut open: Vec<Box<str>> = names.filter(|name| !self.learnt.contains_key(&**name)).map(Into::into).collect();
@@ -81,14 +94,13 @@ impl<'a> Known<'a> {
             if open.is_empty() {
                 break;
             }
-            open = self.learn_from(table, open).await?;
+            open = self.learn_from(table, open).await;
         }
         self.learnt.extend(open.into_iter().map(|name| (name, None)));
-        Ok(())
     }
 
     /// Returns the names that the table has not.
-    async fn learn_from(&mut self, table: &DomainTable, names: Vec<Box<str>>) -> Result<Vec<Box<str>>, Unavailable> {
+    async fn learn_from(&mut self, table: &DomainTable, names: Vec<Box<str>>) -> Vec<Box<str>> {
         let keys: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let answers = table.names.lookup(&keys).await;
         let mut left = Vec::new();
@@ -99,10 +111,10 @@ impl<'a> Known<'a> {
                     self.learnt.insert(name, Some(domain));
                 }
                 Answer::NotFound => left.push(name),
-                Answer::Unavailable(why) | Answer::Unconfirmed(why) => return Err(Unavailable(why)),
+                Answer::Unavailable(why) | Answer::Unconfirmed(why) => drop(self.untold.insert(name, why)),
             }
         }
-        Ok(left)
+        left
     }
 }
 
