@@ -23,6 +23,7 @@ mod registrar;
 mod scheduler;
 mod shelf;
 mod sorter;
+mod sorting;
 mod way;
 
 use std::collections::HashMap;
@@ -56,7 +57,8 @@ use registrar::Registrar;
 use scheduler::{Crew, Scheduler};
 use shelf::{Message, Shelf};
 pub use sorter::Rules;
-use sorter::{Sorted, Sorter, SortingRoom};
+use sorter::{Sorted, Sorter};
+use sorting::SortingRoom;
 pub use way::Way;
 
 /// The queues, which carry ways.

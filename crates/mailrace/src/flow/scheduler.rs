@@ -16,7 +16,8 @@ use super::carrier::{Carriers, Errand};
 use super::navigator::Question;
 use super::notary::Patience;
 use super::record::Recorder;
-use super::sorter::{Puzzle, Sorted, Sorter};
+use super::sorter::{Sorted, Sorter};
+use super::sorting::Puzzle;
 use super::way::Way;
 use super::{Attempt, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
 

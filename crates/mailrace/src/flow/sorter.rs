@@ -15,26 +15,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
-use std::thread;
-use std::time::Duration;
 
-use delivery::Ending;
-use lookup::directory::{Directory, Store};
 use lookup::{Answer, Table};
-use mail::{Address, Enhanced, Envelope, Outcome, Reply, Timestamp};
-use queue::{Admission, Contact, Destination, Pending, QueueNumber};
+use mail::{Address, Timestamp};
+use queue::{Admission, Destination, Pending, QueueNumber};
 use spool::{Live, State};
-use tokio::runtime::Runtime;
 
-use super::shelf::{Message, Shelf};
-use super::{Attempt, Ended, Mailbag, Note, Queues};
+use super::Queues;
 use crate::config::{HeaderRule, Pattern, SenderRule};
 
-/// No more of a message is searched for its header.
-const HEADER_OCTETS_MAX: usize = 64 << 10;
 /// Stands for the machine of a mailbox of which the directory does not say who stores it. No host bears the name.
 pub(super) const UNKNOWN_HOST: &str = "?";
 
@@ -63,6 +53,23 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Rules that name nothing.
+    #[cfg(test)]
+    pub(super) fn plain() -> Self {
+        Rules {
+            headers: Vec::new(),
+            senders: Vec::new(),
+            sender_tables: Vec::new(),
+            domains: Vec::new(),
+            local: (HashSet::new(), QueueNumber(0)),
+            standard: QueueNumber(0),
+            configured: HashSet::new(),
+            tabled: false,
+            shared: Vec::new(),
+            verp: HashSet::new(),
+        }
+    }
+
     /// Whether only the directory says where the domain's mailboxes are: several machines store them, or a table may say
     /// that it is ours.
     pub(crate) fn is_open(&self, domain: &str) -> bool {
@@ -74,20 +81,31 @@ impl Rules {
         self.senders.iter().find(|(rule, _)| rule.matches(sender))
     }
 
-    /// The queue of a sender, by the first table that has him; by none, where one that comes first cannot say.
-    pub(crate) async fn by_sender_table(&self, sender: &Address) -> Option<&(Arc<dyn Table>, QueueNumber)> {
-        let domain = format!("@{}", sender.domain());
+    /// The queues of these senders, by the first table that has each; by none, where one that comes first cannot say. Each
+    /// table is asked once at the most, for all whom none before it had.
+    pub(crate) async fn by_sender_tables(&self, senders: &[&Address]) -> Vec<Option<&(Arc<dyn Table>, QueueNumber)>> {
+        // A sender who was in none before an outage is in none.
+        let is_none = |answer: &&Answer| matches!(answer, Answer::NotFound | Answer::Unconfirmed(_));
+        let mut queues = vec![None; senders.len()];
+        let mut open: Vec<usize> = (0..senders.len()).collect();
         for named in &self.sender_tables {
-            let answers = named.0.lookup(&[sender.as_str(), &domain]).await;
-            // A sender who was in none before an outage is in none.
-            let is_none = |answer: &Answer| matches!(answer, Answer::NotFound | Answer::Unconfirmed(_));
-            match answers.iter().find(|answer| !is_none(answer)) {
-                Some(Answer::Found(_)) => return Some(named),
-                Some(_) => return None,
-                None => {}
+            if open.is_empty() {
+                break;
             }
+            let keys: Vec<[String; 2]> = open.iter().map(|&place| sender_keys(senders[place])).collect();
+            let keys: Vec<&str> = keys.iter().flatten().map(String::as_str).collect();
+            let answers = named.0.lookup(&keys).await;
+            let mut answers = answers.chunks(2);
+            open.retain(|&place| match answers.next().and_then(|pair| pair.iter().find(|answer| !is_none(answer))) {
+                None => true,
+                Some(Answer::Found(_)) => {
+                    queues[place] = Some(named);
+                    false
+                }
+                Some(_) => false,
+            });
         }
-        None
+        queues
     }
 
     /// Whether the sender's letters go out one by one.
@@ -98,15 +116,15 @@ impl Rules {
 
 /// What a message needs beside its envelope, found out.
 pub(crate) struct Sorted {
-    live: Live,
+    pub(super) live: Live,
     /// By a header field, or by a table of senders.
-    queue: Option<QueueNumber>,
+    pub(super) queue: Option<QueueNumber>,
     /// By ordinal, where the mailbox is, as far as the directory was asked.
-    places: HashMap<u32, Place>,
+    pub(super) places: HashMap<u32, Place>,
 }
 
 /// Where a mailbox is, as the directory says.
-enum Place {
+pub(super) enum Place {
     /// On this machine.
     Here,
     /// On that one.
@@ -193,158 +211,62 @@ impl Sorter {
     }
 }
 
+/// A sender is in a table by his address, or by his domain.
+fn sender_keys(sender: &Address) -> [String; 2] {
+    [sender.as_str().to_owned(), format!("@{}", sender.domain())]
+}
+
 fn fingerprint(sender: &Address) -> u64 {
     let mut hasher = DefaultHasher::new();
     sender.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What the thread is asked.
-pub(super) enum Puzzle {
-    /// A message whose envelope does not say all.
-    Fresh(Live),
-    /// Recipients of whom nobody knew which machine stores their mailboxes, when they were sorted last.
-    Again(Attempt),
-}
-
-/// The thread for messages whose envelope does not say all.
-pub(super) struct SortingRoom {
-    rules: Arc<Rules>,
-    shelf: Shelf,
-    directory: Arc<Directory>,
-    runtime: Runtime,
-    mailbag: Mailbag,
-}
-
-impl SortingRoom {
-    /// Starts the thread; it ends when the sender is dropped.
-    pub(super) fn start(
-        rules: Arc<Rules>,
-        shelf: Shelf,
-        directory: Arc<Directory>,
-        mailbag: Mailbag,
-        alive: Sender<()>,
-    ) -> io::Result<Sender<Puzzle>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let room = SortingRoom { rules, shelf, directory, runtime, mailbag };
-        let (sender, puzzles) = mpsc::channel();
-        thread::Builder::new().name("sorter".into()).spawn(move || {
-            while let Ok(puzzle) = puzzles.recv() {
-                room.solve(puzzle);
-            }
-            drop(alive);
-        })?;
-        Ok(sender)
-    }
-
-    fn solve(&self, puzzle: Puzzle) {
-        let note = match puzzle {
-            Puzzle::Fresh(live) => Note::Sorted(self.sort(live)),
-            Puzzle::Again(attempt) => match self.shelf.message(attempt.id) {
-                Ok(message) => self.sort_again(attempt, &message),
-                Err(error) => Note::unread(attempt, error),
-            },
-        };
-        self.mailbag.tell(note);
-    }
-
-    /// Those of whom the directory does not say who stores them wait where it is asked again at each attempt.
-    fn sort(&self, live: Live) -> Sorted {
-        let is_open = |ordinal: u32| live.states.get(ordinal as usize).is_some_and(|state| !state.is_final());
-        let ordinals = (0..live.envelope.recipients.len() as u32).filter(|ordinal| is_open(*ordinal));
-        let stores = self.stores(&live.envelope, ordinals);
-        let place = |store| match store {
-            Store::Here => Some(Place::Here),
-            Store::Onward => None,
-            Store::At(host) => Some(Place::Host(host)),
-            Store::Unavailable(_) => Some(Place::Host(UNKNOWN_HOST.into())),
-        };
-        let places = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, place(store)?))).collect();
-        Sorted { queue: self.by_header(&live).or_else(|| self.by_sender_table(&live)), places, live }
-    }
-
-    /// Asked only where no list of senders has him.
-    fn by_sender_table(&self, live: &Live) -> Option<QueueNumber> {
-        let sender = live.envelope.sender.as_ref().filter(|sender| self.rules.by_sender(sender).is_none())?;
-        self.runtime.block_on(self.rules.by_sender_table(sender)).map(|(_, queue)| *queue)
-    }
-
-    /// Now the directory says where they are, or they are deferred like others.
-    fn sort_again(&self, attempt: Attempt, message: &Arc<Message>) -> Note {
-        let stores = self.stores(&message.envelope, attempt.recipients.iter().copied());
-        let unknown = stores.iter().find_map(|(_, store)| match store {
-            Store::Unavailable(why) => Some(why.clone()),
-            Store::Here | Store::Onward | Store::At(_) => None,
-        });
-        if let Some(why) = unknown {
-            let text = format!("the directory does not say which machine stores the mailbox: {why}");
-            let outcome = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text));
-            return Note::Ended(vec![Ended {
-                ending: Ending::Outcomes(vec![outcome; attempt.recipients.len()]),
-                contact: Contact::Answered { slowest: Duration::ZERO },
-                message: Some(message.clone()),
-                peer: None,
-                attempt,
-            }]);
-        }
-        let mut states = vec![State::Delivered; message.envelope.recipients.len()];
-        for ordinal in &attempt.recipients {
-            states[*ordinal as usize] = State::Waiting { attempts: attempt.number - 1, until: Timestamp::default() };
-        }
-        let envelope = Envelope::clone(&message.envelope);
-        let sorted = self.sort(Live { id: attempt.id, envelope, states, recovered: attempt.recovered });
-        Note::Resorted(attempt, sorted)
-    }
-
-    /// Where the mailboxes are, of those of these recipients of whom only the directory says it.
-    fn stores(&self, envelope: &Envelope, ordinals: impl Iterator<Item = u32>) -> Vec<(u32, Store)> {
-        let is_open = |address: &Address| self.rules.is_open(address.domain());
-        let address = |ordinal: u32| envelope.recipients[ordinal as usize].address.clone();
-        let asked = ordinals.map(|ordinal| (ordinal, address(ordinal))).filter(|(_, address)| is_open(address));
-        let (ordinals, addresses): (Vec<u32>, Vec<Address>) = asked.unzip();
-        let stores = self.runtime.block_on(self.directory.stores(&addresses));
-        ordinals.into_iter().zip(stores).collect()
-    }
-
-    fn by_header(&self, live: &Live) -> Option<QueueNumber> {
-        if self.rules.headers.is_empty() {
-            return None;
-        }
-        // A message that cannot be read goes where its envelope says; the attempt finds out what is wrong with it.
-        let body = self.shelf.message(live.id).ok()?.body.clone();
-        let mut bytes = vec![0; HEADER_OCTETS_MAX.min(usize::try_from(body.len()).unwrap_or(usize::MAX))];
-        let read = body.read_at(&mut bytes, 0).ok()?;
-        let fields = fields(&bytes[..read]);
-        let matches = |pattern: &HeaderRule| fields.iter().any(|(name, value)| pattern.matches(name, value));
-        self.rules.headers.iter().find(|(pattern, _)| matches(pattern)).map(|(_, queue)| *queue)
-    }
-}
-
-/// The fields of a header, unfolded (RFC 5322 section 2.2.3).
-fn fields(message: &[u8]) -> Vec<(String, String)> {
-    let text = String::from_utf8_lossy(message);
-    let mut fields: Vec<(String, String)> = Vec::new();
-    for line in text.split("\r\n").take_while(|line| !line.is_empty()) {
-        if line.starts_with([' ', '\t']) {
-            if let Some((_, value)) = fields.last_mut() {
-                value.push_str(line);
-            }
-        } else if let Some((name, value)) = line.split_once(':') {
-            fields.push((name.trim_end().to_owned(), value.trim_start().to_owned()));
-        }
-    }
-    fields
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use lookup::Answers;
+
     use super::*;
 
+    /// Has some keys, and keeps what it was asked.
+    struct Script(&'static [&'static str], Mutex<Vec<String>>);
+
+    impl Table for Script {
+        fn name(&self) -> &str {
+            "script"
+        }
+
+        fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+            self.1.lock().expect("no test panicked with it").push(keys.join(" "));
+            let answer = |key: &&str| match self.0.contains(key) {
+                true => Answer::Found(Vec::new()),
+                false if key.starts_with("down@") => Answer::Unavailable("it is down".into()),
+                false if key.starts_with("gone@") => Answer::Unconfirmed("it is down".into()),
+                false => Answer::NotFound,
+            };
+            Box::pin(std::future::ready(keys.iter().map(answer).collect()))
+        }
+    }
+
+    /// Each message used to ask them for itself, and to wait for the answers before the next was looked at.
     #[test]
-    fn a_header_is_read_unfolded_and_ends_at_the_empty_line() {
-        let found =
-            fields(b"Subject: a\r\n\tlong one\r\nList-Id :  <l.example>\r\nnonsense\r\n\r\nPrecedence: bulk\r\n");
-        let expected = [("Subject", "a\tlong one"), ("List-Id", "<l.example>")];
-        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    fn a_table_of_senders_is_asked_once_for_all_whom_none_before_it_had() {
+        let script = |keys| Arc::new(Script(keys, Mutex::default()));
+        let (first, second) = (script(&["a@x.org", "@y.org"]), script(&["b@x.org", "down@x.org", "gone@x.org"]));
+        let sender_tables: Vec<(Arc<dyn Table>, _)> =
+            vec![(first.clone(), QueueNumber(1)), (second.clone(), QueueNumber(2))];
+        let rules = Rules { sender_tables, ..Rules::plain() };
+        let senders = ["a@x.org", "b@x.org", "c@x.org", "d@y.org", "down@x.org", "gone@x.org"];
+        let senders = senders.map(|sender| sender.parse::<Address>().expect("an address"));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let found = runtime.block_on(rules.by_sender_tables(&senders.each_ref()));
+        let queues: Vec<_> = found.into_iter().map(|found| found.map(|(_, queue)| queue.0)).collect();
+        assert_eq!(queues, [Some(1), Some(2), None, Some(1), None, Some(2)]);
+        let asked = |table: &Script| table.1.lock().expect("no test panicked with it").clone();
+        let all = "a@x.org @x.org b@x.org @x.org c@x.org @x.org d@y.org @y.org down@x.org @x.org gone@x.org @x.org";
+        assert_eq!(asked(&first), [all]);
+        assert_eq!(asked(&second), ["b@x.org @x.org c@x.org @x.org gone@x.org @x.org"]);
     }
 }

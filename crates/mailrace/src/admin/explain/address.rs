@@ -132,7 +132,7 @@ impl Guide {
         if let Some((rule, queue)) = self.rules.by_sender(sender) {
             return Some((*queue, format!("by the sender, {rule}")));
         }
-        let (table, queue) = self.rules.by_sender_table(sender).await?;
+        let (table, queue) = self.rules.by_sender_tables(&[sender]).await.pop()??;
         Some((*queue, format!("by the sender, who is in the table '{}'", table.name())))
     }
 
