@@ -6,6 +6,8 @@
     places         where a mailbox is, below the root and nowhere else
 """
 
+import contextlib
+import sqlite3
 import unittest
 
 from harness import Client, await_letters, await_that, letters
@@ -119,6 +121,31 @@ class ByTable(OutboundCase):
         await_that(lambda: letters(root / "a/new"), "a letter at the place that the table names", server)
         await_fact(server, "deferred", to="<carol@bench.test>")
         self.assertEqual(metrics(server)['mailrace_outcomes_total{outcome="deferred"}'], 1)
+
+    def test_a_mailbox_of_an_unknown_machine_puts_off_nobody_whose_machine_is_known_by_now(self):
+        path = self.folder / "hosts.sqlite"
+
+        def execute(statement):
+            with contextlib.closing(sqlite3.connect(path)) as database, database:
+                database.execute(statement)
+
+        execute("CREATE TABLE hosts (address TEXT, host TEXT)")
+        execute("INSERT INTO hosts VALUES ('alice@shared.test', 'a!b'), ('bob@shared.test', 'c!d')")
+        path.chmod(0o644)
+        extra = f'\n[[table]]\nname = "hosts"\ntype = "sqlite"\npath = "{path}"\n'
+        extra += 'query = "SELECT host FROM hosts WHERE address = :key"\n'
+        extra += self.table("inhabitants", ["alice@shared.test", "bob@shared.test"])
+        extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "inhabitants"\nhosts = "hosts"\n'
+        server = self.start(extra=extra, retry='first = "200ms", factor = 1.0, jitter = 0.0')
+        self.send(server, "alice@shared.test", "bob@shared.test")
+        fact = await_fact(server, "deferred", to="<alice@shared.test>")
+        self.assertIn("the host of alice@shared.test is 'a!b'", fact.reason)
+        execute("DELETE FROM hosts WHERE address = 'alice@shared.test'")
+        await_letters(server, "alice", 1, domain="shared.test")
+        execute("DELETE FROM hosts")
+        await_letters(server, "bob", 1, domain="shared.test")
+        fact = await_fact(server, "deferred", to="<bob@shared.test>")
+        self.assertIn("the host of bob@shared.test is 'c!d'", fact.reason)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,16 @@
 //! The thread for messages whose envelope does not say all: it may wait for the disk and for the directory, and asks that
 //! for all messages of a turn together. A question costs a round trip; a message must not cost one.
+//!
+//! Recipients of whom the directory does not say which machine stores their mailboxes wait at `?!domain`. An attempt there
+//! is a turn of this thread:
+//!
+//! | the directory says it | then |
+//! |---|---|
+//! | of none of the attempt | all are deferred, like others whom a host defers |
+//! | of some | they go where they belong; the others come back at once, as an attempt of their own |
+//! | of all | they go where they belong |
 
+use std::collections::HashMap;
 use std::io;
 use std::iter;
 use std::sync::Arc;
@@ -191,10 +201,10 @@ fn sorted(live: Live, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> 
     Sorted { live, queue, places }
 }
 
-/// What becomes of the recipients of an attempt while nobody knows of one where it is.
+/// What becomes of the recipients of an attempt of whom still nobody knows where they are; None where that is known of one.
 fn unplaced(recipients: &[u32], stores: &[(u32, Store)]) -> Option<Vec<Outcome>> {
-    let why = stores.iter().find_map(|(_, store)| why(store))?;
-    Some(vec![nowhere(why); recipients.len()])
+    let whys: HashMap<u32, &str> = stores.iter().filter_map(|(ordinal, store)| Some((*ordinal, why(store)?))).collect();
+    recipients.iter().map(|ordinal| whys.get(ordinal).map(|why| nowhere(why))).collect()
 }
 
 fn why(store: &Store) -> Option<&str> {
@@ -241,6 +251,17 @@ mod tests {
             fields(b"Subject: a\r\n\tlong one\r\nList-Id :  <l.example>\r\nnonsense\r\n\r\nPrecedence: bulk\r\n");
         let expected = [("Subject", "a\tlong one"), ("List-Id", "<l.example>")];
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    /// The attempt was deferred as a whole as long as the machine of one mailbox was not known.
+    #[test]
+    fn a_mailbox_of_an_unknown_machine_holds_up_none_of_a_known_one() {
+        let unknown = |why: &str| Store::Unavailable(why.into());
+        let stores = [(2, unknown("odd")), (5, unknown("down"))];
+        assert_eq!(unplaced(&[5, 2], &stores), Some(vec![nowhere("down"), nowhere("odd")]));
+        assert_eq!(unplaced(&[5, 2], &[(2, unknown("odd")), (5, Store::At("a.x.org".into()))]), None);
+        // Only the envelope is asked about the other.
+        assert_eq!(unplaced(&[5, 2], &stores[..1]), None);
     }
 
     fn case(recipients: &[&str]) -> Case {
