@@ -28,8 +28,11 @@ pub use result::{ResultTemplate, ResultTemplateError};
 pub use transport::TrustError;
 pub use url::{Url, UrlError};
 
+use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
@@ -135,6 +138,14 @@ impl fmt::Display for Scope {
 pub struct Ldap {
     config: Config,
     pool: Pool,
+    /// A key of the last request that was answered, and else of the last one: what is asked to see whether it works.
+    sample: RefCell<Sample>,
+}
+
+#[derive(Default)]
+struct Sample {
+    key: Option<Box<str>>,
+    is_answered: bool,
 }
 
 impl Ldap {
@@ -144,10 +155,27 @@ impl Ldap {
         let key_names = config.filter.key_attributes().unwrap_or_default();
         let names = config.result_names().chain(key_names).map(Into::into).collect();
         let pool = Pool::new(config.servers.clone(), names, concurrency)?;
-        Ok(Ldap { config, pool })
+        Ok(Ldap { config, pool, sample: RefCell::default() })
     }
 
     async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
+        let answered = self.answers_anywhere(keys).await;
+        self.take_sample(keys, &answered);
+        answered
+    }
+
+    /// One that could be answered is better than one that failed: that may have been a matter of the key.
+    fn take_sample(&self, keys: &[Box<str>], answered: &Result<Vec<Answer>, Failure>) {
+        let is_certain = |answer: &Answer| matches!(answer, Answer::Found(_) | Answer::NotFound);
+        let place = answered.as_ref().ok().and_then(|answers| answers.iter().position(is_certain));
+        let mut sample = self.sample.borrow_mut();
+        if place.is_some() || !sample.is_answered {
+            let key = keys.get(place.unwrap_or_default()).cloned();
+            *sample = Sample { key, is_answered: place.is_some() };
+        }
+    }
+
+    async fn answers_anywhere(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
         match self.answers_by(self.pool.take().await?, keys).await {
             // Its connection may have been closed while nobody used it; and where the server is down there may be others.
             Err(Trouble::Server(_)) => Ok(self.answers_by(self.pool.open().await?, keys).await?),
@@ -162,15 +190,39 @@ impl Ldap {
         answers
     }
 
-    /// Whether the base can be asked for; not whether it is there, which no working server helps.
-    async fn probe_base(&self) -> Result<(), Failure> {
-        let pooled = self.pool.take().await?;
-        let filter = filter::present("objectClass");
-        let base = &self.config.base;
-        let search = Search { base, scope: Scope::Base, filter: &filter, attributes: &[], controls: &[] };
-        let ended = self.searcher(&pooled).run(&search, &mut |_| true).await;
-        self.put_away(pooled, &ended);
-        Ok(ended.map(drop)?)
+    /// Whether a request would be answered: asks what requests ask, of all servers at once, as the first of them may be
+    /// long in failing.
+    async fn probe_all(&self) -> Result<(), Failure> {
+        let mut probes: FuturesUnordered<_> =
+            self.pool.each().map(async |pooled| self.probe_by(pooled.await?).await).collect();
+        let mut failure = None;
+        while let Some(probed) = probes.next().await {
+            match probed {
+                Ok(()) => return Ok(()),
+                Err(why) => failure = Some(why),
+            }
+        }
+        Err(failure.expect("there is a server, or there would be no connector"))
+    }
+
+    /// Where the base is not there, or the key cannot be a value, the server works all the same.
+    async fn probe_by(&self, pooled: Pooled) -> Result<(), Failure> {
+        let filter = self.sample.borrow().key.as_deref().and_then(|key| self.config.filter.one(key));
+        let filter = filter.unwrap_or_else(|| filter::present("objectClass"));
+        let search = Search {
+            base: &self.config.base,
+            scope: self.config.scope,
+            filter: &filter,
+            attributes: &[],
+            controls: &[],
+        };
+        match self.searcher(&pooled).run(&search, &mut |_| false).await {
+            Ok(_) => {
+                self.pool.set_up(pooled);
+                Ok(())
+            }
+            Err(trouble) => Err(trouble.into()),
+        }
     }
 
     fn searcher<'a>(&'a self, pooled: &'a Pooled) -> Searcher<'a> {
@@ -191,7 +243,7 @@ impl Backend for Ldap {
     }
 
     fn probe(&self) -> Probed<'_> {
-        Box::pin(self.probe_base())
+        Box::pin(self.probe_all())
     }
 }
 

@@ -312,6 +312,36 @@ async fn what_servers_refuse_is_never_an_absence() {
 }
 
 #[tokio::test]
+async fn a_probe_asks_what_requests_ask() {
+    let server = Server::start(people(1), TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    // Nothing is known of any key.
+    ldap.probe().await.unwrap();
+    assert_eq!(server.filters().pop(), Some(Filter::Present("objectClass".to_owned())));
+    let asks = |key: &str| Some(Filter::Equal("mail".to_owned(), key.to_owned()));
+    server.set(Manner::Code(53, "not indexed", Vec::new()));
+    ask(&ldap, &["bad"]).await.unwrap_err();
+    ldap.probe().await.unwrap_err();
+    assert_eq!(server.filters().pop(), asks("bad"));
+    server.set(Manner::Proper);
+    ask_one(&ldap, "good").await;
+    server.set(Manner::Code(53, "not indexed", Vec::new()));
+    ask(&ldap, &["bad"]).await.unwrap_err();
+    ldap.probe().await.unwrap_err();
+    // One that was once answered shows whether the server works, whoever asks for others.
+    assert_eq!(server.filters().pop(), asks("good"));
+}
+
+#[tokio::test]
+async fn a_probe_does_not_wait_for_a_server_that_says_nothing() {
+    let (first, second) = (Server::start(people(1), TYPES).await, Server::start(people(1), TYPES).await);
+    let servers = Servers { timeout: Duration::from_secs(600), ..servers(&[&first.url, &second.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&first) }, 1).unwrap();
+    first.set(Manner::Silent);
+    tokio::time::timeout(Duration::from_secs(10), ldap.probe()).await.expect("the second server answers").unwrap();
+}
+
+#[tokio::test]
 async fn one_introduces_oneself_as_configured() {
     let server = Server::start(people(1), TYPES).await;
     let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
