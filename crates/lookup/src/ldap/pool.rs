@@ -103,27 +103,6 @@ impl Pool {
         self.give_back(pooled);
     }
 
-    /// A connection to each server, to come.
-    pub(super) fn each(&self) -> impl Iterator<Item = impl Future<Output = Result<Pooled, Failure>>> {
-        (0..self.connector.servers().urls.len()).map(async |server| {
-            let idle = {
-                let mut idle = self.idle.borrow_mut();
-                idle.retain(|pooled| !pooled.session.is_closed());
-                idle.iter().position(|pooled| pooled.server == server).map(|place| idle.remove(place))
-            };
-            match idle {
-                Some(pooled) => Ok(pooled),
-                None => self.open_to(server).await,
-            }
-        })
-    }
-
-    /// Takes back a connection whose server has just answered, and asks it in its turn again.
-    pub(super) fn set_up(&self, pooled: Pooled) {
-        self.down.borrow_mut()[pooled.server] = None;
-        self.give_back(pooled);
-    }
-
     /// Takes back a connection that works.
     pub(super) fn give_back(&self, pooled: Pooled) {
         let mut idle = self.idle.borrow_mut();
