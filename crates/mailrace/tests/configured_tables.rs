@@ -209,6 +209,11 @@ fn nothing_shows_a_password() {
     assert!(read.contains("cn=mail") && !read.contains("hidden"), "{read}");
     let torn = faults(&include_str!("secrets.toml").replace(" = ", " = = "));
     assert!(torn.contains("this is not TOML") && !torn.contains("hidden"), "{torn}");
+    for mark in ["/", "?", "#", ":", "@"] {
+        let url = format!("postgres://mail:hid{mark}den@db/mail?sslrootcert=x");
+        let shown = faults(&format!("[[table]]\nname = \"a\"\ntype = \"postgres\"\nurl = \"{url}\"\nquery = \"x\"\n"));
+        assert!(shown.contains("url") && !shown.contains("den@"), "{shown}");
+    }
     for quotes in ["\"\"\"", "'''"] {
         let text = format!("= 1\npassword = {quotes}\nhidden\nhidden{quotes} hidden = hidden\nshown = shown\n");
         for torn in [faults(&text), faults(&text.replace("hidden{quotes}", "hidden"))] {

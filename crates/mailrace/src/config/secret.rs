@@ -41,11 +41,12 @@ fn is_password(key: &str) -> bool {
             || did_you_mean(&key, ["password"].into_iter()).is_some())
 }
 
-/// Whether it is a URL with a password (`scheme://user:password@host`, `?password=`), or a list of settings with one.
+/// Whether it is a URL with a password (`scheme://user:password@host`, `?password=`), or a list of settings with one. A
+/// password is taken for one whatever is in it: where an `@` stands elsewhere in a URL, it hides what need not be hidden.
 pub(super) fn has_password(text: &str) -> bool {
-    let authority = text.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));
+    let url = text.split_once("://").map_or("", |(_, rest)| rest);
     let mut settings = text.split("password").skip(1);
-    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+    url.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
         || settings.any(|behind| behind.trim_start().starts_with('='))
 }
 
