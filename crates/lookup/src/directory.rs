@@ -13,8 +13,9 @@
 //!
 //! An alias that names itself stands for its mailbox. One answer of Unavailable that matters makes the whole address
 //! Unavailable: an outage never makes anyone unknown. That an address was no alias before an outage does not matter where
-//! it is a mailbox. Loops end by the limits. Alias targets of ours that nobody is
-//! behind are dropped while others remain; an address from which nothing remains is Unknown.
+//! it is a mailbox. Lists may name each other: once anybody is found, no address is
+//! opened twice. A circle that reaches nobody ends by the limits. Alias targets of ours that nobody is behind are dropped
+//! while others remain; an address from which nothing remains is Unknown.
 //!
 //! A domain is ours since the configuration names it, or since a table of names has it.
 //!
@@ -91,7 +92,7 @@ pub enum Resolution {
     Unknown,
     /// A table could not say; why, for the log.
     Unavailable(String),
-    /// Aliases lead to aliases more often than the limit, as they do in a loop.
+    /// Aliases lead to aliases more often than the limit, as they do in a circle that reaches nobody.
     TooDeep,
     /// It stands for more addresses than the limit.
     TooMany,
@@ -187,10 +188,11 @@ impl Directory {
         }
         let mut finals = Finals::new(address, kept(&known, address));
         let mut open = vec![finals.kept.clone()];
+        let mut opened = HashSet::new();
         for _ in 0..=self.limits.depth_max {
             let targets = round(&known, open, &mut finals).await?;
             known.learn(targets.iter().map(Address::domain)).await?;
-            open = sort_out(&known, targets, &mut finals);
+            open = sort_out(&known, targets, &mut finals, &mut opened);
             if finals.len() + open.len() > self.limits.addresses_max {
                 return Ok(Resolution::TooMany);
             }
@@ -261,13 +263,28 @@ async fn round(known: &Known<'_>, open: Vec<Address>, finals: &mut Finals<'_>) -
     Ok(targets)
 }
 
-/// Targets elsewhere are final; those of ours are returned, each once.
-fn sort_out(known: &Known<'_>, targets: Vec<Address>, finals: &mut Finals<'_>) -> Vec<Address> {
+/// Targets elsewhere are final; those of ours are returned, each once. One that was `opened` before leads to nobody new;
+/// only while there is nobody at all it is opened again, which tells a circle from addresses that nobody is behind.
+fn sort_out(
+    known: &Known<'_>,
+    targets: Vec<Address>,
+    finals: &mut Finals<'_>,
+    opened: &mut HashSet<Address>,
+) -> Vec<Address> {
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    opened.insert(finals.kept.clone());
     let mut seen = HashSet::new();
     let (ours, elsewhere): (Vec<_>, Vec<_>) =
         targets.into_iter().partition(|target| known.domain(target.domain()).is_some());
     elsewhere.into_iter().for_each(|address| finals.insert(address, false));
-    ours.iter().map(|target| kept(known, target)).filter(|address| seen.insert(address.clone())).collect()
+    let mut is_open = |address: &Address| match opened.insert(address.clone()) {
+        true => true,
+        false => finals.len() == 0,
+    };
+    let ours = ours.iter().map(|target| kept(known, target)).filter(|address| seen.insert(address.clone()));
+    ours.filter(|address| is_open(address)).collect()
 }
 
 /// The address as its mailbox has it: only where that is ours do we know that case makes no other.

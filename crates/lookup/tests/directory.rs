@@ -234,10 +234,28 @@ fn who_is_named_twice_gets_it_once() {
     assert_eq!(resolve(domain, "all@x.org"), local(&[">c@y.org", "bob@x.org"], Some("all@x.org")));
 }
 
+/// Two lists that had each other as a member were opened by turns until the limit, and all of their members refused.
 #[test]
-fn aliases_in_a_loop_are_too_deep() {
+fn lists_that_name_each_other_stand_for_all_their_members() {
+    let lists = [("a@x.org", "x@x.org b@x.org"), ("b@x.org", "A@x.org y@x.org z@y.org")];
+    let aliases = Script::new(&lists);
+    let domain = domain("x.org", &Script::new(&[("x@x.org", ""), ("y@x.org", "")]), &aliases);
+    assert_eq!(resolve(domain, "a@x.org"), local(&["x@x.org", ">z@y.org", "y@x.org"], Some("a@x.org")));
+    let asked = [vec!["a@x.org"], vec!["x@x.org", "b@x.org"], vec!["y@x.org"]];
+    assert_eq!(aliases.asked(), asked, "none of them is opened twice");
     let domain = || x_org(&["d@x.org"], &[("a@x.org", "b@x.org d@x.org"), ("b@x.org", "a@x.org")]);
-    assert_eq!(resolve(domain(), "a@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain(), "a@x.org"), local(&["d@x.org"], Some("a@x.org")));
+    assert_eq!(resolve(domain(), "b@x.org"), local(&["d@x.org"], Some("b@x.org")));
+}
+
+#[test]
+fn a_circle_that_reaches_nobody_is_too_deep() {
+    let circle = [("a@x.org", "b@x.org nobody@x.org"), ("b@x.org", "a@x.org")];
+    assert_eq!(resolve(x_org(&[], &circle), "a@x.org"), Resolution::TooDeep);
+    let no_circle = [("a@x.org", "b@x.org c@x.org"), ("b@x.org", "nobody@x.org"), ("c@x.org", "b@x.org")];
+    assert_eq!(resolve(x_org(&[], &no_circle), "a@x.org"), Resolution::Unknown);
+    let postmaster = [("postmaster@x.org", "root@x.org"), ("root@x.org", "postmaster@x.org")];
+    assert_eq!(resolve(x_org(&[], &postmaster), "postmaster@x.org"), Resolution::TooDeep);
 }
 
 #[test]
