@@ -168,9 +168,21 @@ impl<'a> Asking<'a> {
         let questions = asked.map(|(place, key)| (place, self.one(key, &attributes)));
         let answers = questions.map(async |(place, answer)| (place, answer.await));
         let mut answers = futures_util::stream::iter(answers).buffer_unordered(PIPELINE);
+        let mut refused = Vec::new();
         while let Some((place, slot)) = answers.next().await {
-            slots[place] = slot?;
+            match slot {
+                Ok(slot) => slots[place] = slot,
+                Err(Trouble::Refused(failure)) => refused.push((place, failure)),
+                Err(trouble) => return Err(trouble),
+            }
         }
+        // What is refused for all is no matter of the keys.
+        if refused.len() == keys.len()
+            && let Some((_, failure)) = refused.pop()
+        {
+            return Err(Trouble::Refused(failure));
+        }
+        refused.into_iter().for_each(|(place, failure)| slots[place] = Slot::faulty(failure.what));
         Ok(())
     }
 

@@ -3,11 +3,11 @@
 //! | the server ends it with                                       | what that means                                  |
 //! |---------------------------------------------------------------|--------------------------------------------------|
 //! | success (0)                                                   | all that there is was found                      |
-//! | sizeLimitExceeded (4), inappropriateMatching (18), invalidAttributeSyntax (21) | a matter of the keys: split them |
+//! | timeLimitExceeded (3), sizeLimitExceeded (4), adminLimitExceeded (11), inappropriateMatching (18), invalidAttributeSyntax (21) | a matter of the keys: split them |
 //! | noSuchObject (32)                                             | the base is not there: a matter of configuration |
 //! | referral (10)                                                 | ask elsewhere, where referrals are followed      |
 //! | busy (51), unavailable (52); connection lost, time-out        | the server failed: the next one may be asked     |
-//! | anything else                                                 | the request failed, and would at the next one too |
+//! | anything else                                                 | it failed, and would at the next server too: of several keys asked one by one those do, and where all do the request does |
 
 use std::pin::Pin;
 
@@ -17,8 +17,10 @@ use super::{Scope, Url, url};
 use crate::backend::Failure;
 
 const SUCCESS: u32 = 0;
+const TIME_LIMIT_EXCEEDED: u32 = 3;
 const SIZE_LIMIT_EXCEEDED: u32 = 4;
 const REFERRAL: u32 = 10;
+const ADMIN_LIMIT_EXCEEDED: u32 = 11;
 const INAPPROPRIATE_MATCHING: u32 = 18;
 const INVALID_ATTRIBUTE_SYNTAX: u32 = 21;
 const NO_SUCH_OBJECT: u32 = 32;
@@ -172,7 +174,11 @@ fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
     let failure = |what: String| Failure::new(url.to_string(), what);
     match done.code {
         SUCCESS => Ok(Ending::Complete),
-        SIZE_LIMIT_EXCEEDED | INAPPROPRIATE_MATCHING | INVALID_ATTRIBUTE_SYNTAX => Ok(Ending::Keys(done.to_string())),
+        TIME_LIMIT_EXCEEDED
+        | SIZE_LIMIT_EXCEEDED
+        | ADMIN_LIMIT_EXCEEDED
+        | INAPPROPRIATE_MATCHING
+        | INVALID_ATTRIBUTE_SYNTAX => Ok(Ending::Keys(done.to_string())),
         NO_SUCH_OBJECT | INVALID_DN_SYNTAX => Ok(Ending::NoBase(done.to_string())),
         REFERRAL => {
             let to = done.referrals.first().map_or("no server", |url| url.as_str());
@@ -248,11 +254,14 @@ mod tests {
         let end = |code| ending(&url, &Done { code, text: "its words".into(), ..Done::default() });
         assert_eq!(end(0).unwrap(), Ending::Complete);
         assert_eq!(end(4).unwrap(), Ending::Keys("sizeLimitExceeded (4): its words".into()));
+        for code in [3, 11, 18, 21] {
+            assert!(matches!(end(code), Ok(Ending::Keys(_))), "{code}");
+        }
         assert_eq!(end(32).unwrap(), Ending::NoBase("noSuchObject (32): its words".into()));
         for code in [51, 52] {
             assert!(matches!(end(code), Err(Trouble::Server(_))), "{code}");
         }
-        for code in [1, 3, 8, 11, 50, 53, 80, 12345] {
+        for code in [1, 8, 50, 53, 80, 12345] {
             let Err(Trouble::Refused(failure)) = end(code) else { panic!("{code}") };
             assert!(failure.to_string().starts_with("ldap://dir:389: "), "{failure}");
             assert!(

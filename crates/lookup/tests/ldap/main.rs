@@ -292,7 +292,7 @@ async fn what_servers_refuse_is_never_an_absence() {
         assert_eq!(why(answer), expected);
     }
     ldap.probe().await.unwrap();
-    for code in [1, 2, 3, 8, 11, 50, 51, 52, 53, 80, 99] {
+    for code in [1, 2, 8, 50, 51, 52, 53, 80, 99] {
         server.set(Manner::Code(code, "its own words", Vec::new()));
         let failure = ask(&ldap, &keys).await.unwrap_err();
         assert_eq!(*failure.at, server.url);
@@ -339,6 +339,29 @@ async fn a_probe_does_not_wait_for_a_server_that_says_nothing() {
     let ldap = Ldap::new(Config { servers, ..config(&first) }, 1).unwrap();
     first.set(Manner::Silent);
     tokio::time::timeout(Duration::from_secs(10), ldap.probe()).await.expect("the second server answers").unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_is_too_much_for_the_server_harms_no_other() {
+    let server = Server::start(people(3), TYPES).await;
+    let alone = "(&(mail={key})(mail={key}))".parse().unwrap();
+    let alone = Ldap::new(Config { filter: alone, ..config(&server) }, 1).unwrap();
+    let together = Ldap::new(config(&server), 1).unwrap();
+    let keys = ["u0@example.org", "u1@example.org", "u2@example.org"];
+    for code in [3, 11, 53, 80] {
+        server.set(Manner::Refuses("u1@example.org", code));
+        for ldap in [&alone, &together] {
+            if code > 11 && std::ptr::eq(ldap, &together) {
+                continue;
+            }
+            let mut answers = ask(ldap, &keys).await.unwrap();
+            let words = why(answers.remove(1));
+            assert!(words.starts_with(&server.url) && words.ends_with(&format!("({code}): too much")), "{words}");
+            assert_eq!(answers, [found(&["/home/u0"]), found(&["/home/u2"])]);
+        }
+        let asked = ask(&alone, &keys[1..2]).await;
+        assert_eq!(asked.is_ok(), code <= 11, "{asked:?}");
+    }
 }
 
 #[tokio::test]

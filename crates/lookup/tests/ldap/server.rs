@@ -88,6 +88,14 @@ impl Filter {
         }
     }
 
+    fn asks_for(&self, key: &str) -> bool {
+        match self {
+            Filter::And(parts) | Filter::Or(parts) => parts.iter().any(|part| part.asks_for(key)),
+            Filter::Equal(_, wanted) => wanted == key,
+            Filter::Present(_) => false,
+        }
+    }
+
     fn finds(&self, entry: &Entry) -> bool {
         match self {
             Filter::And(parts) => parts.iter().all(|part| part.finds(entry)),
@@ -169,6 +177,8 @@ pub(crate) enum Manner {
     SizeLimit(usize),
     /// It ends them with this code while more than one key is asked for.
     Splits(u8),
+    /// It ends those that ask for this key, among others or alone, with this code.
+    Refuses(&'static str, u8),
     /// It says nothing.
     Silent,
     /// It says this, and then waits.
@@ -358,6 +368,7 @@ fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Ve
                     (ended(id, found[..*most].to_vec(), 4, "too many"), false)
                 }
                 Manner::Splits(code) if matches!(filter, Filter::Or(_)) => say(done(0x65, *code, "not these", &[])),
+                Manner::Refuses(key, code) if filter.asks_for(key) => say(done(0x65, *code, "too much", &[])),
                 Manner::Silent => (Vec::new(), false),
                 Manner::Says(octets) => (octets.clone(), false),
                 Manner::SaysAndCloses(octets) => (octets.clone(), true),
