@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The file is opened when it is first asked, and again when another one has taken its place or something failed. It is
-//! read on the thread that asks. What waits for whoever writes waits no longer than the time-out, and where the keys of
-//! one request take longer together the rest of them are Unavailable; how long SQLite takes over a single key is up to
-//! the query, which wants an index.
+//! read on the thread that asks. What waits for whoever writes waits no longer than the time-out, and a query that takes
+//! longer is broken off: a request fails by it whose first key does not come to an end, and where the keys take longer
+//! together the rest of them are Unavailable.
 
 use std::cell::RefCell;
 use std::fs;
@@ -20,13 +20,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{CachedStatement, Connection, OpenFlags, Row};
+use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, Row};
 
 use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
 
 /// Values of one answer.
 const VALUES_MAX: usize = 10_000;
+/// Steps of SQLite's machine between two looks at the clock: some 0.1 ms.
+const STEPS: i32 = 10_000;
 
 /// A table, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +73,17 @@ enum Mistake {
     Writes,
     #[error("the column '{0}' of the query holds {1}, not text")]
     Column(String, &'static str),
+    #[error("the query takes longer than {0:?}")]
+    Overdue(Duration),
     #[error("more than {VALUES_MAX} values for one key")]
     Excess,
+}
+
+impl Mistake {
+    /// Whether the clock broke it off.
+    fn is_interruption(&self) -> bool {
+        matches!(self, Mistake::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted))
+    }
 }
 
 impl Sqlite {
@@ -83,28 +94,35 @@ impl Sqlite {
 
     /// Whether the file can be opened and the query be asked: a wrong one shows before the first mail does.
     pub fn check(&self) -> Result<(), Failure> {
-        self.with_statement(|_| Ok(()))
+        self.with_statement(Instant::now() + self.config.timeout, |_| Ok(()))
     }
 
     fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
         let deadline = Instant::now() + self.config.timeout;
-        self.with_statement(|statement| {
-            let mut is_first = true;
-            let mut answer = |key: &str| match std::mem::take(&mut is_first) || Instant::now() < deadline {
-                true => find(statement, key),
-                false => Ok(self.overdue()),
+        self.with_statement(deadline, |statement| {
+            let answer = |(at, key): (usize, &Box<str>)| {
+                if at > 0 && Instant::now() >= deadline {
+                    return Ok(self.overdue());
+                }
+                match find(statement, key) {
+                    Err(mistake) if mistake.is_interruption() && at > 0 => Ok(self.overdue()),
+                    Err(mistake) if mistake.is_interruption() => Err(Mistake::Overdue(self.config.timeout)),
+                    answer => answer,
+                }
             };
-            keys.iter().map(|key| answer(key)).collect()
+            keys.iter().enumerate().map(answer).collect()
         })
     }
 
-    /// Opens the file where it is not open, and asks; whatever goes wrong closes it.
+    /// Opens the file where it is not open, and asks until the deadline; whatever goes wrong closes it.
     fn with_statement<T>(
         &self,
+        deadline: Instant,
         ask: impl FnOnce(&mut CachedStatement<'_>) -> Result<T, Mistake>,
     ) -> Result<T, Failure> {
         let mut slot = self.open.borrow_mut();
         let asked = self.reopen(&mut slot).and_then(|connection| {
+            connection.progress_handler(STEPS, Some(move || Instant::now() >= deadline))?;
             // The file is locked once for all keys, and they all see it at one moment.
             let _together = connection.unchecked_transaction()?;
             let mut statement = connection.prepare_cached(&self.config.query)?;
@@ -118,14 +136,14 @@ impl Sqlite {
     }
 
     /// The connection to the file that is there now.
-    fn reopen<'a>(&self, slot: &'a mut Option<Open>) -> Result<&'a Connection, Mistake> {
+    fn reopen<'a>(&self, slot: &'a mut Option<Open>) -> Result<&'a mut Connection, Mistake> {
         let metadata = fs::metadata(&self.config.path)?;
         let file = File(metadata.dev(), metadata.ino());
         let open = match slot.take().filter(|open| open.file == file) {
             Some(open) => open,
             None => Open { connection: self.connect()?, file },
         };
-        Ok(&slot.insert(open).connection)
+        Ok(&mut slot.insert(open).connection)
     }
 
     fn connect(&self) -> Result<Connection, Mistake> {
@@ -137,7 +155,7 @@ impl Sqlite {
 
     fn overdue(&self) -> Answer {
         let (path, time) = (self.config.path.display(), self.config.timeout);
-        Answer::Unavailable(format!("{path}: the keys before this one took longer than {time:?}"))
+        Answer::Unavailable(format!("{path}: the keys up to this one took longer than {time:?}"))
     }
 }
 
