@@ -23,7 +23,8 @@ pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying d
 pub(crate) const WAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying by a way named in the address denied");
 pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain is needed");
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
-pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(550, Enhanced(5, 4, 6), "Aliases lead in a circle");
+/// The mistake is the directory's, and may be gone before the client gives up.
+pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(451, Enhanced(4, 4, 6), "Aliases lead in a circle");
 pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");
 pub(crate) const RECIPIENTS_FULL: Reply =
     fixed(452, Enhanced(4, 5, 3), "With whom this address stands for, the message has too many recipients");

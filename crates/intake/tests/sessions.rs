@@ -190,6 +190,15 @@ async fn aliases_count_by_whom_they_stand_for() {
     assert_eq!((names[0], names[7], names[9]), ("bob@example.org", "carol@example.org", "b@open.example"));
 }
 
+/// It was refused for ever, though whoever wrote the aliases had only to mend them.
+#[tokio::test]
+async fn a_circle_of_aliases_puts_the_recipient_off() {
+    let server = Server::start(|_| {});
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<here@example.org>", "451 4.4.6 ").await;
+}
+
 #[tokio::test]
 async fn a_large_message_goes_through_a_file_byte_for_byte() {
     let server = Server::start(|_| {});

@@ -237,6 +237,8 @@ fn directory() -> Arc<Directory> {
         ("away@example.org", found(&["away@elsewhere.example"])),
         ("six@example.org", Answer::Found(people("six", 6))),
         ("way@example.org", found(&["a%b@onward.example"])),
+        ("here@example.org", found(&["there@example.org"])),
+        ("there@example.org", found(&["here@example.org"])),
         ("eleven@example.org", Answer::Found(people("eleven", 11))),
     ]);
     let mailboxes = HashMap::from([("bob@example.org", found(&[])), ("carol@example.org", found(&[]))]);
