@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use super::store::{Said, Store, is_damage};
+use super::store::{Said, Store};
+use super::sys::is_damage;
 use crate::ldap::schema::Rule;
 use crate::{Answer, ReplicaStats, Stats};
 

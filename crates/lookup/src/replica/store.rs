@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, MdbError, PutFlags, RoTxn, RwTxn};
+use heed::{CommitOrAbort, Database, PutFlags, RoTxn, RwTxn};
 
 use super::batch::{Batch, Change, NO_TEXT, Uuid, unpack};
 use super::marks::Marks;
@@ -137,19 +137,17 @@ impl Store {
     }
 
     fn try_open(path: &Path, of: &str, map_octets: usize) -> Result<Self, OpenError> {
-        let damaged = |error: heed::Error| OpenError::Damaged(error.to_string().into());
         let environment = Environment::open(path, map_octets)?;
-        let [answers, entries, state] = databases(&environment).map_err(damaged)?;
+        let [answers, entries, state] = databases(&environment)?;
         let store = Store { environment, answers, entries, state };
-        let empty =
-            store.read(|txn| Ok(store.state.is_empty(txn)? && store.entries.is_empty(txn)?)).map_err(damaged)?;
-        let format = store.state_octets("format").map_err(damaged)?;
+        let empty = store.read(|txn| Ok(store.state.is_empty(txn)? && store.entries.is_empty(txn)?))?;
+        let format = store.state_octets("format")?;
         if !empty && format.as_deref() != Some(FORMAT) {
             return Err(OpenError::Damaged("it is of another format".into()));
         }
-        let same = store.state_octets("of").map_err(damaged)?.as_deref() == Some(of.as_bytes());
-        if !same || !store.mark().map_err(damaged)?.complete {
-            store.empty(of).map_err(damaged)?;
+        let same = store.state_octets("of")?.as_deref() == Some(of.as_bytes());
+        if !same || !store.mark()?.complete {
+            store.empty(of)?;
         }
         Ok(store)
     }
@@ -471,17 +469,6 @@ fn databases(environment: &Environment) -> heed::Result<[Pairs; 3]> {
 /// Whether a key can be in a copy: its length is limited, and it must be of characters of which we know which are equal.
 pub(super) fn indexable(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
-}
-
-/// Whether an error means that the file is of no more use; otherwise it is the disk that is full, or the system that fails.
-pub(super) fn is_damage(error: &heed::Error) -> bool {
-    use MdbError::{BadTxn, Corrupted, Incompatible, Invalid, PageNotFound, Panic, Problem, VersionMismatch};
-    matches!(
-        error,
-        heed::Error::Mdb(
-            BadTxn | Corrupted | Incompatible | Invalid | PageNotFound | Panic | Problem | VersionMismatch
-        )
-    )
 }
 
 /// Where the values are that an entry has for a key.

@@ -41,6 +41,28 @@ pub(super) enum OpenError {
     Io(#[from] io::Error),
 }
 
+impl From<heed::Error> for OpenError {
+    fn from(error: heed::Error) -> Self {
+        match error {
+            heed::Error::Io(error) => OpenError::Io(error),
+            error if is_damage(&error) => OpenError::Damaged(error.to_string().into()),
+            error => OpenError::Io(io::Error::other(error.to_string())),
+        }
+    }
+}
+
+/// Whether an error means that the file is of no more use; otherwise it is the disk that is full, or the system that fails.
+pub(super) fn is_damage(error: &heed::Error) -> bool {
+    use MdbError::{Corrupted, Incompatible, Invalid, PageNotFound, Problem, VersionMismatch};
+    matches!(error, heed::Error::Mdb(Corrupted | Incompatible | Invalid | PageNotFound | Problem | VersionMismatch))
+}
+
+/// Whether an error means that what is in memory of a file is of no more use, as after a write that failed: it is to be
+/// opened anew. That says nothing about the file.
+pub(super) fn is_spent(error: &heed::Error) -> bool {
+    matches!(error, heed::Error::Mdb(MdbError::BadTxn | MdbError::Panic))
+}
+
 /// An open file. Fields are dropped in their order: the lock goes last.
 pub(super) struct Environment {
     env: Env,
@@ -68,11 +90,7 @@ impl Environment {
         options.map_size(map_octets).max_dbs(DATABASES_MAX).max_readers(READERS_MAX);
         // SAFETY: NO_SUB_DIR concerns names alone; NO_META_SYNC may undo commits but never tears them. The lock keeps
         // everybody else who goes through here from the file; whoever else writes to it could damage any file of ours.
-        let env = unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_META_SYNC).open(path) };
-        let env = env.map_err(|error| match error {
-            heed::Error::Io(error) => OpenError::Io(error),
-            error => OpenError::Damaged(error.to_string().into()),
-        })?;
+        let env = unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_META_SYNC).open(path) }?;
         Ok(Environment { env, gate: RwLock::new(()), _lock: lock })
     }
 
@@ -122,4 +140,19 @@ pub(super) fn set_aside(path: &Path, at: u64) -> io::Result<std::path::PathBuf> 
     let aside = free.into_iter().find(|aside| !aside.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
     fs::rename(path, &aside)?;
     Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_damage_and_a_page_that_is_missing_is() {
+        let full = || heed::Error::Io(io::ErrorKind::StorageFull.into());
+        assert!(matches!(OpenError::from(full()), OpenError::Io(_)) && !is_damage(&full()) && !is_spent(&full()));
+        let spent = || heed::Error::Mdb(MdbError::Panic);
+        assert!(matches!(OpenError::from(spent()), OpenError::Io(_)) && !is_damage(&spent()) && is_spent(&spent()));
+        let damage = || heed::Error::Mdb(MdbError::PageNotFound);
+        assert!(matches!(OpenError::from(damage()), OpenError::Damaged(_)) && is_damage(&damage()));
+    }
 }

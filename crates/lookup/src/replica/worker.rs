@@ -17,7 +17,8 @@ use super::follow::{Follower, Offer, Trouble};
 use super::removals::Removals;
 use super::server::Server;
 use super::shared::Shared;
-use super::store::{SetAside, Store, StoreError, is_damage};
+use super::store::{SetAside, Store, StoreError};
+use super::sys::{is_damage, is_spent};
 use super::teller::Teller;
 use crate::Events;
 use crate::backend::Failure;
@@ -159,6 +160,9 @@ impl Worker {
             self.shared.drop_store();
             let aside = Store::set_aside(&self.file, error.to_string());
             self.tell_opened(aside.map(Some));
+            self.open_anew();
+        } else if is_spent(&error) {
+            self.shared.drop_store();
             self.open_anew();
         }
     }
