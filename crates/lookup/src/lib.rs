@@ -3,7 +3,8 @@
 //! A table answers each key with [`Found`](Answer::Found), [`NotFound`](Answer::NotFound) or
 //! [`Unavailable`](Answer::Unavailable). The last means that it does not know; no layer ever turns it into NotFound,
 //! so that an outage of a directory puts mail off and never bounces it. One that was not there before the outage is
-//! [`Unconfirmed`](Answer::Unconfirmed), which is Unavailable with something to go by. Keys are folded to lower case by the table.
+//! [`Unconfirmed`](Answer::Unconfirmed), which is Unavailable with something to go by. Keys are folded to lower
+//! case and NFC by the table.
 
 pub mod backend;
 pub mod cdb;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use event::{Event, Events};
 pub use stats::{Down, ReplicaStats, Stats};
+use unicode_normalization::UnicodeNormalization;
 
 /// What a table says of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,12 +112,40 @@ pub enum Layer {
     },
 }
 
-/// The form in which keys are kept and asked for.
+/// The form in which keys are kept and asked for: lower case, and NFC, in which two spellings of one letter are equal (RFC
+/// 6532 section 3.1).
 fn fold(key: &str) -> String {
-    key.to_lowercase()
+    if key.is_ascii() {
+        return key.to_ascii_lowercase();
+    }
+    let composed: String = key.nfc().collect();
+    composed.to_lowercase().nfc().collect()
 }
 
 /// The answers of a table that is in memory: ready at once, nothing is awaited.
 fn answer_now<'a>(keys: &[&str], answer: impl Fn(&str) -> Answer) -> Answers<'a> {
     Box::pin(std::future::ready(keys.iter().map(|key| answer(&fold(key))).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_look_the_same_are_the_same() {
+        let folded = [
+            ("Bob+A@Example.ORG", "bob+a@example.org"),
+            ("Jos\u{c9}@x.org", "jos\u{e9}@x.org"),
+            ("jose\u{301}@x.org", "jos\u{e9}@x.org"),
+            ("JOSE\u{301}@x.org", "jos\u{e9}@x.org"),
+            // Two marks in either order, and a letter that only decomposes.
+            ("s\u{307}\u{323}@x.org", "\u{1e69}@x.org"),
+            ("s\u{323}\u{307}@x.org", "\u{1e69}@x.org"),
+            ("\u{212b}@x.org", "\u{e5}@x.org"),
+        ];
+        for (key, expected) in folded {
+            assert_eq!(fold(key), expected, "{key}");
+            assert_eq!(fold(expected), expected, "{key}");
+        }
+    }
 }

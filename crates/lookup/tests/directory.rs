@@ -113,6 +113,8 @@ fn a_domain_that_is_not_ours_is_remote_and_no_table_is_asked() {
 fn a_mailbox_is_found_whatever_the_case() {
     assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "Bob@X.ORG"), local(&["bob@x.org"], None));
     assert_eq!(resolve(x_org(&["jürgen@x.org"], &[]), "JÜRGEN@x.org"), local(&["jürgen@x.org"], None));
+    let (composed, apart) = ("jos\u{e9}@x.org", "Jose\u{301}@x.org");
+    assert_eq!(resolve(x_org(&[composed], &[]), apart), local(&[composed], None), "the client's keyboard decides");
 }
 
 #[test]
