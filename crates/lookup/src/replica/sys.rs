@@ -17,6 +17,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
@@ -68,6 +69,8 @@ pub(super) struct Environment {
     env: Env,
     /// Held for reading by readers, for writing while the map grows.
     gate: RwLock<()>,
+    /// The map is gone: it could not be made larger, nor be as it was.
+    unmapped: AtomicBool,
     _lock: File,
 }
 
@@ -91,18 +94,20 @@ impl Environment {
         // SAFETY: NO_SUB_DIR concerns names alone; NO_META_SYNC may undo commits but never tears them. The lock keeps
         // everybody else who goes through here from the file; whoever else writes to it could damage any file of ours.
         let env = unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_META_SYNC).open(path) }?;
-        Ok(Environment { env, gate: RwLock::new(()), _lock: lock })
+        Ok(Environment { env, gate: RwLock::new(()), unmapped: AtomicBool::new(false), _lock: lock })
     }
 
     /// Reads one state of the file, whatever is written meanwhile. Must not be called within itself.
     pub(super) fn read<T>(&self, read: impl FnOnce(&RoTxn) -> heed::Result<T>) -> heed::Result<T> {
         let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.check_map()?;
         read(&*self.env.read_txn()?)
     }
 
     /// Writes all or nothing; where the map is full it grows, and `write` is called again.
     pub(super) fn write<T>(&self, mut write: impl FnMut(&mut RwTxn) -> heed::Result<T>) -> heed::Result<T> {
         loop {
+            self.check_map()?;
             let mut transaction = self.env.write_txn()?;
             let written = write(&mut transaction).and_then(|value| transaction.commit().map(|()| value));
             match written {
@@ -126,7 +131,18 @@ impl Environment {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let octets = self.env.info().map_size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull))?;
         // SAFETY: readers are shut out by the gate, and the writer, who alone calls this, has ended its transaction.
-        unsafe { self.env.resize(octets) }
+        let resized = unsafe { self.env.resize(octets) };
+        // LMDB gives up the map that it has before it makes the other one.
+        self.unmapped.store(resized.is_err(), Ordering::Relaxed);
+        resized
+    }
+
+    /// Fails as [`is_spent`] once there is no map, for LMDB does not look. The gate orders it for readers.
+    fn check_map(&self) -> heed::Result<()> {
+        match self.unmapped.load(Ordering::Relaxed) {
+            true => Err(heed::Error::Mdb(MdbError::Panic)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -145,6 +161,20 @@ pub(super) fn set_aside(path: &Path, at: u64) -> io::Result<std::path::PathBuf> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_map_that_cannot_grow_ends_reading_and_writing_until_it_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy");
+        // Twice as much is more than a process may have.
+        let environment = Environment::open(&path, 1 << 46).unwrap();
+        assert!(environment.read(|_| Ok(())).is_ok());
+        assert!(environment.grow().is_err());
+        assert!(environment.read(|_| Ok(())).is_err_and(|error| is_spent(&error)));
+        assert!(environment.write(|_| Ok(())).is_err_and(|error| is_spent(&error)));
+        drop(environment);
+        assert!(Environment::open(&path, 1 << 20).unwrap().read(|_| Ok(())).is_ok());
+    }
 
     #[test]
     fn a_full_disk_is_no_damage_and_a_page_that_is_missing_is() {
