@@ -118,8 +118,7 @@ impl Replica {
         let connector = Connector::new(config.ldap.servers.clone())?;
         let (store, aside) = Store::open(&config.file, &content.identity())?;
         if let Some(aside) = aside {
-            let error = format!("{}: {}; set aside as {}", config.file.display(), aside.what, aside.now_at.display());
-            events(Event::Failed { table: name.into(), error: error.into(), left_out: 0 });
+            events(Event::Failed { table: name.into(), error: aside.to_string().into(), left_out: 0 });
         }
         let values_max = config.ldap.values_max;
         let shared = Arc::new(Shared::new(name, store));

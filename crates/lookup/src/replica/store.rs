@@ -15,6 +15,7 @@
 //!
 //! A file that is damaged or foreign is given another name and never deleted; the copy starts anew.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -66,8 +67,25 @@ pub enum StoreError {
 /// A file that was no copy, or not a whole one, and was given another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SetAside {
-    pub(super) what: Box<str>,
-    pub(super) now_at: PathBuf,
+    path: PathBuf,
+    what: Box<str>,
+    now_at: PathBuf,
+}
+
+impl fmt::Display for SetAside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; set aside as {}", self.path.display(), self.what, self.now_at.display())
+    }
+}
+
+impl OpenError {
+    /// What it means to whoever wants the copy at `path`.
+    fn of(self, path: &Path) -> StoreError {
+        match self {
+            OpenError::InUse => StoreError::InUse { path: path.into() },
+            error => StoreError::Io { path: path.into(), what: error.to_string().into() },
+        }
+    }
 }
 
 /// Up to where the copy goes.
@@ -112,28 +130,25 @@ impl Store {
         of: &str,
         map_octets: usize,
     ) -> Result<(Self, Option<SetAside>), StoreError> {
-        let failed = |what: String| StoreError::Io { path: path.into(), what: what.into() };
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| failed(error.to_string()))?;
+            std::fs::create_dir_all(folder).map_err(|error| OpenError::Io(error).of(path))?;
         }
         match Store::try_open(path, of, map_octets) {
             Ok(store) => Ok((store, None)),
-            Err(OpenError::InUse) => Err(StoreError::InUse { path: path.into() }),
-            Err(OpenError::Io(error)) => Err(failed(error.to_string())),
             Err(OpenError::Damaged(what)) => {
                 let aside = Store::set_aside(path, what)?;
-                let store = Store::try_open(path, of, map_octets).map_err(|error| failed(error.to_string()))?;
+                let store = Store::try_open(path, of, map_octets).map_err(|error| error.of(path))?;
                 Ok((store, Some(aside)))
             }
+            Err(error) => Err(error.of(path)),
         }
     }
 
     /// Gives a file another name that was found to be `what`, and is not open.
     pub(super) fn set_aside(path: &Path, what: impl Into<Box<str>>) -> Result<SetAside, StoreError> {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let now_at = sys::set_aside(path, seconds)
-            .map_err(|error| StoreError::Io { path: path.into(), what: error.to_string().into() })?;
-        Ok(SetAside { what: what.into(), now_at })
+        let now_at = sys::set_aside(path, seconds).map_err(|error| error.of(path))?;
+        Ok(SetAside { path: path.into(), what: what.into(), now_at })
     }
 
     fn try_open(path: &Path, of: &str, map_octets: usize) -> Result<Self, OpenError> {

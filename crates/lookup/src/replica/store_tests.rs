@@ -166,6 +166,16 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     assert!(in_use >= 4, "{in_use} of {}", holes.len());
 }
 
+#[test]
+fn a_file_that_somebody_has_open_is_not_set_aside() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    assert!(matches!(Store::set_aside(&path, "x"), Err(StoreError::InUse { .. })));
+    drop(store);
+    let aside = Store::set_aside(&path, "x").unwrap();
+    assert!(aside.to_string().contains(": x; set aside as ") && !path.exists());
+}
+
 fn page_size() -> usize {
     4096
 }

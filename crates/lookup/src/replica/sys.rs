@@ -16,7 +16,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -78,11 +78,7 @@ impl Environment {
     /// Opens or makes the file, for us alone (mode 0600), with a map of at least `map_octets`.
     pub(super) fn open(path: &Path, map_octets: usize) -> Result<Self, OpenError> {
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse),
-            Err(TryLockError::Error(error)) => return Err(error.into()),
-        }
+        try_lock(&lock)?;
         let octets = lock.metadata()?.len();
         walk(&lock).map_err(|broken| match broken {
             Broken::Io(error) => OpenError::Io(error),
@@ -146,14 +142,24 @@ impl Environment {
     }
 }
 
-/// Gives a file another name beside it, under which nothing is yet.
-pub(super) fn set_aside(path: &Path, at: u64) -> io::Result<std::path::PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+/// Makes a file ours alone as long as it is open.
+fn try_lock(file: &File) -> Result<(), OpenError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::InUse,
+        TryLockError::Error(error) => OpenError::Io(error),
+    })
+}
+
+/// Gives a file that nobody has open another name beside it, under which nothing is yet.
+pub(super) fn set_aside(path: &Path, at: u64) -> Result<PathBuf, OpenError> {
+    let lock = File::open(path)?;
+    try_lock(&lock)?;
+    let name = path.file_name().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?.to_string_lossy().into_owned();
     let free = (0..).map(|count: u32| match count {
         0 => path.with_file_name(format!("{name}.damaged-{at}")),
         count => path.with_file_name(format!("{name}.damaged-{at}-{count}")),
     });
-    let aside = free.into_iter().find(|aside| !aside.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
+    let aside = free.into_iter().find(|aside| !aside.exists()).ok_or(io::Error::from(io::ErrorKind::AlreadyExists))?;
     fs::rename(path, &aside)?;
     Ok(aside)
 }

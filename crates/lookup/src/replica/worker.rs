@@ -179,10 +179,7 @@ impl Worker {
     fn tell_opened(&mut self, opened: Result<Option<SetAside>, StoreError>) {
         match opened {
             Ok(None) => {}
-            Ok(Some(aside)) => {
-                let text = format!("{}: {}; set aside as {}", self.file.display(), aside.what, aside.now_at.display());
-                self.teller.damaged(text);
-            }
+            Ok(Some(aside)) => self.teller.damaged(aside.to_string()),
             Err(error) => self.teller.damaged(error.to_string()),
         }
     }
