@@ -13,6 +13,7 @@
 //! plain one (RFC 4518 section 2.3). Such a key is there only where a value shows that is the key itself.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 
 use futures_util::StreamExt;
 
@@ -32,6 +33,8 @@ pub(super) struct Asking<'a> {
     pub(super) config: &'a Config,
     pub(super) searcher: Searcher<'a>,
     pub(super) schema: &'a Schema,
+    /// The answers so far, in the order of the keys: they remain, whatever becomes of the others.
+    pub(super) answers: &'a RefCell<Vec<Option<Answer>>>,
 }
 
 /// What became of a search for several keys.
@@ -49,19 +52,16 @@ enum Batch {
 }
 
 impl<'a> Asking<'a> {
-    /// Answers all keys.
-    pub(super) async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Trouble> {
+    /// Answers all keys that are not answered yet.
+    pub(super) async fn answer(&self, keys: &[Box<str>]) -> Result<(), Trouble> {
         let mut slots: Vec<Slot> = keys.iter().map(|_| Slot::default()).collect();
-        let mut singly: Vec<usize> = Vec::new();
+        let mut singly: Vec<usize> = (0..keys.len()).filter(|&place| self.answers.borrow()[place].is_none()).collect();
         let mut parts: Vec<Vec<usize>> = Vec::new();
         let rules = self.rules();
-        match &rules {
-            Some(_) => {
-                let (together, alone) = (0..keys.len()).partition(|&place| can_share(&keys[place]));
-                parts.push(together);
-                singly = alone;
-            }
-            None => singly.extend(0..keys.len()),
+        if rules.is_some() {
+            let (together, alone) = singly.into_iter().partition(|&place| can_share(&keys[place]));
+            parts.push(together);
+            singly = alone;
         }
         while let (Some(part), Some(rules)) = (parts.pop(), &rules) {
             if part.len() < 2 {
@@ -69,31 +69,45 @@ impl<'a> Asking<'a> {
                 continue;
             }
             match self.batch(&part, keys, rules, &mut slots).await? {
-                Batch::Answered => continue,
-                Batch::Unclaimed(places) => {
-                    if self.finds_any(&places, keys).await? {
-                        singly.extend(places);
+                Batch::Answered => self.settle(&part, &mut slots).await?,
+                Batch::Unclaimed(unclaimed) => {
+                    let claimed: Vec<usize> = part.into_iter().filter(|place| !unclaimed.contains(place)).collect();
+                    self.settle(&claimed, &mut slots).await?;
+                    match self.finds_any(&unclaimed, keys).await? {
+                        true => singly.extend(unclaimed),
+                        false => self.settle(&unclaimed, &mut slots).await?,
                     }
-                    continue;
-                }
-                Batch::Doubtful => singly.extend(&part),
-                Batch::TooMany => {
-                    let (one, other) = part.split_at(part.len() / 2);
-                    parts.extend([other.to_vec(), one.to_vec()]);
                 }
                 Batch::Faulty(why) => {
                     part.iter().for_each(|&place| slots[place] = Slot::faulty(&why));
-                    continue;
+                    self.settle(&part, &mut slots).await?;
+                }
+                Batch::Doubtful => {
+                    part.iter().for_each(|&place| slots[place] = Slot::default());
+                    singly.extend(part);
+                }
+                Batch::TooMany => {
+                    part.iter().for_each(|&place| slots[place] = Slot::default());
+                    let (one, other) = part.split_at(part.len() / 2);
+                    parts.extend([other.to_vec(), one.to_vec()]);
                 }
             }
-            part.iter().for_each(|&place| slots[place] = Slot::default());
         }
-        self.one_by_one(&singly, keys, &mut slots).await?;
-        for slot in &mut slots {
-            self.follow_members(slot).await?;
-        }
+        self.one_by_one(&singly, keys, &mut slots).await
+    }
+
+    /// These keys are answered by what was found, once members are followed.
+    async fn settle(&self, places: &[usize], slots: &mut [Slot]) -> Result<(), Trouble> {
         let server = self.searcher.session.url().to_string();
-        Ok(slots.into_iter().map(|slot| slot.into_answer(self.config, &server)).collect())
+        for &place in places {
+            let mut slot = std::mem::take(&mut slots[place]);
+            match self.follow_members(&mut slot).await {
+                Err(Trouble::Refused(failure)) => slot.set_fault(failure.what),
+                followed => followed?,
+            }
+            self.answers.borrow_mut()[place] = Some(slot.into_answer(self.config, &server));
+        }
+        Ok(())
     }
 
     /// The attributes that results and members are in.
@@ -168,22 +182,34 @@ impl<'a> Asking<'a> {
         let questions = asked.map(|(place, key)| (place, self.one(key, &attributes)));
         let answers = questions.map(async |(place, answer)| (place, answer.await));
         let mut answers = futures_util::stream::iter(answers).buffer_unordered(PIPELINE);
-        let mut refused = Vec::new();
+        let (mut refused, mut groups) = (Vec::new(), Vec::new());
+        let mut is_answered = self.answers.borrow().iter().any(Option::is_some);
         while let Some((place, slot)) = answers.next().await {
             match slot {
-                Ok(slot) => slots[place] = slot,
+                Ok(slot) => {
+                    is_answered = true;
+                    let is_group = !slot.members.is_empty();
+                    slots[place] = slot;
+                    // Members are read many at once as well, so one group after the other.
+                    if is_group { groups.push(place) } else { self.settle(&[place], slots).await? }
+                }
                 Err(Trouble::Refused(failure)) => refused.push((place, failure)),
+                Err(Trouble::Late(failure)) if is_answered => {
+                    slots[place] = Slot::faulty(failure.what);
+                    self.settle(&[place], slots).await?;
+                }
                 Err(trouble) => return Err(trouble),
             }
         }
         // What is refused for all is no matter of the keys.
-        if refused.len() == keys.len()
-            && let Some((_, failure)) = refused.pop()
-        {
-            return Err(Trouble::Refused(failure));
+        if let (false, Some((_, failure))) = (is_answered, refused.last()) {
+            return Err(Trouble::Refused(failure.clone()));
         }
-        refused.into_iter().for_each(|(place, failure)| slots[place] = Slot::faulty(failure.what));
-        Ok(())
+        for (place, failure) in refused {
+            slots[place] = Slot::faulty(failure.what);
+            self.settle(&[place], slots).await?;
+        }
+        self.settle(&groups, slots).await
     }
 
     async fn one(&self, key: &str, attributes: &[&str]) -> Result<Slot, Trouble> {

@@ -6,7 +6,9 @@
 //! of a key: NotFound is said only after a search that the server ended with success.
 //!
 //! A server that fails is left for the next one of the list, and the question is put once more; only when that fails too
-//! does the request fail, with the URL of the server and its own words.
+//! does the request fail, with the URL of the server and its own words. One that is busy is left in peace for a moment:
+//! others are asked meanwhile, or else the same again. A request ends within twice the time of an operation and the time
+//! to connect, by the answers that are there; the other keys are Unavailable.
 
 mod ask;
 pub(crate) mod ber;
@@ -31,8 +33,10 @@ pub use url::{Url, UrlError};
 use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::Instant;
 
 use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
@@ -40,6 +44,9 @@ use ask::Asking;
 use connection::Search;
 use pool::{Pool, Pooled};
 use search::{Searcher, Trouble};
+
+/// How long a server that is busy is left in peace at first; twice as long each time.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How one table asks its directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +74,12 @@ pub struct Config {
 impl Config {
     /// Values of one answer, unless the configuration says otherwise.
     pub const VALUES_MAX: usize = 1000;
+
+    /// How long a request may take, of however many operations it consists: as long as one that a server does not answer
+    /// and that the next one does.
+    fn request_max(&self) -> Duration {
+        self.servers.timeout * 2 + self.servers.connect_timeout
+    }
 
     /// Entries of one group. People and the groups among them: of these there are seldom more than of those.
     fn reads_max(&self) -> usize {
@@ -175,19 +188,66 @@ impl Ldap {
         }
     }
 
+    /// Answers that are there when the request ends stand, however it does; it failed if there are none.
     async fn answers_anywhere(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
-        match self.answers_by(self.pool.take().await?, keys).await {
-            // Its connection may have been closed while nobody used it; and where the server is down there may be others.
-            Err(Trouble::Server(_)) => Ok(self.answers_by(self.pool.open().await?, keys).await?),
-            answered => Ok(answered?),
+        let answers = RefCell::new(vec![None; keys.len()]);
+        let within = self.config.request_max();
+        let failure = match tokio::time::timeout(within, self.answer_into(&answers, keys)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(failure)) => Some(failure),
+            Err(_) => {
+                let what = format!("not all is answered within {} s", within.as_secs_f64());
+                Some(Failure::new(self.config.servers.urls[0].to_string(), what))
+            }
+        };
+        let answers = answers.into_inner();
+        match failure {
+            Some(failure) if answers.iter().all(Option::is_none) => Err(failure),
+            failure => {
+                let why = failure.map(|failure| failure.to_string()).unwrap_or_default();
+                Ok(answers
+                    .into_iter()
+                    .map(|answer| answer.unwrap_or_else(|| Answer::Unavailable(why.clone())))
+                    .collect())
+            }
         }
     }
 
-    async fn answers_by(&self, pooled: Pooled, keys: &[Box<str>]) -> Result<Vec<Answer>, Trouble> {
-        let searcher = self.searcher(&pooled);
-        let answers = Asking { config: &self.config, searcher, schema: &pooled.schema }.answers(keys).await;
-        self.put_away(pooled, &answers);
-        answers
+    async fn answer_into(&self, answers: &RefCell<Vec<Option<Answer>>>, keys: &[Box<str>]) -> Result<(), Failure> {
+        let (began, mut pause) = (Instant::now(), PAUSE);
+        let mut is_second = false;
+        let mut pooled = self.pool.take().await?;
+        loop {
+            let searcher = self.searcher(&pooled);
+            let asking = Asking { config: &self.config, searcher, schema: &pooled.schema, answers };
+            match asking.answer(keys).await {
+                // Its connection may have been closed while nobody used it; and where the server is down there may be
+                // others.
+                Err(trouble @ (Trouble::Server(_) | Trouble::Late(_))) => {
+                    self.pool.give_up(pooled);
+                    if is_second {
+                        return Err(trouble.into());
+                    }
+                    is_second = true;
+                    pooled = self.pool.open().await?;
+                }
+                Err(Trouble::Busy(failure)) => {
+                    self.pool.give_rest(pooled);
+                    if self.pool.is_all_down() {
+                        if began.elapsed() + pause > self.pool.timeout() {
+                            return Err(failure);
+                        }
+                        tokio::time::sleep(pause).await;
+                        pause *= 2;
+                    }
+                    pooled = self.pool.take().await?;
+                }
+                ended => {
+                    self.pool.give_back(pooled);
+                    return Ok(ended?);
+                }
+            }
+        }
     }
 
     /// Whether a request would be answered: asks what requests ask, of all servers at once, as the first of them may be
@@ -227,13 +287,6 @@ impl Ldap {
 
     fn searcher<'a>(&'a self, pooled: &'a Pooled) -> Searcher<'a> {
         Searcher { session: &pooled.session, connector: &self.pool.connector, referrals: self.config.referrals }
-    }
-
-    fn put_away<T>(&self, pooled: Pooled, ended: &Result<T, Trouble>) {
-        match ended {
-            Err(Trouble::Server(_)) => self.pool.give_up(pooled),
-            _ => self.pool.give_back(pooled),
-        }
     }
 }
 

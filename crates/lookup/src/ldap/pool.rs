@@ -18,6 +18,8 @@ use crate::backend::Failure;
 
 /// How long a server that failed comes last.
 const DOWN: Duration = Duration::from_secs(30);
+/// How long a server that is busy comes last.
+const BUSY: Duration = Duration::from_secs(1);
 /// How long a connection to a server that is not the first is kept.
 const AWAY_MAX: Duration = Duration::from_secs(300);
 
@@ -53,15 +55,30 @@ impl Pool {
 
     /// A connection that was used before, or else a fresh one.
     pub(super) async fn take(&self) -> Result<Pooled, Failure> {
-        loop {
-            let pooled = self.idle.borrow_mut().pop();
-            match pooled {
-                Some(pooled) if pooled.session.is_closed() => {}
-                Some(pooled) if pooled.server > 0 && pooled.since.elapsed() > AWAY_MAX => {}
-                Some(pooled) => return Ok(pooled),
-                None => return self.open().await,
-            }
+        let idle = self.take_idle();
+        match idle {
+            Some(pooled) => Ok(pooled),
+            None => self.open().await,
         }
+    }
+
+    /// One of a server that comes last only where all do.
+    fn take_idle(&self) -> Option<Pooled> {
+        let is_all_down = self.is_all_down();
+        let mut idle = self.idle.borrow_mut();
+        let is_away = |pooled: &Pooled| pooled.server > 0 && pooled.since.elapsed() > AWAY_MAX;
+        idle.retain(|pooled| !pooled.session.is_closed() && !is_away(pooled));
+        let place = idle.iter().rposition(|pooled| is_all_down || !self.is_down(pooled.server))?;
+        Some(idle.remove(place))
+    }
+
+    fn is_down(&self, server: usize) -> bool {
+        self.down.borrow()[server].is_some_and(|until| until > Instant::now())
+    }
+
+    /// Whether there is no server that is rather asked than those that failed or are busy.
+    pub(super) fn is_all_down(&self) -> bool {
+        (0..self.connector.servers().urls.len()).all(|server| self.is_down(server))
     }
 
     /// A fresh connection to the first server that answers. The failure is that of the last one that was tried.
@@ -111,6 +128,12 @@ impl Pool {
         }
     }
 
+    /// Takes back a connection whose server is busy: the others are asked for a moment.
+    pub(super) fn give_rest(&self, pooled: Pooled) {
+        self.down.borrow_mut()[pooled.server] = Some(Instant::now() + BUSY);
+        self.give_back(pooled);
+    }
+
     /// Takes back a connection whose server failed.
     pub(super) fn give_up(&self, pooled: Pooled) {
         self.set_down(pooled.server);
@@ -123,10 +146,8 @@ impl Pool {
 
     /// The servers as they are tried.
     fn order(&self) -> Vec<usize> {
-        let now = Instant::now();
-        let down = self.down.borrow();
-        let mut order: Vec<usize> = (0..down.len()).collect();
-        order.sort_by_key(|&server| down[server].is_some_and(|until| until > now));
+        let mut order: Vec<usize> = (0..self.connector.servers().urls.len()).collect();
+        order.sort_by_key(|&server| self.is_down(server));
         order
     }
 

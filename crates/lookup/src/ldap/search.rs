@@ -6,7 +6,8 @@
 //! | timeLimitExceeded (3), sizeLimitExceeded (4), adminLimitExceeded (11), inappropriateMatching (18), invalidAttributeSyntax (21) | a matter of the keys: split them |
 //! | noSuchObject (32)                                             | the base is not there: a matter of configuration |
 //! | referral (10)                                                 | ask elsewhere, where referrals are followed      |
-//! | busy (51), unavailable (52); connection lost, time-out        | the server failed: the next one may be asked     |
+//! | busy (51)                                                     | the next one may be asked, or the same after a pause |
+//! | unavailable (52); connection lost, time-out                   | the server failed: the next one may be asked     |
 //! | anything else                                                 | it failed, and would at the next server too: of several keys asked one by one those do, and where all do the request does |
 
 use std::pin::Pin;
@@ -50,6 +51,10 @@ pub(super) enum Ending {
 pub(super) enum Trouble {
     /// The server failed; another one, or the same on a fresh connection, may not.
     Server(Failure),
+    /// No answer within the time of an operation; the same, unless others are answered meanwhile.
+    Late(Failure),
+    /// The server has too much to do for now.
+    Busy(Failure),
     /// The server did not do it.
     Refused(Failure),
 }
@@ -57,7 +62,9 @@ pub(super) enum Trouble {
 impl From<Trouble> for Failure {
     fn from(trouble: Trouble) -> Failure {
         match trouble {
-            Trouble::Server(failure) | Trouble::Refused(failure) => failure,
+            Trouble::Server(failure) | Trouble::Late(failure) | Trouble::Busy(failure) | Trouble::Refused(failure) => {
+                failure
+            }
         }
     }
 }
@@ -79,7 +86,7 @@ impl Searcher<'_> {
             Ok(ended) => ended,
             Err(_) => {
                 let what = format!("search: no answer within {} s", within.as_secs_f64());
-                Err(Trouble::Server(Failure::new(self.session.url().to_string(), what)))
+                Err(Trouble::Late(Failure::new(self.session.url().to_string(), what)))
             }
         }
     }
@@ -185,7 +192,8 @@ fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
             let what = format!("refers to {to}, and referrals are not followed: {done}");
             Err(Trouble::Refused(failure(what)))
         }
-        BUSY | UNAVAILABLE => Err(Trouble::Server(failure(done.to_string()))),
+        BUSY => Err(Trouble::Busy(failure(done.to_string()))),
+        UNAVAILABLE => Err(Trouble::Server(failure(done.to_string()))),
         _ => Err(Trouble::Refused(failure(done.to_string()))),
     }
 }
@@ -258,9 +266,8 @@ mod tests {
             assert!(matches!(end(code), Ok(Ending::Keys(_))), "{code}");
         }
         assert_eq!(end(32).unwrap(), Ending::NoBase("noSuchObject (32): its words".into()));
-        for code in [51, 52] {
-            assert!(matches!(end(code), Err(Trouble::Server(_))), "{code}");
-        }
+        assert!(matches!(end(51), Err(Trouble::Busy(_))));
+        assert!(matches!(end(52), Err(Trouble::Server(_))));
         for code in [1, 8, 50, 53, 80, 12345] {
             let Err(Trouble::Refused(failure)) = end(code) else { panic!("{code}") };
             assert!(failure.to_string().starts_with("ldap://dir:389: "), "{failure}");

@@ -292,7 +292,7 @@ async fn what_servers_refuse_is_never_an_absence() {
         assert_eq!(why(answer), expected);
     }
     ldap.probe().await.unwrap();
-    for code in [1, 2, 8, 50, 51, 52, 53, 80, 99] {
+    for code in [1, 2, 8, 50, 52, 53, 80, 99] {
         server.set(Manner::Code(code, "its own words", Vec::new()));
         let failure = ask(&ldap, &keys).await.unwrap_err();
         assert_eq!(*failure.at, server.url);
@@ -362,6 +362,45 @@ async fn a_key_that_is_too_much_for_the_server_harms_no_other() {
         let asked = ask(&alone, &keys[1..2]).await;
         assert_eq!(asked.is_ok(), code <= 11, "{asked:?}");
     }
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_after_a_pause() {
+    let server = Server::start(people(2), TYPES).await;
+    let ldap = Ldap::new(config(&server), 1).unwrap();
+    server.set(Manner::Code(51, "later", Vec::new()));
+    let free_later = async {
+        server.asked(3).await;
+        server.set(Manner::Proper);
+    };
+    let (answers, ()) = tokio::join!(ask(&ldap, &["u0@example.org", "u1@example.org"]), free_later);
+    assert_eq!(answers.unwrap(), [found(&["/home/u0"]), found(&["/home/u1"])]);
+    assert!(server.log().iter().all(|(connection, _)| *connection == 0));
+    // Not for ever.
+    server.set(Manner::Code(51, "later", Vec::new()));
+    let servers = Servers { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
+    let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
+    assert_eq!(&*ask(&ldap, &["x"]).await.unwrap_err().what, "busy (51): later");
+}
+
+#[tokio::test]
+async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
+    let server = Server::start(people(40), TYPES).await;
+    let timeout = Duration::from_millis(200);
+    let servers = Servers { timeout, connect_timeout: timeout, ..servers(&[&server.url]) };
+    let filter = "(&(mail={key})(mail={key}))".parse().unwrap();
+    let ldap = Ldap::new(Config { servers, filter, ..config(&server) }, 1).unwrap();
+    server.set(Manner::SilentTo("slow"));
+    let mut keys = vec!["u0@example.org"];
+    let slow: Vec<String> = (0..90).map(|number| format!("slow{number}")).collect();
+    keys.extend(slow.iter().map(String::as_str));
+    let began = std::time::Instant::now();
+    let answers = ask(&ldap, &keys).await.unwrap();
+    // Of six windows each would have its own time.
+    assert!(began.elapsed() < timeout * 5, "{:?}", began.elapsed());
+    assert_eq!(answers[0], found(&["/home/u0"]));
+    assert!(why(answers[1].clone()).ends_with("search: no answer within 0.2 s"));
+    assert!(why(answers[90].clone()).ends_with("not all is answered within 0.6 s"));
 }
 
 #[tokio::test]

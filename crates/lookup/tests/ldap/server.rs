@@ -91,7 +91,7 @@ impl Filter {
     fn asks_for(&self, key: &str) -> bool {
         match self {
             Filter::And(parts) | Filter::Or(parts) => parts.iter().any(|part| part.asks_for(key)),
-            Filter::Equal(_, wanted) => wanted == key,
+            Filter::Equal(_, wanted) => wanted.starts_with(key),
             Filter::Present(_) => false,
         }
     }
@@ -181,6 +181,8 @@ pub(crate) enum Manner {
     Refuses(&'static str, u8),
     /// It says nothing.
     Silent,
+    /// It says nothing to those that ask for keys that begin like this.
+    SilentTo(&'static str),
     /// It says this, and then waits.
     Says(Vec<u8>),
     /// It says this, and closes the connection.
@@ -260,6 +262,20 @@ impl Server {
             _ => None,
         });
         filters.collect()
+    }
+
+    /// Waits until there were this many searches for keys.
+    pub(crate) async fn asked(&self, count: usize) {
+        let hearing = async {
+            loop {
+                let said = self.shared.said.notified();
+                if self.filters().len() >= count {
+                    return;
+                }
+                said.await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("as many searches as are waited for");
     }
 
     /// Waits until a client has said this.
@@ -369,6 +385,7 @@ fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Ve
                 }
                 Manner::Splits(code) if matches!(filter, Filter::Or(_)) => say(done(0x65, *code, "not these", &[])),
                 Manner::Refuses(key, code) if filter.asks_for(key) => say(done(0x65, *code, "too much", &[])),
+                Manner::SilentTo(start) if filter.asks_for(start) => (Vec::new(), false),
                 Manner::Silent => (Vec::new(), false),
                 Manner::Says(octets) => (octets.clone(), false),
                 Manner::SaysAndCloses(octets) => (octets.clone(), true),
