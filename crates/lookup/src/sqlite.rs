@@ -100,7 +100,7 @@ impl Sqlite {
     fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
         let deadline = Instant::now() + self.config.timeout;
         self.with_statement(deadline, |statement| {
-            let answer = |(at, key): (usize, &Box<str>)| {
+            let answer = |(at, key)| {
                 if at > 0 && Instant::now() >= deadline {
                     return Ok(self.overdue());
                 }
@@ -110,7 +110,7 @@ impl Sqlite {
                     answer => answer,
                 }
             };
-            keys.iter().enumerate().map(answer).collect()
+            keys.iter().map(AsRef::as_ref).enumerate().map(answer).collect()
         })
     }
 
