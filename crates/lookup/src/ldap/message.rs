@@ -101,6 +101,11 @@ impl Entry {
         str::from_utf8(&self.message[self.dn.clone()]).unwrap_or_default()
     }
 
+    /// Octets of the message that it came in.
+    pub(crate) fn len(&self) -> usize {
+        self.message.len()
+    }
+
     /// Its attributes: the description, with its options, and the values.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
         let mut reader = Reader::new(&self.message[self.attributes.clone()]);

@@ -48,6 +48,16 @@ use search::{Searcher, Trouble};
 /// How long a server that is busy is left in peace at first; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Reads octets as a message from a server, and all that is in it: whatever they are, it ends. For fuzzing.
+#[doc(hidden)]
+pub fn read_message(octets: &[u8]) {
+    let Ok((_, Some(response))) = message::decode(octets.into()) else { return };
+    if let message::Response::Entry(entry) = response {
+        let octets = entry.attributes().flat_map(|(_, values)| values.map(<[u8]>::len)).sum::<usize>();
+        assert!(entry.dn().len() + octets <= entry.len(), "what is in a message is a part of it");
+    }
+}
+
 /// How one table asks its directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
