@@ -36,6 +36,7 @@ use tokio::task::LocalSet;
 
 use self::asker::Asker;
 pub use self::cache::CacheSettings;
+use self::question::Question;
 use self::shared::Shared;
 use crate::backend::Backend;
 use crate::{Answer, Answers, Events, Layer, Stats, Table, Trace, Tracing};
@@ -114,12 +115,12 @@ impl Table for Layered {
         if let Some(answers) = self.shared.hits(keys) {
             return Box::pin(std::future::ready(answers));
         }
-        let question = self.shared.ask(keys);
+        let question = Question::new(&self.shared, keys);
         Box::pin(async move { question.traces().await.into_iter().map(|trace| trace.answer).collect() })
     }
 
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
-        let question = self.shared.ask(&[key]);
+        let question = Question::new(&self.shared, &[key]);
         Box::pin(async move {
             question.traces().await.pop().unwrap_or_else(|| Trace {
                 answer: Answer::Unavailable(format!("table '{}': no answer", self.name())),

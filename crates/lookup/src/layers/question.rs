@@ -17,7 +17,9 @@ pub(super) struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    pub(super) fn new(shared: &'a Shared, ticket: Arc<Ticket>, missing: Vec<(usize, Key)>) -> Self {
+    /// Asks for these keys.
+    pub(super) fn new(shared: &'a Shared, keys: &[&str]) -> Self {
+        let (ticket, missing) = shared.ask(keys);
         Question { shared, ticket, missing }
     }
 

@@ -12,7 +12,6 @@ use super::bell;
 use super::cache::Cache;
 use super::counters::Counters;
 use super::gather::{Dismissed, Enlisted, Gather, Key, Refusal};
-use super::question::Question;
 use super::ticket::{Ticket, Waiter};
 use crate::{Answer, Down, Layer, Stats, Trace};
 
@@ -55,8 +54,9 @@ impl Shared {
         Some(answers)
     }
 
-    /// Asks for all keys: what the cache has is there at once, the others gather from now on.
-    pub(super) fn ask(&self, keys: &[&str]) -> Question<'_> {
+    /// Asks for all keys: what the cache has is there at once, the others, which are returned with their places, gather from
+    /// now on.
+    pub(super) fn ask(&self, keys: &[&str]) -> (Arc<Ticket>, Vec<(usize, Key)>) {
         let now = Instant::now();
         let ticket = Arc::new(Ticket::new(keys.len()));
         let mut missing = Vec::new();
@@ -71,7 +71,7 @@ impl Shared {
             }
         }
         self.enlist(&ticket, &missing, now);
-        Question::new(self, ticket, missing)
+        (ticket, missing)
     }
 
     fn enlist(&self, ticket: &Arc<Ticket>, missing: &[(usize, Key)], now: Instant) {
