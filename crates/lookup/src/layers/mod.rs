@@ -4,12 +4,12 @@
 //! |------------|-------------------------------------------------------------------------------------------------------|
 //! | cache      | answers at once on the caller's thread; where the backend fails, a Found for a while beyond its time    |
 //! | coalescing | a key is under way once: whoever asks for it meanwhile joins                                            |
-//! | batching   | what is asked while all requests are out leaves together in the next one                                |
+//! | batching   | what is asked within a moment, or while all requests are out, leaves together in the next one           |
 //! | breaker    | after so many failed requests in a row none is made, and nobody waits, until a probe succeeds           |
 //!
 //! Failure is never NotFound: a key of which the backend cannot say anything, and the cache has no Found, is Unavailable,
-//! or Unconfirmed.
-//! Load alone is no failure: questions wait, for as long and as many of them as the settings let.
+//! or Unconfirmed where the cache has a NotFound. Load alone is no failure: questions wait, for as long and as many of them
+//! as the settings let.
 //!
 //! Callers may be on any number of tokio runtimes. The table has a thread and a runtime of its own, on which the backend
 //! does its work.
