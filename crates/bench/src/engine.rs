@@ -24,7 +24,7 @@ use crate::signals::Signals;
 use crate::summary::{Counted, Summary};
 use crate::tally::Tally;
 use crate::view::{MinuteLines, View};
-use crate::{Fault, handles};
+use crate::{Fault, handles, sys};
 
 /// How often the view on a terminal is drawn.
 const VIEW_INTERVAL: Duration = Duration::from_millis(250);
@@ -201,7 +201,13 @@ impl Crew {
             })
             .collect();
         let (runtime, load, mut axed) = (runtime()?, load.clone(), axed.clone());
+        let is_closed_loop = options.rate.is_none();
         let work = move || {
+            // On one machine with the server each of its answers would interrupt it, and the time for that would seem its
+            // own. What is to begin at a given moment may not wait, though.
+            if is_closed_loop {
+                sys::interrupt_nobody();
+            }
             runtime.block_on(async {
                 let mut tasks: JoinSet<()> = workers.into_iter().map(|worker| load.clone().carry(worker)).collect();
                 tokio::select! {

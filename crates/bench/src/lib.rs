@@ -26,6 +26,7 @@ pub mod sink;
 pub mod smtp;
 mod stamp;
 mod summary;
+mod sys;
 mod tally;
 mod target;
 mod times;
