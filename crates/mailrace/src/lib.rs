@@ -2,7 +2,7 @@
 //!
 //! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
 //! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `log`
-//! makes lines of facts; `say` is for whoever started the process; `privileges` are the process's rights; `tables` opens
+//! makes lines of facts; `inject` takes mail from programs here and `maildrop` is the folder where they leave it; `say` is for whoever started the process; `privileges` are the process's rights; `tables` opens
 //! what the directory is asked of; `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
 
 pub mod admin;
@@ -12,8 +12,11 @@ pub mod command;
 pub mod config;
 pub mod exit;
 pub mod flow;
+pub mod inject;
+pub mod import;
 mod line;
 pub mod log;
+pub mod maildrop;
 pub mod metrics;
 pub mod plan;
 pub mod privileges;

@@ -1,0 +1,104 @@
+//! The syntax of master.cf, as master(5) has it: a service a line, with eight fields and its arguments. Of the arguments
+//! only `-o name=value` is taken apart; a line that is no service is kept as an oddity.
+
+use super::main_cf::{definition, logical_lines};
+use super::words::{braced, split};
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// What it is reached by: a port with or without an address, or a name.
+    pub name: String,
+    /// `inet`, `unix`, `fifo`, `unix-dgram` or `pass`.
+    pub kind: String,
+    /// The program.
+    pub command: String,
+    /// What its own settings are instead of those of main.cf.
+    pub overrides: Vec<(String, String)>,
+    /// All arguments, as they are written.
+    pub arguments: Vec<String>,
+}
+
+/// All services of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MasterCf {
+    /// Those that were understood, in the order of the file.
+    pub services: Vec<Service>,
+    /// Lines that are no services.
+    pub oddities: Vec<String>,
+}
+
+impl MasterCf {
+    /// Reads a text. Any text will do.
+    pub fn parse(text: &str) -> Self {
+        let mut file = MasterCf::default();
+        for line in logical_lines(text) {
+            match service(&line) {
+                Some(service) => file.services.push(service),
+                None => file.oddities.push(line),
+            }
+        }
+        file
+    }
+}
+
+fn service(line: &str) -> Option<Service> {
+    let mut fields = split(line, char::is_whitespace).into_iter();
+    let (name, kind) = (fields.next()?, fields.next()?);
+    if !["inet", "unix", "fifo", "unix-dgram", "pass"].contains(&&*kind) {
+        return None;
+    }
+    // Who may use it, where it runs, when it wakes up and how often it may run is Postfix's own matter.
+    let command = fields.nth(5)?;
+    let arguments: Vec<String> = fields.collect();
+    Some(Service { name, kind, command, overrides: overrides(&arguments), arguments })
+}
+
+/// `-o name=value`, `-oname=value` and `-o { name = value }`.
+fn overrides(arguments: &[String]) -> Vec<(String, String)> {
+    let mut overrides = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let text = match argument.strip_prefix("-o") {
+            Some("") => arguments.next(),
+            Some(_) => Some(argument),
+            None => None,
+        };
+        let text = text.map(|text| text.strip_prefix("-o").unwrap_or(text));
+        let pair = text.and_then(|text| definition(braced(text).unwrap_or(text)));
+        overrides.extend(pair.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+    overrides
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_service_has_settings_of_its_own() {
+        let text = "# service type\nsubmission inet n - y - - smtpd\n  -o syslog_name=postfix/submission\n\
+                    \x20 -o { smtpd_banner = two words } -osmtpd_tls_security_level=encrypt\n  -v\nnothing\n";
+        let file = MasterCf::parse(text);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(file.oddities, ["nothing"]);
+        assert_eq!(file.services.len(), 1);
+        let service = &file.services[0];
+        assert_eq!((&*service.name, &*service.kind, &*service.command), ("submission", "inet", "smtpd"));
+        let expected = [
+            pair("syslog_name", "postfix/submission"),
+            pair("smtpd_banner", "two words"),
+            pair("smtpd_tls_security_level", "encrypt"),
+        ];
+        assert_eq!(service.overrides, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "(?s)[-a-z{} =\n\t]{0,200}") {
+            MasterCf::parse(&text);
+        }
+    }
+}

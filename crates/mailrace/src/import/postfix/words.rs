@@ -1,0 +1,64 @@
+//! Words of Postfix's values: lists parted by commas and white space, in which braces hold together what they enclose.
+
+/// Splits at these characters outside braces; there are no empty words.
+pub(super) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
+    let (mut words, mut word, mut depth) = (Vec::new(), String::new(), 0_usize);
+    for c in text.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        match depth == 0 && parts(c) {
+            true if !word.is_empty() => words.push(std::mem::take(&mut word)),
+            true => {}
+            false => word.push(c),
+        }
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+/// The elements of a list.
+pub(super) fn list(text: &str) -> Vec<String> {
+    split(text, |c| c == ',' || c.is_whitespace())
+}
+
+/// What stands between a brace and its other half, where these are all of the text.
+pub(super) fn braced(text: &str) -> Option<&str> {
+    let (inside, rest) = leading_braces(text)?;
+    rest.trim().is_empty().then(|| inside.trim())
+}
+
+/// What stands in the braces that a text begins with, and what is behind them.
+pub(super) fn leading_braces(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0_usize;
+    let text = text.trim_start();
+    for (place, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        match depth {
+            0 if place == 0 => return None,
+            0 => return Some((&text[1..place], &text[place + 1..])),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_hold_together_what_they_enclose() {
+        assert_eq!(list("a, b\tinline:{ {c = d}, e=f } ,g"), ["a", "b", "inline:{ {c = d}, e=f }", "g"]);
+        assert_eq!(braced(" { a {b} c } "), Some("a {b} c"));
+        assert_eq!(braced("{a} b"), None);
+        assert_eq!(leading_braces("{a}:{b}"), Some(("a", ":{b}")));
+        assert_eq!(leading_braces("{a"), None);
+    }
+}
