@@ -11,6 +11,8 @@ mod histogram;
 mod id;
 mod outcome;
 mod reply;
+mod scram;
+mod security;
 mod time;
 pub mod units;
 
@@ -22,4 +24,6 @@ pub use histogram::{Histogram, Recorder};
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use outcome::Outcome;
 pub use reply::{Enhanced, Reply};
+pub use scram::ScramKeys;
+pub use security::Security;
 pub use time::Timestamp;

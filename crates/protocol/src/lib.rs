@@ -6,5 +6,6 @@
 
 pub mod http;
 pub mod pop3;
+pub mod sasl;
 pub mod smtp;
 mod text;

@@ -1,0 +1,76 @@
+//! Messages with a password in them: PLAIN (RFC 4616) and LOGIN (draft-murchison-sasl-login), and what names and
+//! passwords may be.
+
+use std::borrow::Cow;
+
+use super::{PASSWORD_OCTETS_MAX, Refusal, Secret, USER_OCTETS_MAX};
+
+/// What LOGIN asks. Clients take no notice of the words, but there are some that wait for these.
+pub(super) enum Login {}
+
+impl Login {
+    pub(super) const USER: &[u8] = b"Username:";
+    pub(super) const PASSWORD: &[u8] = b"Password:";
+}
+
+/// What a client says who it is.
+pub(super) struct Plain {
+    pub(super) authzid: Option<Box<str>>,
+    pub(super) user: Box<str>,
+    pub(super) password: Secret,
+}
+
+impl Plain {
+    /// `[authzid] NUL authcid NUL passwd` (RFC 4616 section 2).
+    pub(super) fn read(message: &[u8]) -> Result<Plain, Refusal> {
+        let mut parts = message.split(|&octet| octet == 0);
+        let (Some(authzid), Some(user), Some(password), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Refusal::Malformed);
+        };
+        let user = name(user)?;
+        let authzid = str::from_utf8(authzid).map_err(|_| Refusal::Malformed)?;
+        let authzid = self::authzid(authzid, &user)?;
+        Ok(Plain { authzid, user, password: password_from(password)? })
+    }
+}
+
+/// A user's name, prepared by SASLprep (RFC 4013).
+pub(super) fn name(octets: &[u8]) -> Result<Box<str>, Refusal> {
+    let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
+    if text.len() > USER_OCTETS_MAX {
+        return Err(Refusal::TooLong);
+    }
+    let prepared: Cow<'_, str> = stringprep::saslprep(text).map_err(|_| Refusal::Unprepared)?;
+    match prepared.len() {
+        0 => Err(Refusal::Unprepared),
+        // Preparing may make a text longer.
+        1..=USER_OCTETS_MAX => Ok(prepared.into()),
+        _ => Err(Refusal::TooLong),
+    }
+}
+
+/// As whom the client wants to act: nobody may act as somebody else here.
+pub(super) fn authzid(authzid: &str, user: &str) -> Result<Option<Box<str>>, Refusal> {
+    if authzid.is_empty() {
+        return Ok(None);
+    }
+    match name(authzid.as_bytes()) {
+        // Tables fold the case of names.
+        Ok(prepared) if prepared.eq_ignore_ascii_case(user) => Ok(Some(prepared)),
+        _ => Err(Refusal::Authzid),
+    }
+}
+
+/// A password as it came.
+pub(super) fn password_from(octets: &[u8]) -> Result<Secret, Refusal> {
+    let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
+    if text.len() > PASSWORD_OCTETS_MAX {
+        return Err(Refusal::TooLong);
+    }
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return Err(Refusal::Unprepared);
+    }
+    Ok(Secret::new(text.to_owned()))
+}

@@ -1,0 +1,192 @@
+//! SCRAM-SHA-256 without channel binding: the messages and the proofs (RFC 5802, RFC 7677).
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use mail::ScramKeys;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::message;
+use super::{Config, Refusal};
+
+/// The longest nonce of a client, in octets.
+const NONCE_OCTETS_MAX: usize = 256;
+/// The salt that a user seems to have whom nobody knows, in octets: as long as most servers make them.
+const SALT_OCTETS: usize = 16;
+
+/// This server's part of the nonce of one exchange: what makes a proof that was overheard worth nothing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Nonce(Box<str>);
+
+impl Nonce {
+    /// Octets of randomness in one.
+    pub const OCTETS: usize = 18;
+
+    /// Of octets from a source of cryptographic quality, fresh for each exchange.
+    pub fn from_random(octets: [u8; Nonce::OCTETS]) -> Nonce {
+        Nonce(STANDARD.encode(octets).into())
+    }
+
+    #[cfg(test)]
+    pub(super) fn from_text(text: &str) -> Nonce {
+        Nonce(text.into())
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nonce(..)")
+    }
+}
+
+/// `client-first-message` (RFC 5802 section 7).
+pub(super) struct ClientFirst {
+    pub(super) user: Box<str>,
+    header: Box<str>,
+    bare: Box<str>,
+    nonce: Box<str>,
+}
+
+impl ClientFirst {
+    pub(super) fn read(octets: &[u8]) -> Result<ClientFirst, Refusal> {
+        let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
+        let mut parts = text.splitn(3, ',');
+        let (Some(flag), Some(authzid), Some(bare)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(Refusal::Malformed);
+        };
+        match flag {
+            // `y`: the client could bind the channel and thinks that we cannot, which is so.
+            "n" | "y" => {}
+            _ if flag.starts_with("p=") => return Err(Refusal::Unsupported),
+            _ => return Err(Refusal::Malformed),
+        }
+        // An extension that must be understood, and none is.
+        if bare.starts_with("m=") {
+            return Err(Refusal::Unsupported);
+        }
+        let mut fields = bare.split(',');
+        let user = fields.next().and_then(|field| field.strip_prefix("n=")).ok_or(Refusal::Malformed)?;
+        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(Refusal::Malformed)?;
+        if !is_nonce(nonce) || !fields.all(is_extension) {
+            return Err(Refusal::Malformed);
+        }
+        let user = message::name(unescape(user)?.as_bytes())?;
+        if !authzid.is_empty() {
+            let wanted = authzid.strip_prefix("a=").ok_or(Refusal::Malformed)?;
+            message::authzid(&unescape(wanted)?, &user)?;
+        }
+        let header = &text[..text.len() - bare.len()];
+        Ok(ClientFirst { user, header: header.into(), bare: bare.into(), nonce: nonce.into() })
+    }
+}
+
+/// The exchange between the server's first message and the client's proof.
+pub(super) struct Scram {
+    user: Box<str>,
+    keys: ScramKeys,
+    /// Whether there is such a user: otherwise whatever comes fails.
+    is_known: bool,
+    header: Box<str>,
+    nonce: Box<str>,
+    /// `client-first-message-bare "," server-first-message`.
+    messages: String,
+}
+
+impl Scram {
+    /// With what is stored, and the name of the user in the spelling of the table.
+    pub(super) fn known(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys) -> Scram {
+        Scram::new(first, nonce, user, keys, true)
+    }
+
+    /// For a user whom nobody knows: with a salt that is the same each time, and keys that nobody has a proof for.
+    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config) -> Scram {
+        // Tables fold the case of names, so a name in another case has the same salt there.
+        let user = first.user.to_lowercase();
+        let made_up = |what: &[u8]| hmac(&config.secret, &[what, b"\0", user.as_bytes()]);
+        let keys = ScramKeys {
+            salt: made_up(b"salt")[..SALT_OCTETS].into(),
+            iterations: config.iterations,
+            stored_key: made_up(b"stored key"),
+            server_key: made_up(b"server key"),
+        };
+        let user = first.user.clone();
+        Scram::new(first, nonce, user, keys, false)
+    }
+
+    fn new(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys, is_known: bool) -> Scram {
+        let nonce = [&first.nonce, &*nonce.0].concat();
+        let challenge = format!("r={nonce},s={},i={}", STANDARD.encode(&keys.salt), keys.iterations);
+        let messages = format!("{},{challenge}", first.bare);
+        Scram { user, keys, is_known, header: first.header, nonce: nonce.into(), messages }
+    }
+
+    /// `server-first-message`.
+    pub(super) fn challenge(&self) -> &[u8] {
+        let challenge = self.messages.rfind(",r=").map_or(0, |place| place + 1);
+        &self.messages.as_bytes()[challenge..]
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_user(&mut self) {
+        self.is_known = false;
+    }
+
+    /// Checks `client-final-message`; gives `server-final-message`, and who the client is.
+    pub(super) fn prove(self, octets: &[u8]) -> Result<(Box<[u8]>, Box<str>), Refusal> {
+        let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
+        let (without_proof, proof) = text.rsplit_once(",p=").ok_or(Refusal::Malformed)?;
+        let mut fields = without_proof.split(',');
+        let binding = fields.next().and_then(|field| field.strip_prefix("c=")).ok_or(Refusal::Malformed)?;
+        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(Refusal::Malformed)?;
+        let proof = STANDARD.decode(proof).ok().and_then(|proof| <[u8; 32]>::try_from(proof).ok());
+        let (true, Some(proof)) = (fields.all(is_extension), proof) else { return Err(Refusal::Malformed) };
+        // The header once more, so that nobody between could have changed it (RFC 5802 section 6).
+        if STANDARD.encode(&*self.header) != binding || *self.nonce != *nonce {
+            return Err(Refusal::Credentials);
+        }
+        let messages = [self.messages.as_bytes(), b",", without_proof.as_bytes()];
+        let mut client_key = hmac(&self.keys.stored_key, &messages);
+        client_key.iter_mut().zip(proof).for_each(|(octet, proof)| *octet ^= proof);
+        let is_right = Sha256::digest(client_key).as_slice().ct_eq(&self.keys.stored_key);
+        let signature = hmac(&self.keys.server_key, &messages);
+        if !(bool::from(is_right) && self.is_known) {
+            return Err(Refusal::Credentials);
+        }
+        Ok((format!("v={}", STANDARD.encode(signature)).into_bytes().into(), self.user))
+    }
+}
+
+fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of HMAC may have any length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
+/// `printable` without the comma (RFC 5802 section 7).
+fn is_nonce(text: &str) -> bool {
+    (1..=NONCE_OCTETS_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
+}
+
+/// One that may be passed over: a letter, `=` and something.
+fn is_extension(field: &str) -> bool {
+    matches!(field.as_bytes(), [letter, b'=', _, ..] if letter.is_ascii_alphabetic() && *letter != b'm')
+}
+
+/// `saslname`: `=2C` is a comma and `=3D` an equals sign, and there is no other escape (RFC 5802 section 5.1).
+fn unescape(name: &str) -> Result<String, Refusal> {
+    let mut pieces = name.split('=');
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (letter, rest) = match piece {
+            _ if piece.starts_with("2C") => (',', &piece[2..]),
+            _ if piece.starts_with("3D") => ('=', &piece[2..]),
+            _ => return Err(Refusal::Malformed),
+        };
+        text.push(letter);
+        text.push_str(rest);
+    }
+    Ok(text)
+}

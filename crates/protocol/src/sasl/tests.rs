@@ -1,0 +1,389 @@
+//! Exchanges word by word: the examples of the RFCs, and every form that is refused.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const CONFIG: Config = Config { secret: [7; 32], iterations: 4096 };
+
+fn nonce() -> Nonce {
+    Nonce::from_text("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+}
+
+fn begin(mechanism: Mechanism, initial: Option<&str>) -> Exchange {
+    Exchange::begin(mechanism, initial.map(str::as_bytes), nonce(), &CONFIG)
+}
+
+fn challenge(text: &str) -> Option<Action> {
+    Some(Action::Challenge(text.as_bytes().into()))
+}
+
+fn refused(refusal: Refusal) -> Option<Action> {
+    Some(Action::Done(Outcome::Refused(refusal)))
+}
+
+fn accepted(user: &str) -> Option<Action> {
+    Some(Action::Done(Outcome::Accepted { user: user.into() }))
+}
+
+fn verify(authzid: Option<&str>, user: &str, password: &str) -> Option<Action> {
+    let password = Secret::new(password.to_owned());
+    Some(Action::Ask(Question::Verify { authzid: authzid.map(Into::into), user: user.into(), password }))
+}
+
+fn array(base64: &str) -> [u8; 32] {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(base64).unwrap().try_into().unwrap()
+}
+
+/// What is stored for the password `pencil` of RFC 7677 section 3.
+fn pencil() -> ScramKeys {
+    ScramKeys {
+        salt: decode(b"W22ZaJ0SNY7soEsUEjb6gQ==").unwrap().as_slice().into(),
+        iterations: 4096,
+        stored_key: array("WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="),
+        server_key: array("wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="),
+    }
+}
+
+const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+const PROOF: &str =
+    "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+
+/// Up to where the proof is waited for.
+fn until_proof(keys: Keys) -> (Exchange, Action) {
+    let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
+    let asked = Some(Action::Ask(Question::Credentials { user: "user".into() }));
+    assert_eq!(exchange.poll_action(), asked);
+    assert_eq!(exchange.poll_action(), None);
+    exchange.handle_keys(keys);
+    let challenge = exchange.poll_action().unwrap();
+    (exchange, challenge)
+}
+
+#[test]
+fn plain_has_the_user_and_the_password_in_one_message() {
+    // RFC 4616 section 4, with and without an authorization identity.
+    let mut exchange = begin(Mechanism::Plain, Some("\0tim\0tanstaaftanstaaf"));
+    assert_eq!(exchange.poll_action(), verify(None, "tim", "tanstaaftanstaaf"));
+    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
+    assert_eq!(exchange.poll_action(), accepted("tim"));
+    let mut exchange = begin(Mechanism::Plain, None);
+    assert_eq!(exchange.poll_action(), challenge(""));
+    exchange.handle_response(b"Ursel\0Kurt\0xipj3plmq");
+    assert_eq!(exchange.poll_action(), refused(Refusal::Authzid));
+    assert_eq!(exchange.poll_action(), None);
+    let mut exchange = begin(Mechanism::Plain, Some("Kurt\0kurt\0x y"));
+    assert_eq!(exchange.poll_action(), verify(Some("Kurt"), "kurt", "x y"));
+}
+
+#[test]
+fn login_asks_for_one_and_then_the_other() {
+    let mut exchange = begin(Mechanism::Login, None);
+    assert_eq!(exchange.poll_action(), challenge("Username:"));
+    exchange.handle_response(b"tim");
+    assert_eq!(exchange.poll_action(), challenge("Password:"));
+    exchange.handle_response(b"secret");
+    assert_eq!(exchange.poll_action(), verify(None, "tim", "secret"));
+    exchange.handle_verdict(Verdict::Refused);
+    assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
+    let mut exchange = begin(Mechanism::Login, Some("tim"));
+    assert_eq!(exchange.poll_action(), challenge("Password:"));
+}
+
+#[test]
+fn scram_goes_as_in_the_example_of_the_rfc() {
+    let (mut exchange, first) = until_proof(Keys::Found { user: "user@x.org".into(), keys: pencil() });
+    let expected = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    assert_eq!(Some(first), challenge(expected));
+    exchange.handle_response(PROOF.as_bytes());
+    assert_eq!(exchange.poll_action(), challenge("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="));
+    assert_eq!(exchange.poll_action(), None);
+    exchange.handle_response(b"");
+    assert_eq!(exchange.poll_action(), accepted("user@x.org"));
+}
+
+#[test]
+fn a_proof_that_differs_in_anything_is_refused() {
+    let changed = [
+        ("c=biws", "c=eSws", Refusal::Credentials),
+        ("%hvY", "%hvZ", Refusal::Credentials),
+        ("p=dHzb", "p=dHzc", Refusal::Credentials),
+        ("ndVQ=", "ndVQ", Refusal::Malformed),
+        (",p=d", ",p=dHzbd", Refusal::Malformed),
+        (",p=", ",q=", Refusal::Malformed),
+        ("c=biws,", "", Refusal::Malformed),
+        (",p=", ",m=1,p=", Refusal::Malformed),
+        // An extension is part of what is proven.
+        (",p=", ",x=1,p=", Refusal::Credentials),
+    ];
+    for (from, to, refusal) in changed {
+        let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+        exchange.handle_response(PROOF.replacen(from, to, 1).as_bytes());
+        assert_eq!(exchange.poll_action(), refused(refusal), "{from} {to}");
+        assert_eq!(exchange.poll_action(), None);
+    }
+}
+
+#[test]
+fn who_is_unknown_looks_like_everybody_until_the_proof() {
+    let (mut exchange, first) = until_proof(Keys::Unknown);
+    let (_, again) = until_proof(Keys::Unknown);
+    assert_eq!(first, again);
+    let Action::Challenge(challenge) = first else { panic!("{first:?}") };
+    let text = String::from_utf8(challenge.into()).unwrap();
+    assert!(text.starts_with("r=rOprNGfwEbeRWgbNEkqO%hvY") && text.ends_with(",i=4096"), "{text}");
+    let salt = text.split(",s=").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    assert_eq!(decode(salt.as_bytes()).unwrap().len(), 16);
+    exchange.handle_response(PROOF.as_bytes());
+    assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
+    // Another server, or another user, has another salt.
+    let other = Config { secret: [8; 32], ..CONFIG };
+    for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
+        let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), nonce(), config);
+        exchange.poll_action();
+        exchange.handle_keys(Keys::Unknown);
+        assert_ne!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
+    }
+    // Also one in another case, where tables would find the same entry.
+    let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
+    exchange.poll_action();
+    exchange.handle_keys(Keys::Unknown);
+    assert_eq!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
+}
+
+#[test]
+fn the_keys_of_an_unknown_user_accept_nobody() {
+    let first = ClientFirst::read(FIRST.as_bytes()).ok().unwrap();
+    let mut scram = Scram::known(first, &nonce(), "user".into(), pencil());
+    scram.forget_user();
+    assert_eq!(scram.prove(PROOF.as_bytes()), Err(Refusal::Credentials));
+}
+
+#[test]
+fn a_client_that_thanks_in_words_is_refused() {
+    let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+    exchange.handle_response(PROOF.as_bytes());
+    exchange.poll_action();
+    exchange.handle_response(b"thanks");
+    assert_eq!(exchange.poll_action(), refused(Refusal::Malformed));
+}
+
+#[test]
+fn the_first_message_of_scram_is_read_as_it_is_defined() {
+    let taken = [
+        ("y,,n=user,r=abc", "user"),
+        ("n,a=user,n=user,r=abc", "user"),
+        ("n,a=USER,n=user,r=abc", "user"),
+        ("n,,n=a=2Cb=3Dc,r=abc", "a,b=c"),
+        ("n,,n=user,r=abc,x=ext", "user"),
+        ("n,,n=\u{2168},r=abc", "IX"),
+        ("n,,n=us\u{ad}er@x.org,r=abc", "user@x.org"),
+    ];
+    for (message, user) in taken {
+        let asked = Some(Action::Ask(Question::Credentials { user: user.into() }));
+        assert_eq!(begin(Mechanism::ScramSha256, Some(message)).poll_action(), asked, "{message}");
+    }
+}
+
+#[test]
+fn what_is_not_as_defined_is_refused_at_once() {
+    use Mechanism::{Login, OAuthBearer, Plain, ScramSha256, XOAuth2};
+    let (long_name, long_password) = (format!("\0{}\0x", "n".repeat(321)), format!("\0u\0{}", "p".repeat(513)));
+    let long_nonce = format!("n,,n=user,r={}", "r".repeat(257));
+    // Every one of its characters becomes eighteen (U+FDFA, by NFKC).
+    let swelling = format!("\0{}\0x", "\u{fdfa}".repeat(100));
+    let refusals = [
+        (Plain, "", Refusal::Malformed),
+        (Plain, "tim\0secret", Refusal::Malformed),
+        (Plain, "\0tim\0secret\0more", Refusal::Malformed),
+        (Plain, "\0\0secret", Refusal::Unprepared),
+        (Plain, "\0tim\0", Refusal::Unprepared),
+        (Plain, "\0ti\u{7}m\0secret", Refusal::Unprepared),
+        (Plain, "\0tim\0sec\nret", Refusal::Unprepared),
+        (Plain, "\0\u{ad}\0secret", Refusal::Unprepared),
+        (Plain, "root\0tim\0secret", Refusal::Authzid),
+        (Plain, "\u{7}\0tim\0secret", Refusal::Authzid),
+        (Plain, &long_name, Refusal::TooLong),
+        (Plain, &long_password, Refusal::TooLong),
+        (Plain, &swelling, Refusal::TooLong),
+        (Login, "", Refusal::Unprepared),
+        (Login, "a\0b", Refusal::Unprepared),
+        (ScramSha256, "", Refusal::Malformed),
+        (ScramSha256, "p=tls-exporter,,n=user,r=abc", Refusal::Unsupported),
+        (ScramSha256, "p=tls-unique,,n=user,r=abc", Refusal::Unsupported),
+        (ScramSha256, "q,,n=user,r=abc", Refusal::Malformed),
+        (ScramSha256, "n,,m=1,n=user,r=abc", Refusal::Unsupported),
+        (ScramSha256, "n,,n=user,m=1,r=abc", Refusal::Malformed),
+        (ScramSha256, "n,,n=user,r=abc,m=1", Refusal::Malformed),
+        (ScramSha256, "n,,n=user", Refusal::Malformed),
+        (ScramSha256, "n,,n=user,r=", Refusal::Malformed),
+        (ScramSha256, "n,,n=user,r=a b", Refusal::Malformed),
+        (ScramSha256, &long_nonce, Refusal::Malformed),
+        (ScramSha256, "n,,n=us=er,r=abc", Refusal::Malformed),
+        (ScramSha256, "n,,n=us=2cer,r=abc", Refusal::Malformed),
+        (ScramSha256, "n,,n=,r=abc", Refusal::Unprepared),
+        (ScramSha256, "n,a=root,n=user,r=abc", Refusal::Authzid),
+        (ScramSha256, "n,root,n=user,r=abc", Refusal::Malformed),
+        (ScramSha256, "n,n=user,r=abc", Refusal::Malformed),
+        (XOAuth2, "user=tim", Refusal::Malformed),
+        (XOAuth2, "", Refusal::Malformed),
+        (OAuthBearer, "user=tim\u{1}auth=Bearer x\u{1}\u{1}", Refusal::Malformed),
+        (OAuthBearer, "p=x,,\u{1}auth=Bearer x\u{1}\u{1}", Refusal::Unsupported),
+        (OAuthBearer, "n,,\u{1}host=x\u{1}\u{1}", Refusal::Malformed),
+    ];
+    for (mechanism, message, refusal) in refusals {
+        let mut exchange = begin(mechanism, Some(message));
+        assert_eq!(exchange.poll_action(), refused(refusal), "{mechanism} {message:?}");
+        assert_eq!(exchange.poll_action(), None);
+        exchange.handle_response(message.as_bytes());
+        assert_eq!(exchange.poll_action(), None, "what comes behind the end is ignored");
+    }
+    for octets in [&b"\0tim\0\xff"[..], b"\0\xff\0secret", b"\xff\0tim\0secret"] {
+        let mut exchange = Exchange::begin(Plain, Some(octets), nonce(), &CONFIG);
+        assert_eq!(exchange.poll_action(), refused(Refusal::Malformed));
+    }
+}
+
+#[test]
+fn tokens_are_refused_in_the_form_that_clients_wait_for() {
+    // RFC 7628 section 4.3: the client answers the error with ^A.
+    let message = "n,a=user@example.com,\u{1}host=server.example.com\u{1}port=143\u{1}auth=Bearer vF9dft4q\u{1}\u{1}";
+    let mut exchange = begin(Mechanism::OAuthBearer, Some(message));
+    assert_eq!(exchange.poll_action(), challenge(r#"{"status":"invalid_token"}"#));
+    assert_eq!(exchange.poll_action(), None);
+    exchange.handle_response(b"\x01");
+    assert_eq!(exchange.poll_action(), refused(Refusal::Token));
+    let mut exchange = begin(Mechanism::XOAuth2, None);
+    assert_eq!(exchange.poll_action(), challenge(""));
+    exchange.handle_response(
+        b"user=someuser@example.com\x01auth=Bearer ya29.vF9dft4qmTc2Nvb3RlckBhdHRhdmlzdGEuY29tCg\x01\x01",
+    );
+    assert_eq!(exchange.poll_action(), challenge(r#"{"status":"401","schemes":"bearer"}"#));
+    exchange.handle_response(b"");
+    assert_eq!(exchange.poll_action(), refused(Refusal::Token));
+}
+
+#[test]
+fn what_cannot_be_said_is_told_apart_from_what_is_wrong() {
+    let verdicts = [(Verdict::Throttled, Refusal::Throttled), (Verdict::Unavailable, Refusal::Unavailable)];
+    for (verdict, refusal) in verdicts {
+        let mut exchange = begin(Mechanism::Plain, Some("\0tim\0secret"));
+        exchange.poll_action();
+        exchange.handle_verdict(verdict);
+        assert_eq!(exchange.poll_action(), refused(refusal));
+        assert_eq!(refusal.reply().to_string().split(' ').take(2).collect::<Vec<_>>(), ["454", "4.7.0"]);
+    }
+    for (keys, refusal) in [(Keys::Throttled, Refusal::Throttled), (Keys::Unavailable, Refusal::Unavailable)] {
+        let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
+        exchange.poll_action();
+        exchange.handle_keys(keys);
+        assert_eq!(exchange.poll_action(), refused(refusal));
+    }
+    assert_eq!(Refusal::Credentials.reply().code, 535);
+    assert_eq!(Outcome::Accepted { user: "tim".into() }.reply().code, 235);
+}
+
+#[test]
+fn a_client_may_give_up_at_any_time_and_only_once() {
+    let mut exchange = begin(Mechanism::Login, None);
+    exchange.handle_cancel(Refusal::Cancelled);
+    assert_eq!(exchange.poll_action(), refused(Refusal::Cancelled));
+    exchange.handle_cancel(Refusal::Cancelled);
+    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
+    exchange.handle_keys(Keys::Unknown);
+    assert_eq!(exchange.poll_action(), None);
+}
+
+#[test]
+fn nobody_is_accepted_by_an_answer_that_nobody_asked_for() {
+    let mut exchange = begin(Mechanism::Plain, None);
+    exchange.poll_action();
+    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
+    exchange.handle_keys(Keys::Found { user: "user".into(), keys: pencil() });
+    assert_eq!(exchange.poll_action(), None);
+    exchange.handle_response(b"\0tim\0secret");
+    exchange.handle_response(b"\0root\0secret");
+    assert_eq!(exchange.poll_action(), verify(None, "tim", "secret"));
+    assert_eq!(exchange.poll_action(), None, "a second message before the verdict is ignored");
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let mut exchange = begin(Mechanism::Plain, Some("\0tim\0verysecret"));
+    let shown = format!("{exchange:?} {:?}", exchange.poll_action());
+    assert!(shown.contains("tim") && !shown.contains("verysecret"), "{shown}");
+}
+
+#[test]
+fn lines_are_decoded_strictly_and_within_their_limit() {
+    assert_eq!(decode(b"AHRpbQBzZWNyZXQ=").unwrap().as_slice(), b"\0tim\0secret");
+    assert_eq!(decode(b"").unwrap().as_slice(), b"");
+    assert_eq!(decode_initial(b"=").unwrap().as_slice(), b"");
+    assert_eq!(decode(b"="), Err(DecodeError::Malformed));
+    assert_eq!(decode(b"*"), Err(DecodeError::Cancelled));
+    for line in [&b"AHRpbQBzZWNyZXQ"[..], b"AHRp bQ==", b"AHRpbR==", b"AHRpbQ==\r\n", b"\xff\xff\xff\xff", b"QUJD*"] {
+        assert_eq!(decode(line), Err(DecodeError::Malformed), "{line:?}");
+    }
+    assert_eq!(decode(&[b'A'; LINE_OCTETS_MAX - 4]).unwrap().len(), (LINE_OCTETS_MAX - 4) / 4 * 3);
+    assert_eq!(decode(&[b'A'; LINE_OCTETS_MAX]), Err(DecodeError::TooLong));
+    assert_eq!(encode(b"Username:"), "VXNlcm5hbWU6");
+}
+
+#[test]
+fn mechanisms_have_their_names_in_any_case() {
+    for name in ["PLAIN", "LOGIN", "SCRAM-SHA-256", "XOAUTH2", "OAUTHBEARER"] {
+        assert_eq!(Mechanism::from_name(&name.to_lowercase()).unwrap().to_string(), name);
+    }
+    for name in ["", "SCRAM-SHA-256-PLUS", "SCRAM-SHA-1", "CRAM-MD5"] {
+        assert_eq!(Mechanism::from_name(name), None);
+    }
+    assert!(Mechanism::ADVERTISED.iter().all(|it| it.shows_password() == (*it != Mechanism::ScramSha256)));
+}
+
+fn mechanisms() -> impl Strategy<Value = Mechanism> {
+    use Mechanism::{Login, OAuthBearer, Plain, ScramSha256, XOAuth2};
+    proptest::sample::select(vec![Plain, Login, ScramSha256, XOAuth2, OAuthBearer])
+}
+
+fn messages() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = [
+        "n,,", "y,", "p=x", "a=", "n=user", ",r=abc", ",", "=2C", "=", "\0", "\u{1}", "auth=", "c=biws", ",p=", "é",
+        "AAAA",
+    ];
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..80),
+        proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 0..8)
+            .prop_map(|it| it.concat().into_bytes()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_nobody_is_accepted_without_a_verdict(
+        mechanism in mechanisms(),
+        initial in proptest::option::of(messages()),
+        responses in proptest::collection::vec(messages(), 0..4),
+        keys in proptest::sample::select(vec![Keys::Unknown, Keys::Found { user: "user".into(), keys: pencil() }]),
+    ) {
+        let mut exchange = Exchange::begin(mechanism, initial.as_deref(), nonce(), &CONFIG);
+        let mut ends = 0;
+        for response in responses {
+            exchange.handle_response(&response);
+            exchange.handle_keys(keys.clone());
+            while let Some(action) = exchange.poll_action() {
+                let is_accepted = matches!(action, Action::Done(Outcome::Accepted { .. }));
+                prop_assert!(!is_accepted, "{:?}", action);
+                ends += usize::from(matches!(action, Action::Done(_)));
+            }
+        }
+        prop_assert!(ends <= 1);
+    }
+
+    #[test]
+    fn no_line_makes_decoding_panic(line in proptest::collection::vec(any::<u8>(), 0..100)) {
+        if let Ok(octets) = decode(&line) {
+            prop_assert_eq!(encode(&octets).into_bytes(), line);
+        }
+    }
+}
