@@ -34,7 +34,7 @@ impl Change<'_> {
 }
 
 impl Batch {
-    /// An entry with these keys; None: with values that only the directory can tell.
+    /// An entry with these keys, each once; values of None: such as only the directory can tell.
     pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>) {
         self.begin(uuid, 1);
         let place = self.octets.len();
@@ -110,34 +110,43 @@ impl Batch {
 
 /// Adds a text to packed ones.
 pub(super) fn pack(octets: &mut Vec<u8>, text: &str) {
-    let mut length = text.len();
+    pack_octets(octets, text.as_bytes());
+}
+
+/// Adds the length of these octets, and them.
+pub(super) fn pack_octets(octets: &mut Vec<u8>, packed: &[u8]) {
+    let mut length = packed.len();
     while length >= 0x80 {
         octets.push(length as u8 | 0x80);
         length >>= 7;
     }
     octets.push(length as u8);
-    octets.extend_from_slice(text.as_bytes());
+    octets.extend_from_slice(packed);
 }
 
 /// Packed texts one by one; ends early where the octets are not what [`pack`] made.
 pub(super) fn unpack(mut octets: &[u8]) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
-        let (mut length, mut shift) = (0usize, 0);
-        loop {
-            let (&octet, rest) = octets.split_first()?;
-            octets = rest;
-            length |= usize::from(octet & 0x7f) << shift;
-            shift += 7;
-            match octet {
-                0..0x80 => break,
-                _ if shift > 28 => return None,
-                _ => {}
-            }
-        }
-        let (text, rest) = octets.split_at_checked(length)?;
+        let (text, rest) = unpack_octets(octets)?;
         octets = rest;
         str::from_utf8(text).ok()
     })
+}
+
+/// The octets that were packed first, and what is behind them.
+pub(super) fn unpack_octets(mut octets: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut length, mut shift) = (0usize, 0);
+    loop {
+        let (&octet, rest) = octets.split_first()?;
+        octets = rest;
+        length |= usize::from(octet & 0x7f) << shift;
+        shift += 7;
+        match octet {
+            0..0x80 => return octets.split_at_checked(length),
+            _ if shift > 28 => return None,
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
-use crate::replica::store::Said;
+use crate::replica::answers::Said;
 
 struct Fixture {
     copy: Copy,
@@ -59,9 +59,7 @@ impl Fixture {
 
     /// Entries that answer, of the first `count`.
     fn known(&self, count: u8) -> Vec<u8> {
-        let keys: Vec<String> = (0..count).map(|entry| format!("k{entry}")).collect();
-        let said = self.store.answer(keys.iter().map(String::as_str), 9).unwrap();
-        (0..count).filter(|&entry| said[usize::from(entry)] == Said::Found(vec![])).collect()
+        (0..count).filter(|entry| self.store.say(&format!("k{entry}"), 9) == Said::Found(vec![])).collect()
     }
 
     fn kept_cookie(&self) -> Option<String> {

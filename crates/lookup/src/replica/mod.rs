@@ -2,8 +2,9 @@
 //! restarts.
 //!
 //! A thread follows the directory: by the Sync Operation (RFC 4533), whose changes arrive as they are made, or, where the
-//! server does not offer it, by fetching everything every so often. The copy is a file (LMDB) that this process alone
-//! opens; another one gets [`StoreError::InUse`] and has to do without.
+//! server does not offer it, by fetching everything every so often. The copy is in a file (LMDB) that this process alone
+//! opens; another one gets [`StoreError::InUse`] and has to do without. Answers come from a table in memory that is made
+//! of it.
 //!
 //! | state      | answers                                                                                         |
 //! |------------|-------------------------------------------------------------------------------------------------|
@@ -15,12 +16,14 @@
 //!
 //! A refresh that would remove too much is held back ([`Config::removals_max`]).
 
+mod answers;
 mod batch;
 mod content;
 mod copy;
 mod follow;
 mod marks;
 mod poll;
+mod record;
 mod refresh;
 mod removals;
 mod server;
@@ -32,17 +35,20 @@ mod teller;
 mod walk;
 mod worker;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use self::answers::Said;
 use self::content::Content;
 use self::shared::Shared;
+use self::store::Store;
 pub use self::store::StoreError;
-use self::store::{Said, Store};
 use self::worker::Worker;
 use crate::ldap::connection::Connector;
+use crate::ldap::schema::Rule;
 use crate::ldap::{self, LdapError};
 use crate::{Answer, Answers, Event, Events, Layer, Stats, Table, Trace, Tracing, fold};
 
@@ -128,13 +134,24 @@ impl Replica {
         Ok(Replica { shared, direct, values_max, thread })
     }
 
-    /// The answers of the copy; None for those of the directory itself.
-    fn answers_now(&self, keys: &[&str]) -> Vec<Option<Answer>> {
-        let folded: Vec<String> = keys.iter().map(|key| fold(key)).collect();
-        let said = self.shared.answer(&folded, self.values_max).unwrap_or_default();
-        let mut answers: Vec<Option<Answer>> = said.into_iter().map(|said| self.answer_of(said)).collect();
-        answers.resize(keys.len(), None);
-        answers
+    /// The answers of the copy, and the places of those that only the directory has: what stands there is none.
+    fn answers_now(&self, keys: &[&str]) -> (Vec<Answer>, Vec<usize>) {
+        let mut answers = Vec::with_capacity(keys.len());
+        let mut open = Vec::new();
+        let asked = self.shared.ask(|store| {
+            for key in keys {
+                let answer = self.answer_of(store.say(&form(key), self.values_max));
+                if answer.is_none() {
+                    open.push(answers.len());
+                }
+                answers.push(answer.unwrap_or(NONE_YET));
+            }
+        });
+        if asked.is_none() {
+            answers.resize(keys.len(), NONE_YET);
+            open.extend(0..keys.len());
+        }
+        (answers, open)
     }
 
     fn answer_of(&self, said: Said) -> Option<Answer> {
@@ -157,26 +174,29 @@ impl Table for Replica {
     }
 
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        let answers = self.answers_now(keys);
-        if answers.iter().all(Option::is_some) {
-            return Box::pin(std::future::ready(answers.into_iter().flatten().collect()));
+        let (mut answers, open) = self.answers_now(keys);
+        if open.is_empty() {
+            return Box::pin(std::future::ready(answers));
         }
         Box::pin(async move {
-            let open: Vec<&str> =
-                keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
-            let mut direct = self.direct.lookup(&open).await.into_iter();
+            let asked: Vec<&str> = open.iter().map(|&place| keys[place]).collect();
+            let mut direct = self.direct.lookup(&asked).await.into_iter();
             let missing = || Answer::Unavailable(format!("table '{}': no answer", self.shared.name));
-            answers.into_iter().map(|answer| answer.or_else(|| direct.next()).unwrap_or_else(missing)).collect()
+            for place in open {
+                answers[place] = direct.next().unwrap_or_else(missing);
+            }
+            answers
         })
     }
 
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
-        match self.answers_now(&[key]).pop().flatten() {
-            Some(answer) => {
+        match self.answers_now(&[key]) {
+            (mut answers, open) if open.is_empty() => {
                 let layer = Layer::Replica { age: self.shared.age().unwrap_or_default() };
+                let answer = answers.pop().unwrap_or(NONE_YET);
                 Box::pin(std::future::ready(Trace { answer, layer }))
             }
-            None => self.direct.trace(key),
+            _ => self.direct.trace(key),
         }
     }
 
@@ -199,5 +219,16 @@ impl Drop for Replica {
             // Its panic has ended the process, or is somebody's test that fails by itself.
             let _ = thread.join();
         }
+    }
+}
+
+/// Where an answer is to come.
+const NONE_YET: Answer = Answer::Unavailable(String::new());
+
+/// The form in which a copy has a key. Most keys come in it.
+fn form(key: &str) -> Cow<'_, str> {
+    match key.bytes().all(|octet| octet.is_ascii_graphic() && !octet.is_ascii_uppercase()) {
+        true => Cow::Borrowed(key),
+        false => Cow::Owned(Rule::IgnoreCase.form(&fold(key)).into_owned()),
     }
 }

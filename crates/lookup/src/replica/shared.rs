@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use super::store::{Said, Store};
-use super::sys::is_damage;
-use crate::ldap::schema::Rule;
+use super::store::Store;
 use crate::{Answer, ReplicaStats, Stats};
 
 /// In common.
@@ -28,8 +26,6 @@ pub(super) struct Shared {
     pub(super) stopping: Notify,
     /// Wakes the thread when the operator lets removals go.
     pub(super) accepting: Notify,
-    /// Wakes the thread when a reader met damage.
-    pub(super) breaking: Notify,
     found: AtomicU64,
     not_found: AtomicU64,
     unavailable: AtomicU64,
@@ -48,7 +44,6 @@ impl Shared {
             stopped: Arc::new(AtomicBool::new(false)),
             stopping: Notify::new(),
             accepting: Notify::new(),
-            breaking: Notify::new(),
             found: AtomicU64::new(0),
             not_found: AtomicU64::new(0),
             unavailable: AtomicU64::new(0),
@@ -78,22 +73,13 @@ impl Shared {
         *self.store.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What the copy says of folded keys. None where it cannot be asked: it is not complete, or damaged.
-    pub(super) fn answer(&self, folded: &[String], values_max: usize) -> Option<Vec<Said>> {
+    /// Asks the copy. None where it cannot be asked: it is not complete, or is opened anew.
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(&Store) -> T) -> Option<T> {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         // Not before: another copy may have taken the place of the one that was complete.
-        if !self.complete.load(Ordering::Acquire) {
-            return None;
-        }
-        let keys: Vec<_> = folded.iter().map(|key| Rule::IgnoreCase.form(key)).collect();
-        match store.as_ref()?.answer(keys.iter().map(|key| &**key), values_max) {
-            Ok(said) => Some(said),
-            Err(error) => {
-                if is_damage(&error) {
-                    self.breaking.notify_one();
-                }
-                None
-            }
+        match self.complete.load(Ordering::Acquire) {
+            true => store.as_deref().map(ask),
+            false => None,
         }
     }
 

@@ -1,19 +1,22 @@
-//! The copy in its file: answers by key for whoever asks, entries by UUID for the thread that follows the directory.
+//! The copy: entries by UUID in its file, for the thread that follows the directory, and answers by key in memory, for
+//! whoever asks.
 //!
-//! | database  | key                                  | value                                                      |
-//! |-----------|--------------------------------------|------------------------------------------------------------|
-//! | `answers` | key, NUL, number of the entry (u32)  | the entry's values, packed                                 |
-//! | `entries` | UUID (16 octets)                     | number of the entry (u32), its keys, packed                |
-//! | `state`   | a name                               | format, what it is a copy of, cookie, completeness, moment |
+//! | database  | key             | value                                                                    |
+//! |-----------|-----------------|--------------------------------------------------------------------------|
+//! | `entries` | UUID            | number of the entry, its keys, its values: see [`Record`]                |
+//! | `state`   | a name          | format, what it is a copy of, cookie, completeness, moment               |
 //!
-//! Numbers are big-endian, given in the order of arrival and never given twice. An entry without values has no answers
-//! where values are asked for; it is in `entries` nevertheless, since the directory speaks of entries by their UUIDs.
+//! Numbers are given in the order of arrival and never given twice. An entry without values has no answers where values
+//! are asked for; it is in `entries` nevertheless, since the directory speaks of entries by their UUIDs.
 //!
-//! Readers see one committed state. A [`Batch`] and the [`Mark`] that it leads to (the cookie above all) are committed in
-//! one transaction, or, where it is large, in several of which the last has the mark: what the cookie covers is in the
-//! file whenever the cookie is.
+//! A [`Batch`] and the [`Mark`] that it leads to (the cookie above all) are committed in one transaction, or, where it is
+//! large, in several of which the last has the mark: what the cookie covers is in the file whenever the cookie is. The
+//! [`Answers`] are made of the entries when the copy is opened, and changed after the commits of a batch: what is answered
+//! is in the file. Readers see of a key what it was before a batch or what it is after it, and nothing in between, also
+//! where it went from one entry to another.
 //!
-//! A file that is damaged or foreign is given another name and never deleted; the copy starts anew.
+//! A file that is damaged or foreign is given another name and never deleted; the copy starts anew. So is one of another
+//! version's format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,26 +24,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, PutFlags, RoTxn, RwTxn};
+use heed::{CommitOrAbort, Database, MdbError, PutFlags, RoTxn, RwTxn};
 
-use super::batch::{Batch, Change, NO_TEXT, Uuid, unpack};
+use super::answers::{Answers, Edit, Said};
+use super::batch::{Batch, Change, Uuid, unpack};
 use super::marks::Marks;
+use super::record::Record;
 use super::sys::{self, Environment, OpenError};
 use crate::ldap::schema::is_plain;
 
-/// Octets of a key at most, so that it and its number fit in a key of LMDB (511); a mail address has 320.
+/// Octets of a key at most; a mail address has 320.
 pub(super) const KEY_OCTETS_MAX: usize = 480;
 /// Changes in one transaction: what is not yet committed is in memory twice.
 const CHANGES_PER_COMMIT: usize = 10_000;
 const MAP_OCTETS: usize = 1 << 30;
-const FORMAT: &[u8] = b"mailrace replica 1";
+const FORMAT: &[u8] = b"mailrace replica 2";
 
 type Pairs = Database<'static, Bytes, Bytes>;
 
 /// An open copy.
 pub(super) struct Store {
     environment: Environment,
-    answers: Pairs,
+    answers: Answers,
     entries: Pairs,
     state: Pairs,
 }
@@ -99,17 +104,6 @@ pub(super) struct Mark {
     pub(super) agreed: Option<SystemTime>,
 }
 
-/// What a copy says of a key.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    Found(Vec<String>),
-    NotFound,
-    /// More values than an answer may have.
-    TooMany,
-    /// Not a key that could be in a copy, or one of an entry whose values could not: the directory must be asked itself.
-    Elsewhere,
-}
-
 /// What a batch did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Applied {
@@ -153,8 +147,8 @@ impl Store {
 
     fn try_open(path: &Path, of: &str, map_octets: usize) -> Result<Self, OpenError> {
         let environment = Environment::open(path, map_octets)?;
-        let [answers, entries, state] = databases(&environment)?;
-        let store = Store { environment, answers, entries, state };
+        let [entries, state] = databases(&environment)?;
+        let store = Store { environment, answers: Answers::default(), entries, state };
         let empty = store.read(|txn| Ok(store.state.is_empty(txn)? && store.entries.is_empty(txn)?))?;
         let format = store.state_octets("format")?;
         if !empty && format.as_deref() != Some(FORMAT) {
@@ -164,13 +158,25 @@ impl Store {
         if !same || !store.mark()?.complete {
             store.empty(of)?;
         }
+        store.read_answers()?;
         Ok(store)
+    }
+
+    /// Makes the answers of the entries.
+    fn read_answers(&self) -> heed::Result<()> {
+        self.read(|txn| {
+            for entry in self.entries.iter(txn)? {
+                let Record { number, keys, values } = record(entry?.1)?;
+                unpack(keys).for_each(|key| self.answers.add(key, number, values));
+            }
+            Ok(())
+        })
     }
 
     /// Forgets everything, and is a copy of what `of` names from now on.
     fn empty(&self, of: &str) -> heed::Result<()> {
+        self.answers.clear();
         self.environment.write(|txn| {
-            self.answers.clear(txn)?;
             self.entries.clear(txn)?;
             self.state.clear(txn)?;
             self.state.put(txn, b"format", FORMAT)?;
@@ -184,49 +190,27 @@ impl Store {
         self.empty(&String::from_utf8_lossy(&of))
     }
 
-    /// What the copy says of folded keys, all in one state of it.
-    pub(super) fn answer<'k>(&self, keys: impl Iterator<Item = &'k str>, values_max: usize) -> heed::Result<Vec<Said>> {
-        self.read(|txn| keys.map(|key| self.say(txn, key, values_max)).collect())
-    }
-
-    fn say(&self, txn: &RoTxn, key: &str, values_max: usize) -> heed::Result<Said> {
-        if !indexable(key) {
-            return Ok(Said::Elsewhere);
+    /// What the copy says of a folded key.
+    pub(super) fn say(&self, key: &str, values_max: usize) -> Said {
+        match indexable(key) {
+            true => self.answers.say(key, values_max),
+            false => Said::Elsewhere,
         }
-        let mut place = [0; KEY_OCTETS_MAX + 1];
-        place[..key.len()].copy_from_slice(key.as_bytes());
-        let mut found: Option<Vec<String>> = None;
-        for record in self.answers.prefix_iter(txn, &place[..=key.len()])? {
-            let values = found.get_or_insert_default();
-            let (_, packed) = record?;
-            if packed == NO_TEXT {
-                return Ok(Said::Elsewhere);
-            }
-            for value in unpack(packed) {
-                if !values.iter().any(|other| other == value) {
-                    values.push(value.to_owned());
-                }
-                if values.len() > values_max {
-                    return Ok(Said::TooMany);
-                }
-            }
-        }
-        Ok(found.map_or(Said::NotFound, Said::Found))
     }
 
     /// The number of an entry; None if it is not there.
     pub(super) fn number(&self, uuid: Uuid) -> heed::Result<Option<u32>> {
-        self.read(|txn| Ok(self.entries.get(txn, &uuid)?.map(number_of)))
+        self.read(|txn| Ok(self.entry(txn, uuid)?.map(|record| record.number)))
     }
 
     /// Whether an entry is there and has keys.
     pub(super) fn has_keys(&self, uuid: Uuid) -> heed::Result<bool> {
-        self.read(|txn| Ok(self.entries.get(txn, &uuid)?.is_some_and(|record| record.len() > 4)))
+        self.read(|txn| Ok(self.entry(txn, uuid)?.is_some_and(|record| !record.keys.is_empty())))
     }
 
     /// Entries, and keys that they have.
     pub(super) fn counts(&self) -> heed::Result<(u64, u64)> {
-        self.read(|txn| Ok((self.entries.len(txn)?, self.answers.len(txn)?)))
+        self.read(|txn| Ok((self.entries.len(txn)?, self.answers.len())))
     }
 
     /// Octets of the file.
@@ -257,6 +241,22 @@ impl Store {
         put: &mut Marks,
         stop: &AtomicBool,
     ) -> heed::Result<Applied> {
+        let mut edits = Vec::new();
+        let applied = self.commit(batch, mark, put, stop, &mut edits);
+        // Also where a later transaction failed: what was committed is answered.
+        self.answers.change(&edits);
+        applied
+    }
+
+    /// The part of it that concerns the file; tells what is to be done to the answers.
+    fn commit<'b>(
+        &self,
+        batch: &'b Batch,
+        mark: Option<&Mark>,
+        put: &mut Marks,
+        stop: &AtomicBool,
+        edits: &mut Vec<Edit<'b>>,
+    ) -> heed::Result<Applied> {
         let order = batch.sorted();
         let mut applied = Applied::default();
         for run in order.chunks(CHANGES_PER_COMMIT) {
@@ -265,7 +265,13 @@ impl Store {
             }
             let last = run.as_ptr_range().end == order.as_ptr_range().end;
             let mark = mark.filter(|_| last);
-            let done = self.environment.write(|txn| self.change_all(txn, batch, run, mark, put))?;
+            let committed = edits.len();
+            let done = self.environment.write(|txn| {
+                // It may be called again.
+                edits.truncate(committed);
+                self.change_all(txn, batch, run, mark, put, edits)
+            });
+            let done = done.inspect_err(|_| edits.truncate(committed))?;
             applied.changed += done.changed;
             applied.removed += done.removed;
         }
@@ -275,24 +281,25 @@ impl Store {
         Ok(applied)
     }
 
-    fn change_all(
+    fn change_all<'b>(
         &self,
         txn: &mut RwTxn,
-        batch: &Batch,
+        batch: &'b Batch,
         run: &[u32],
         mark: Option<&Mark>,
         put: &mut Marks,
+        edits: &mut Vec<Edit<'b>>,
     ) -> heed::Result<Applied> {
         let mut applied = Applied::default();
         let mut next = self.next_number(txn)?;
         for &index in run {
             match batch.change(index as usize) {
                 Change::Put { uuid, keys, values } => {
-                    let (number, changed) = self.put(txn, uuid, keys, values, &mut next)?;
+                    let (number, changed) = self.put(txn, uuid, keys, values, &mut next, edits)?;
                     applied.changed += u64::from(changed);
                     put.set(number);
                 }
-                Change::Remove { uuid } => applied.removed += u64::from(self.remove(txn, uuid)?),
+                Change::Remove { uuid } => applied.removed += u64::from(self.remove(txn, uuid, edits)?),
             }
         }
         // A refresh that changes nothing writes nothing.
@@ -304,101 +311,93 @@ impl Store {
     }
 
     /// Puts one entry; returns its number, and whether anything is not as it was.
-    fn put(
+    fn put<'b>(
         &self,
         txn: &mut RwTxn,
         uuid: Uuid,
-        keys: &[u8],
-        values: &[u8],
+        keys: &'b [u8],
+        values: &'b [u8],
         next: &mut u32,
+        edits: &mut Vec<Edit<'b>>,
     ) -> heed::Result<(u32, bool)> {
-        let before = self.entries.get(txn, &uuid)?.map(|record| (number_of(record), record[4..].to_vec()));
-        let number = match &before {
-            Some((number, _)) => *number,
-            None => std::mem::replace(next, next.wrapping_add(1)),
-        };
-        let mut changed = before.as_ref().is_none_or(|(_, old)| old != keys);
-        if changed {
-            let old = before.as_ref().map_or(&[][..], |(_, old)| old);
-            for key in unpack(old).filter(|key| !unpack(keys).any(|new| new == *key)) {
-                self.answers.delete(txn, &place(key, number))?;
-            }
-            self.entries.put(txn, &uuid, &[&number.to_be_bytes()[..], keys].concat())?;
+        let before = self.entry(txn, uuid)?;
+        let number = before.map_or(*next, |before| before.number);
+        let after = Record::new(number, keys, values);
+        if before == Some(after) {
+            return Ok((number, false));
         }
+        if before.is_none() {
+            *next = next.wrapping_add(1);
+        }
+        let (old_keys, old_values) = before.map(|before| (before.keys, before.values)).unwrap_or_default();
+        let gone = unpack(old_keys).filter(|old| !unpack(keys).any(|key| key == *old));
+        edits.extend(gone.map(|key| Edit::Remove { key: key.into(), number }));
         for key in unpack(keys) {
-            let place = place(key, number);
-            if self.answers.get(txn, &place)? != Some(values) {
-                changed = true;
-                self.answers.put(txn, &place, values)?;
+            match unpack(old_keys).any(|old| old == key) {
+                true if old_values == values => {}
+                true => edits.push(Edit::Replace { key, number, values }),
+                false => edits.push(Edit::Add { key, number, values }),
             }
         }
-        Ok((number, changed))
+        self.entries.put(txn, &uuid, &after.octets())?;
+        Ok((number, true))
     }
 
-    fn remove(&self, txn: &mut RwTxn, uuid: Uuid) -> heed::Result<bool> {
-        let Some(record) = self.entries.get(txn, &uuid)?.map(<[u8]>::to_vec) else { return Ok(false) };
-        for key in unpack(&record[4..]) {
-            self.answers.delete(txn, &place(key, number_of(&record)))?;
-        }
+    fn remove(&self, txn: &mut RwTxn, uuid: Uuid, edits: &mut Vec<Edit>) -> heed::Result<bool> {
+        let Some(Record { number, keys, .. }) = self.entry(txn, uuid)? else { return Ok(false) };
+        edits.extend(unpack(keys).map(|key| Edit::Remove { key: key.into(), number }));
         self.entries.delete(txn, &uuid)
     }
 
     /// The same as [`apply`](Store::apply) for a first load, which has nothing but entries: they are written in the order of
-    /// the file, so that each page of it is written about once, and full where the copy was empty.
+    /// the file, so that each page of it is written about once, and full where the copy was empty. Nobody reads meanwhile,
+    /// so that the answers need not wait for all of it.
     pub(super) fn load(&self, batch: &Batch, stop: &AtomicBool) -> heed::Result<Applied> {
-        let flags = match self.counts()? {
-            (0, 0) => PutFlags::APPEND,
-            _ => PutFlags::empty(),
+        let flags = match self.read(|txn| self.entries.is_empty(txn))? {
+            true => PutFlags::APPEND,
+            false => PutFlags::empty(),
         };
         let mut order = batch.sorted();
         order.retain(|&index| matches!(batch.change(index as usize), Change::Put { .. }));
-        let mut numbers = Vec::with_capacity(order.len());
         for run in order.chunks(CHANGES_PER_COMMIT) {
             if !stop.load(Ordering::Relaxed) {
-                numbers.extend(self.environment.write(|txn| self.load_entries(txn, batch, run, flags))?);
-            }
-        }
-        let mut answers: Vec<(&str, u32, &[u8])> = Vec::with_capacity(order.len());
-        for (&index, &number) in order.iter().zip(&numbers) {
-            if let Change::Put { keys, values, .. } = batch.change(index as usize) {
-                answers.extend(unpack(keys).map(|key| (key, number, values)));
-            }
-        }
-        answers.sort_unstable_by_key(|&(key, number, _)| (key, number));
-        answers.dedup_by_key(|&mut (key, number, _)| (key, number));
-        for run in answers.chunks(CHANGES_PER_COMMIT) {
-            if !stop.load(Ordering::Relaxed) {
-                self.environment.write(|txn| {
-                    run.iter().try_for_each(|&(key, number, values)| {
-                        self.answers.put_with_flags(txn, flags, &place(key, number), values)
-                    })
-                })?;
+                let edits = self.environment.write(|txn| self.load_entries(txn, batch, run, flags))?;
+                self.answers.change(&edits);
             }
         }
         Ok(Applied { changed: order.len() as u64, removed: 0 })
     }
 
-    /// Writes the entries of a load; returns their numbers. One that an earlier part of the load had (it was changed
-    /// meanwhile) loses its answers here, and gets those that it has now with all others.
-    fn load_entries(&self, txn: &mut RwTxn, batch: &Batch, run: &[u32], flags: PutFlags) -> heed::Result<Vec<u32>> {
+    /// Writes the entries of a load. One that an earlier part of the load had (it was changed meanwhile) is another one now.
+    fn load_entries<'b>(
+        &self,
+        txn: &mut RwTxn,
+        batch: &'b Batch,
+        run: &[u32],
+        flags: PutFlags,
+    ) -> heed::Result<Vec<Edit<'b>>> {
         let mut next = self.next_number(txn)?;
-        let mut numbers = Vec::with_capacity(run.len());
+        let mut edits = Vec::with_capacity(run.len());
         for &index in run {
-            let Change::Put { uuid, keys, .. } = batch.change(index as usize) else { continue };
+            let Change::Put { uuid, keys, values } = batch.change(index as usize) else { continue };
             if flags.is_empty() {
-                self.remove(txn, uuid)?;
+                self.remove(txn, uuid, &mut edits)?;
             }
-            let record = [&next.to_be_bytes()[..], keys].concat();
-            self.entries.put_with_flags(txn, flags, &uuid, &record)?;
-            numbers.push(next);
+            self.entries.put_with_flags(txn, flags, &uuid, &Record::new(next, keys, values).octets())?;
+            edits.extend(unpack(keys).map(|key| Edit::Add { key, number: next, values }));
             next = next.wrapping_add(1);
         }
         self.state.put(txn, b"next", &next.to_be_bytes())?;
-        Ok(numbers)
+        Ok(edits)
+    }
+
+    fn entry<'t>(&self, txn: &'t RoTxn, uuid: Uuid) -> heed::Result<Option<Record<'t>>> {
+        self.entries.get(txn, &uuid)?.map(record).transpose()
     }
 
     fn next_number(&self, txn: &RoTxn) -> heed::Result<u32> {
-        Ok(self.state.get(txn, b"next")?.map_or(0, number_of))
+        let next = self.state.get(txn, b"next")?.and_then(<[u8]>::first_chunk);
+        Ok(next.map_or(0, |octets| u32::from_be_bytes(*octets)))
     }
 
     fn set_mark(&self, txn: &mut RwTxn, mark: &Mark) -> heed::Result<()> {
@@ -418,9 +417,9 @@ impl Store {
     pub(super) fn unmarked(&self, marks: &Marks) -> heed::Result<Vec<Uuid>> {
         self.read(|txn| {
             let mut unmarked = Vec::new();
-            for record in self.entries.iter(txn)? {
-                let (uuid, record) = record?;
-                if let (false, Ok(uuid)) = (marks.has(number_of(record)), uuid.try_into()) {
+            for entry in self.entries.iter(txn)? {
+                let (uuid, octets) = entry?;
+                if let (false, Ok(uuid)) = (marks.has(record(octets)?.number), uuid.try_into()) {
                     unmarked.push(uuid);
                 }
             }
@@ -433,36 +432,18 @@ impl Store {
     pub(super) fn irreplaceable(&self, going: &[Uuid]) -> heed::Result<Vec<Uuid>> {
         self.read(|txn| {
             let mut numbers = Marks::default();
-            for uuid in going {
-                self.entries.get(txn, uuid)?.into_iter().for_each(|record| numbers.set(number_of(record)));
+            for &uuid in going {
+                self.entry(txn, uuid)?.into_iter().for_each(|record| numbers.set(record.number));
             }
+            let is_lost = |key| self.answers.is_there_and_all(key, |number| numbers.has(number));
             let mut irreplaceable = Vec::new();
-            for uuid in going {
-                let Some(record) = self.entries.get(txn, uuid)? else { continue };
-                let mut lost = false;
-                for key in unpack(&record[4..]) {
-                    lost |= self.is_lost(txn, key, number_of(record), &numbers)?;
-                }
-                if lost {
-                    irreplaceable.push(*uuid);
+            for &uuid in going {
+                if self.entry(txn, uuid)?.is_some_and(|record| unpack(record.keys).any(is_lost)) {
+                    irreplaceable.push(uuid);
                 }
             }
             Ok(irreplaceable)
         })
-    }
-
-    /// Whether a key that this entry answers would have no answer without those that go.
-    fn is_lost(&self, txn: &RoTxn, key: &str, number: u32, going: &Marks) -> heed::Result<bool> {
-        let own = place(key, number);
-        let mut answered = false;
-        for record in self.answers.prefix_iter(txn, &own[..=key.len()])? {
-            let other = record?.0.get(key.len() + 1..).map_or(number, number_of);
-            answered |= other == number;
-            if !going.has(other) {
-                return Ok(false);
-            }
-        }
-        Ok(answered)
     }
 
     fn read<T>(&self, read: impl FnOnce(&RoTxn) -> heed::Result<T>) -> heed::Result<T> {
@@ -470,13 +451,12 @@ impl Store {
     }
 }
 
-fn databases(environment: &Environment) -> heed::Result<[Pairs; 3]> {
+fn databases(environment: &Environment) -> heed::Result<[Pairs; 2]> {
     let txn = environment.env().write_txn()?;
     let made = environment.env().create_databases_and_commit(txn, |opener, txn| {
-        let answers = opener.create_database::<Bytes, Bytes>(txn, Some("answers"))?;
         let entries = opener.create_database::<Bytes, Bytes>(txn, Some("entries"))?;
         let state = opener.create_database::<Bytes, Bytes>(txn, Some("state"))?;
-        Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit([answers, entries, state]))
+        Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit([entries, state]))
     })?;
     Ok(made.unwrap_commit())
 }
@@ -486,14 +466,9 @@ pub(super) fn indexable(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
 }
 
-/// Where the values are that an entry has for a key.
-fn place(key: &str, number: u32) -> Vec<u8> {
-    [key.as_bytes(), &[0], &number.to_be_bytes()].concat()
-}
-
-/// The number with which a record begins.
-fn number_of(record: &[u8]) -> u32 {
-    record.first_chunk().map_or(0, |octets| u32::from_be_bytes(*octets))
+/// The record of these octets.
+fn record(octets: &[u8]) -> heed::Result<Record<'_>> {
+    Record::parse(octets).ok_or(heed::Error::Mdb(MdbError::Corrupted))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn remove(store: &Store, uuids: &[u8]) -> Applied {
 }
 
 fn said(store: &Store, key: &str) -> Said {
-    store.answer(std::iter::once(key), 1000).unwrap().remove(0)
+    store.say(key, 1000)
 }
 
 fn found(values: &[&str]) -> Said {
@@ -79,7 +79,7 @@ fn a_key_of_several_entries_has_the_values_of_all_in_their_order_each_once() {
     put(&store, &[(9, &["k"], &["x", "y"])]);
     put(&store, &[(1, &["k"], &["y", "z"]), (2, &["kk"], &["w"])]);
     assert_eq!(said(&store, "k"), found(&["x", "y", "z"]));
-    assert_eq!(store.answer(["k"].into_iter(), 2).unwrap(), [Said::TooMany]);
+    assert_eq!(store.say("k", 2), Said::TooMany);
     remove(&store, &[9]);
     assert_eq!(said(&store, "k"), found(&["y", "z"]));
 }
@@ -164,6 +164,81 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
         in_use += usize::from(aside.is_some());
     }
     assert!(in_use >= 4, "{in_use} of {}", holes.len());
+}
+
+#[test]
+fn a_file_of_another_format_and_one_with_an_entry_that_is_none_are_set_aside() {
+    let (_folder, path) = folder();
+    type Change = fn(&Store, &mut RwTxn) -> heed::Result<()>;
+    let changes: [(Change, &str); 2] = [
+        (|store, txn| store.state.put(txn, b"format", b"mailrace replica 1"), "it is of another format"),
+        (|store, txn| store.entries.put(txn, &[1; 16], &[0, 0, 0, 0, 9]), "MDB_CORRUPTED"),
+    ];
+    for (change, what) in changes {
+        let store = open(&path);
+        put(&store, &[(1, &["a"], &["x"])]);
+        store.environment.write(|txn| change(&store, txn)).unwrap();
+        drop(store);
+        let (store, aside) = Store::open(&path, "of").unwrap();
+        let aside = aside.expect("it was set aside");
+        assert!(aside.what.contains(what), "{aside}");
+        assert!(aside.now_at.exists());
+        assert_eq!((said(&store, "a"), store.mark().unwrap()), (Said::NotFound, Mark::default()));
+    }
+}
+
+#[test]
+fn a_key_that_goes_from_one_entry_to_another_is_there_all_the_time() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    put(&store, &[(1, &["moves", "stays"], &["old"]), (2, &["other"], &["new"])]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        for key in ["moves", "stays"] {
+                            let said = said(&store, key);
+                            assert!(said == found(&["old"]) || said == found(&["new"]), "{key}: {said:?}");
+                        }
+                    }
+                })
+            })
+            .collect();
+        for round in 0..200 {
+            // Back and forth, so that it is once the first and once the last to be written that has it.
+            let (loses, gains) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
+            let value = if round % 2 == 0 { "new" } else { "old" };
+            put(&store, &[(loses, &["other"], &[]), (gains, &["moves", "stays"], &[value])]);
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert_eq!(store.counts().unwrap(), (2, 3));
+}
+
+#[test]
+fn what_was_committed_before_it_failed_or_stopped_is_answered_as_it_is_in_the_file() {
+    let (_folder, path) = folder();
+    let store = open(&path);
+    put(&store, &[(1, &["a"], &["x"])]);
+    store.environment.write(|txn| store.entries.put(txn, &[3; 16], &[0, 0, 0, 0, 9])).unwrap();
+    let mut batch = Batch::default();
+    // More than one transaction: the last of them meets the entry that is none.
+    for entry in 0..CHANGES_PER_COMMIT as u32 {
+        let mut uuid = [2; 16];
+        uuid[..4].copy_from_slice(&entry.to_be_bytes());
+        batch.put(uuid, &texts(&[&format!("k{entry}")]), Some(&[]));
+    }
+    batch.put([1; 16], &texts(&["b"]), Some(&texts(&["y"])));
+    batch.put([3; 16], &texts(&["c"]), Some(&[]));
+    assert!(store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).is_err());
+    assert_eq!((said(&store, "k0"), said(&store, "k9999")), (found(&[]), found(&[])));
+    assert_eq!(
+        (said(&store, "a"), said(&store, "b"), said(&store, "c")),
+        (found(&["x"]), Said::NotFound, Said::NotFound)
+    );
 }
 
 #[test]
@@ -303,7 +378,7 @@ fn a_large_file_is_whole_and_not_so_with_any_of_its_pages_spoilt() {
     let store = open(&path);
     let value = "v".repeat(200);
     let mut batch = Batch::default();
-    for entry in 0..2000u32 {
+    for entry in 0..4000u32 {
         let mut uuid = [0; 16];
         uuid[..4].copy_from_slice(&entry.wrapping_mul(0x9e37_79b1).to_be_bytes());
         let long = value.repeat(if entry % 100 == 0 { 60 } else { 1 });

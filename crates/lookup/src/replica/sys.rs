@@ -26,7 +26,7 @@ use super::walk::{Broken, walk};
 
 /// Threads that may read at once; each keeps its slot until it ends.
 const READERS_MAX: u32 = 1024;
-const DATABASES_MAX: u32 = 3;
+const DATABASES_MAX: u32 = 2;
 
 /// Why a file cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use heed::MdbError;
 use tokio::time::{self, Instant};
 
 use super::Config;
@@ -74,11 +73,7 @@ impl Worker {
             let began = self.shared.store().map(|store| Copy::new(store, removals, self.shared.stopped.clone()));
             match began {
                 Some(Ok(mut copy)) => {
-                    let shared = self.shared.clone();
-                    let trouble = tokio::select! {
-                        trouble = self.follow_on(&mut copy, &mut pause) => trouble,
-                        () = shared.breaking.notified() => Trouble::Store(heed::Error::Mdb(MdbError::Corrupted)),
-                    };
+                    let trouble = self.follow_on(&mut copy, &mut pause).await;
                     removals = copy.into_removals();
                     self.handle_trouble(trouble);
                 }

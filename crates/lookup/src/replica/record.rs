@@ -1,0 +1,55 @@
+//! An entry as it is in the file: its number (u32, big-endian), its keys, and its values.
+//!
+//! Keys are packed, and as a whole packed once more, with their length before them; the values, packed, are the rest.
+
+use super::batch::{pack_octets, unpack_octets};
+
+/// What the file has of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    pub(super) number: u32,
+    /// Packed.
+    pub(super) keys: &'a [u8],
+    /// Packed, or [`NO_TEXT`](super::batch::NO_TEXT); empty where there are no keys to have them.
+    pub(super) values: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    pub(super) fn new(number: u32, keys: &'a [u8], values: &'a [u8]) -> Self {
+        Record { number, keys, values: if keys.is_empty() { &[] } else { values } }
+    }
+
+    /// The record of these octets; None if they are not of one.
+    pub(super) fn parse(octets: &'a [u8]) -> Option<Self> {
+        let (number, octets) = octets.split_first_chunk()?;
+        let (keys, values) = unpack_octets(octets)?;
+        Some(Record { number: u32::from_be_bytes(*number), keys, values })
+    }
+
+    pub(super) fn octets(&self) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(4 + 5 + self.keys.len() + self.values.len());
+        octets.extend_from_slice(&self.number.to_be_bytes());
+        pack_octets(&mut octets, self.keys);
+        octets.extend_from_slice(self.values);
+        octets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_what_is_cut_in_its_keys_is_not() {
+        let long = [7; 200];
+        for (keys, values) in [(&b"\x01a"[..], &b"\x01v"[..]), (&long, &long), (b"\x01a", b""), (b"", b"")] {
+            let record = Record::new(0x0102_0304, keys, values);
+            let octets = record.octets();
+            assert_eq!(Record::parse(&octets), Some(record));
+            for cut in 0..octets.len() - values.len() {
+                assert_eq!(Record::parse(&octets[..cut]), None);
+            }
+        }
+        assert_eq!(Record::new(1, b"", b"\x01v").values, b"");
+    }
+}
