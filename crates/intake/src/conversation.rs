@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use lookup::directory::{Domain, Final, Resolution};
-use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Timestamp};
-use net::Conversation;
+use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
+use net::{Acceptor, Conversation};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
 
@@ -21,6 +21,9 @@ pub(crate) struct Intake {
     answers: Answers,
     session: Session,
     visitor: Visitor,
+    acceptor: Option<Arc<Acceptor>>,
+    /// In a box: most sessions are in clear text.
+    security: Option<Box<Security>>,
     /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
     transaction: Option<Box<Transaction>>,
 }
@@ -52,9 +55,11 @@ impl BodySink for Sink<'_> {
 }
 
 impl Intake {
-    pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor) -> Self {
-        let Counter { desk, machine, answers } = counter;
-        Intake { desk, answers, session: Session::new(machine, peer, net::steady_now()), visitor, transaction: None }
+    /// With `security` the connection is over TLS from the beginning.
+    pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor, security: Option<Security>) -> Self {
+        let Counter { desk, machine, answers, acceptor } = counter;
+        let session = Session::new(machine, peer, net::steady_now());
+        Intake { desk, answers, session, visitor, acceptor, security: security.map(Box::new), transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -146,6 +151,7 @@ impl Intake {
             client: self.session.peer().address,
             hostname: &self.desk.hostname,
             protocol: self.session.protocol_name(),
+            security: self.security.as_deref().copied(),
             id: transaction.id,
             recipient,
             now: now(),
@@ -178,6 +184,7 @@ impl Intake {
             recipients: recipients.len(),
             size,
             protocol: self.session.protocol_name(),
+            security: self.security.as_deref().copied(),
         };
         let envelope = Envelope {
             sender: mail.sender,
@@ -284,6 +291,20 @@ impl Conversation for Intake {
 
     fn wants_close(&self) -> bool {
         self.session.wants_close()
+    }
+
+    fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
+        self.acceptor.as_ref().filter(|_| self.session.wants_handshake()).cloned()
+    }
+
+    fn handle_secured(&mut self, now: Timestamp, security: Security) {
+        self.desk.handshakes.count_made(security);
+        self.security = Some(Box::new(security));
+        self.session.handle_secured(now);
+    }
+
+    fn handle_insecure(&mut self, _now: Timestamp, error: &io::Error) {
+        self.desk.tell_insecure(self.session.peer().address, self.session.helo(), error);
     }
 }
 

@@ -15,6 +15,7 @@
 mod answers;
 mod body;
 mod conversation;
+mod handshakes;
 mod recipients;
 mod refusals;
 mod replies;
@@ -22,6 +23,7 @@ mod trace;
 mod troubles;
 mod whom;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,14 +31,15 @@ use std::time::{Duration, Instant};
 use load::{Shortage, Watch};
 use lookup::directory::Directory;
 use mail::{Address, Fact, Journal};
-use net::{Gate, Pass, Stop, Turned};
-use protocol::smtp::server::{Config as Machine, Peer};
+use net::{Acceptor, Gate, Pass, Stop, Stream, Turned};
+use protocol::smtp::server::{Config as Machine, Peer, Tls};
 use spool::Spool;
 use tokio::net::TcpStream;
 
 pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
+pub use handshakes::Handshakes;
 pub use refusals::{Refusal, Refusals};
 pub use troubles::Troubles;
 
@@ -62,6 +65,8 @@ pub struct Desk {
     pub gate: Arc<Gate>,
     /// Counts those who were told no for want of something.
     pub refusals: Refusals,
+    /// Counts handshakes of TLS.
+    pub handshakes: Handshakes,
     /// Who is let in when the load is too high for everybody.
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
@@ -92,6 +97,8 @@ pub struct Counter {
     pub machine: Arc<Machine>,
     /// By which way the spool answers them.
     pub answers: Answers,
+    /// Who makes sessions secure; the machine says when.
+    pub acceptor: Option<Arc<Acceptor>>,
 }
 
 /// One session of one client, from the banner to the end.
@@ -101,12 +108,47 @@ pub async fn serve(counter: Counter, stream: TcpStream, client: IpAddr, stop: St
     let trusted = (desk.relays)(client);
     let pass = match desk.let_in(client, trusted) {
         Ok(pass) => pass,
-        Err(refusal) => return turn_away(desk, &stream, client, refusal),
+        Err(refusal) => return turn_away(&counter, &stream, client, refusal),
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
     let own_address = stream.local_addr().ok().map(|address| address.ip().to_canonical());
-    let mut intake = Intake::new(counter, peer, Visitor { pass, trusted, own_address });
+    let visitor = Visitor { pass, trusted, own_address };
+    let stream = match &counter.acceptor {
+        Some(acceptor) if counter.machine.tls == Tls::Implicit => {
+            // In a box: sessions that begin in clear text should not have room for it.
+            match Box::pin(secure(desk.clone(), acceptor.clone(), stream, client, stop.clone())).await {
+                Some(secured) => secured,
+                None => return,
+            }
+        }
+        _ => Stream::from(stream),
+    };
+    let mut intake = Intake::new(counter, peer, visitor, stream.security());
     net::drive(stream, stop, &mut intake).await;
+}
+
+/// The handshake before the first byte of a session. A stop ends it.
+async fn secure(
+    desk: Arc<Desk>,
+    acceptor: Arc<Acceptor>,
+    stream: TcpStream,
+    client: IpAddr,
+    mut stop: Stop,
+) -> Option<Stream> {
+    let made = tokio::select! {
+        made = acceptor.accept(stream) => made,
+        () = stop.requested() => return None,
+    };
+    match made {
+        Ok(secured) => {
+            secured.security().into_iter().for_each(|security| desk.handshakes.count_made(security));
+            Some(secured)
+        }
+        Err(error) => {
+            desk.tell_insecure(Some(client), "", &error);
+            None
+        }
+    }
 }
 
 /// A client that was let in.
@@ -117,13 +159,16 @@ struct Visitor {
     own_address: Option<IpAddr>,
 }
 
-/// A few bytes into an empty socket never wait.
-fn turn_away(desk: &Desk, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
+/// A few bytes into an empty socket never wait. Who awaits TLS is told nothing: a handshake is what there is no room for.
+fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
+    let desk = &counter.desk;
     let reply = refusal.reply();
-    let mut wire = Vec::new();
-    reply.write_wire(&mut wire);
-    // A client that is gone needs no answer.
-    let _ = stream.try_write(&wire);
+    if counter.machine.tls != Tls::Implicit {
+        let mut wire = Vec::new();
+        reply.write_wire(&mut wire);
+        // A client that is gone needs no answer.
+        let _ = stream.try_write(&wire);
+    }
     if desk.refusals.count(refusal, Instant::now()) {
         desk.journal.write(Fact::Refused {
             client: Some(client),
@@ -146,6 +191,11 @@ impl Desk {
             Turned::ClientFull => Refusal::ClientSessionsFull,
             Turned::ClientTooOften => Refusal::ClientConnections,
         })
+    }
+
+    fn tell_insecure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {
+        self.handshakes.count_failed();
+        self.journal.write(Fact::Insecure { client, helo: helo.into(), reason: error.to_string().into() });
     }
 
     /// MAIL: room for one more message, and whether this client may bring it.

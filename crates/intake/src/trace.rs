@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use mail::{Address, QueueId, Timestamp};
+use mail::{Address, QueueId, Security, Timestamp};
 
 /// What a Received line tells.
 pub(crate) struct Trace<'a> {
@@ -10,6 +10,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) client: Option<IpAddr>,
     pub(crate) hostname: &'a str,
     pub(crate) protocol: &'static str,
+    /// Told in a comment.
+    pub(crate) security: Option<Security>,
     pub(crate) id: QueueId,
     /// Named only if it is the only one, so that nobody learns who else was addressed (section 7.2).
     pub(crate) recipient: Option<&'a Address>,
@@ -24,11 +26,12 @@ impl Trace<'_> {
             Some(IpAddr::V6(address)) => format!(" ([IPv6:{address}])"),
             None => String::new(),
         };
+        let security = self.security.map(|security| format!("\r\n\t(using {security})")).unwrap_or_default();
         let recipient = self.recipient.map(|address| format!("\r\n\tfor <{address}>")).unwrap_or_default();
         let (helo, hostname, protocol, id) = (self.helo, self.hostname, self.protocol, self.id);
         let date = self.now.rfc5322_date();
         format!(
-            "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol} id {id}{recipient};\r\n\t{date}\r\n"
+            "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol}{security} id {id}{recipient};\r\n\t{date}\r\n"
         )
     }
 }
@@ -47,6 +50,7 @@ mod tests {
             client: Some("2001:db8::1".parse().unwrap()),
             hostname: "mx.example.org",
             protocol: "ESMTP",
+            security: None,
             id: QueueId::new(SpoolId::new(1), 0, 33),
             recipient: Some(&recipient),
             now: Timestamp(0),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mail::{BodyFlags, Enhanced, Reply, Timestamp};
 use net::{Conversation, Stopper};
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session, Tls};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
         let session = Session::new(Arc::new(config), peer, net::steady_now());
         let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), heard: sender };
         let (stopper, stop) = Stopper::new();
-        let session = tokio::spawn(async move { net::drive(accepted, stop, &mut scripted).await });
+        let session = tokio::spawn(async move { net::drive(accepted.into(), stop, &mut scripted).await });
         Run { transcript, stream: BufReader::new(stream), shared, heard, sent: 0, stopper, session }
     }
 
@@ -237,7 +237,8 @@ impl<'a> Run<'a> {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config = Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+    let mut config =
+        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {

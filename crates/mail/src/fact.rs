@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Address, QueueId, Reply, Timestamp};
+use crate::{Address, QueueId, Reply, Security, Timestamp};
 
 /// One fact about mail.
 #[derive(Clone, Debug)]
@@ -24,6 +24,17 @@ pub enum Fact {
         size: u64,
         /// `ESMTP`, `LMTP`, `bounce`: the protocol as in Received (RFC 3848).
         protocol: &'static str,
+        /// What TLS it came by; None in clear text.
+        security: Option<Security>,
+    },
+    /// A client's handshake of TLS failed; the session is over.
+    Insecure {
+        /// Who it was.
+        client: Option<IpAddr>,
+        /// What the client called itself, if it did.
+        helo: Box<str>,
+        /// In the words of TLS.
+        reason: Box<str>,
     },
     /// A recipient has it.
     Delivered {

@@ -51,5 +51,6 @@ fn fact(sequence: u64) -> Result<Fact, Box<dyn Error>> {
         recipients: 1,
         size: 6000,
         protocol: "ESMTP",
+        security: None,
     })
 }

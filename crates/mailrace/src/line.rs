@@ -65,13 +65,14 @@ fn name(fact: &Fact) -> &'static str {
         Fact::Deferred { .. } => "deferred",
         Fact::Bounced { .. } => "bounced",
         Fact::Refused { .. } => "refused",
+        Fact::Insecure { .. } => "insecure",
         Fact::SetAside { .. } => "set_aside",
     }
 }
 
 fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
-        Fact::Received { id, client, helo, sender, recipients, size, protocol } => {
+        Fact::Received { id, client, helo, sender, recipients, size, protocol, security } => {
             pen.plain("id", id);
             pen.optional("client", client.as_ref());
             pen.text("helo", helo);
@@ -79,6 +80,15 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.number("recipients", *recipients as u64);
             pen.number("size", *size);
             pen.plain("protocol", protocol);
+            if let Some(security) = security {
+                pen.plain("tls", &security.version);
+                pen.plain("cipher", &security.cipher);
+            }
+        }
+        Fact::Insecure { client, helo, reason } => {
+            pen.optional("client", client.as_ref());
+            pen.text("helo", helo);
+            pen.text("reason", reason);
         }
         Fact::Delivered { id, recipient, transport, relay, delay } => {
             pen.plain("id", id);
@@ -251,6 +261,7 @@ mod tests {
             recipients: 3,
             size: 6000,
             protocol: "ESMTP",
+            security: None,
         };
         let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
             client,

@@ -111,6 +111,8 @@ pub struct Reading {
     pub attempts: [(&'static str, u64); 4],
     /// Clients that were refused, by what there was too little of.
     pub refusals: Vec<(&'static str, u64)>,
+    /// Handshakes of TLS, by the version that was agreed upon, or failed.
+    pub handshakes: [(&'static str, u64); 3],
     /// Gauges, and limits in force.
     pub load: Arc<Report>,
     /// Log lines that were lost.
@@ -133,6 +135,8 @@ pub fn text(reading: &Reading) -> String {
     reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
     out.family("mailrace_refusals_total", "Clients refused for want of something", "counter");
     reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    out.family("mailrace_tls_handshakes_total", "Handshakes of TLS by the version agreed upon, or failed", "counter");
+    reading.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     tell_load(&reading.load, &mut out);
     out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
     out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
@@ -241,6 +245,7 @@ mod tests {
             census: Census::of(&queues),
             attempts: Attempts::default().counted(),
             refusals: vec![("load", 2), ("disk", 0)],
+            handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             load: Arc::new(load()),
             log_lines_dropped: 3,
             relaxed: true,

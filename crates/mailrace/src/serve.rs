@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Networks, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Troubles};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
@@ -158,7 +158,12 @@ impl Door {
             Protocol::Smtp => (Flavor::Smtp, "smtp"),
             Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),
         };
-        let machine = smtp::Config { hostname: config.hostname.clone(), flavor, limits: plan::session_limits(config) };
+        let machine = smtp::Config {
+            hostname: config.hostname.clone(),
+            flavor,
+            tls: smtp::Tls::Never,
+            limits: plan::session_limits(config),
+        };
         Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
     }
 }
@@ -222,6 +227,7 @@ impl House {
             load,
             gate,
             refusals: Refusals::default(),
+            handshakes: Handshakes::default(),
             reserved: networks(&config.load.reserve),
             relays: networks(&config.relay.networks),
             normalised: networks(&config.smtp.normalise_bare_newlines_from),
@@ -319,7 +325,7 @@ fn start_worker(
         let answers = Answers::default();
         tokio::spawn(answers.clone().hand_on());
         for (listener, machine) in accepting {
-            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone() };
+            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: None };
             let session_stop = stop.clone();
             let session =
                 move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());

@@ -3,16 +3,18 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use mail::Timestamp;
+use mail::{Security, Timestamp};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::input::with_input;
-use crate::{Stop, steady_now as now};
+use crate::stream::Stream;
+use crate::{Acceptor, Stop, steady_now as now};
 
 /// How long a closing connection listens for the peer's last bytes: closing over unread input would reset it,
 /// and the peer might never see the last reply.
@@ -38,6 +40,16 @@ pub trait Conversation {
     fn deadline(&self) -> Option<Timestamp>;
     /// Whether the connection is to be closed once the output is sent.
     fn wants_close(&self) -> bool;
+
+    /// Who makes the handshake of TLS, where the conversation wants one as soon as the output is sent. What was read of the
+    /// peer before that is the conversation's, what comes later the handshake's. Asked only while in clear text.
+    fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
+        None
+    }
+    /// The handshake succeeded: from here on all bytes come and go over TLS.
+    fn handle_secured(&mut self, _now: Timestamp, _security: Security) {}
+    /// It failed; the end follows.
+    fn handle_insecure(&mut self, _now: Timestamp, _error: &io::Error) {}
 }
 
 /// What a connection woke up for.
@@ -73,20 +85,38 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
 
 /// Carries a conversation until one side ends it. Whatever happens to the connection, the conversation hears
 /// of its end.
-pub async fn drive(mut stream: TcpStream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
+pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
     let stopping = pin!(stop.requested());
     let timer = pin!(sleep(until_deadline(conversation)));
     let mut watch = Watch { stopping, stop_is_known: false, timer };
     loop {
         conversation.work().await;
-        if send(&stream, &mut watch, conversation).await.is_err() {
+        if send(&mut stream, &mut watch, conversation).await.is_err() {
             conversation.handle_end(now());
             return conversation.work().await;
         }
         if conversation.wants_close() {
             // The stop may have come while it was sending.
             conversation.work().await;
-            return close(stream).await;
+            return close(stream.into_socket()).await;
+        }
+        if let Stream::Plain(_) = stream
+            && let Some(acceptor) = conversation.wants_handshake()
+        {
+            match secure(stream, acceptor, &mut watch).await {
+                Ok(secured) => {
+                    if let Some(security) = secured.security() {
+                        conversation.handle_secured(now(), security);
+                    }
+                    stream = secured;
+                    continue;
+                }
+                Err(error) => {
+                    conversation.handle_insecure(now(), &error);
+                    conversation.handle_end(now());
+                    return conversation.work().await;
+                }
+            }
         }
         let event = poll_fn(|context| match watch.poll(context) {
             Poll::Pending => poll_input(&mut stream, conversation, context),
@@ -97,7 +127,7 @@ pub async fn drive(mut stream: TcpStream, mut stop: Stop, conversation: &mut (im
             Event::End => {
                 conversation.handle_end(now());
                 conversation.work().await;
-                let _ = send(&stream, &mut watch, conversation).await;
+                let _ = send(&mut stream, &mut watch, conversation).await;
                 return;
             }
             Event::Broken => {
@@ -115,16 +145,37 @@ pub async fn drive(mut stream: TcpStream, mut stop: Stop, conversation: &mut (im
     }
 }
 
+/// The handshake, in a box: sessions that make none should not have room for it. A stop ends it.
+async fn secure(
+    stream: Stream,
+    acceptor: Arc<Acceptor>,
+    watch: &mut Watch<'_, impl Future<Output = ()>>,
+) -> io::Result<Stream> {
+    let Stream::Plain(socket) = stream else { return Ok(stream) };
+    let mut handshake = Box::pin(async move { acceptor.accept(socket).await });
+    poll_fn(|context| {
+        if let Poll::Ready(made) = handshake.as_mut().poll(context) {
+            return Poll::Ready(made);
+        }
+        if !watch.stop_is_known && watch.stopping.as_mut().poll(context).is_ready() {
+            watch.stop_is_known = true;
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::Interrupted, "the server stops")));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 fn until_deadline(conversation: &impl Conversation) -> Duration {
     const NONE: Duration = Duration::from_secs(60);
     // A millisecond more: the machine's clock has whole ones.
     conversation.deadline().map_or(NONE, |deadline| deadline.since(now()) + Duration::from_millis(1))
 }
 
-fn poll_input(stream: &mut TcpStream, conversation: &mut impl Conversation, context: &mut Context<'_>) -> Poll<Event> {
+fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context: &mut Context<'_>) -> Poll<Event> {
     with_input(|input| {
         let mut buffer = ReadBuf::new(input);
-        Poll::Ready(match ready!(Pin::new(stream).poll_read(context, &mut buffer)) {
+        Poll::Ready(match ready!(stream.poll_read(context, &mut buffer)) {
             Err(_) => Event::Broken,
             Ok(()) if buffer.filled().is_empty() => Event::End,
             Ok(()) => {
@@ -138,12 +189,12 @@ fn poll_input(stream: &mut TcpStream, conversation: &mut impl Conversation, cont
 /// Sends all output. Nearly always the socket takes it at once; a peer that does not read has until the
 /// conversation's deadline, and only a moment once the conversation is over.
 async fn send(
-    stream: &TcpStream,
+    stream: &mut Stream,
     watch: &mut Watch<'_, impl Future<Output = ()>>,
     conversation: &mut impl Conversation,
 ) -> io::Result<()> {
-    while !conversation.output().is_empty() {
-        match stream.try_write(conversation.output()) {
+    while !conversation.output().is_empty() || stream.has_unsent() {
+        match stream.try_send(conversation.output()) {
             Ok(sent) => conversation.handle_sent(sent),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_until_writable(stream, watch, conversation).await?;
@@ -155,12 +206,12 @@ async fn send(
 }
 
 async fn wait_until_writable(
-    stream: &TcpStream,
+    stream: &Stream,
     watch: &mut Watch<'_, impl Future<Output = ()>>,
     conversation: &mut impl Conversation,
 ) -> io::Result<()> {
     let event = poll_fn(|context| match watch.poll(context) {
-        Poll::Pending => stream.poll_write_ready(context).map_ok(|()| Event::Writable),
+        Poll::Pending => stream.poll_writable(context).map_ok(|()| Event::Writable),
         interrupted => interrupted.map(Ok),
     });
     match event.await? {

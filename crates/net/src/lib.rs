@@ -4,6 +4,8 @@
 //! An idle connection costs a task and a socket, and no buffer: each thread has one that all of its
 //! connections read into.
 
+mod acceptor;
+mod certificate;
 mod clock;
 mod drive;
 mod endpoint;
@@ -12,9 +14,12 @@ mod input;
 mod listen;
 mod shelf;
 mod stop;
+mod stream;
 mod tls;
 mod wire;
 
+pub use acceptor::{Acceptor, AcceptorError, TlsVersion};
+pub use certificate::{Certificate, CertificateError, CertificateFiles, Doubt};
 pub use clock::{instant_of, steady_now};
 pub use drive::{Conversation, drive};
 pub use endpoint::Endpoint;
@@ -22,5 +27,6 @@ pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
 pub use listen::{accept, bind};
 pub use shelf::{DISK_READS_MAX, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
 pub use stop::{Stop, Stopper};
+pub use stream::Stream;
 pub use tls::Trust;
 pub use wire::{FileRange, Moved, Wire};

@@ -1,4 +1,4 @@
-//! TLS by rustls, so far for the connections that we open.
+//! TLS by rustls for the connections that we open; `acceptor` has it for those that come to us.
 //!
 //! A handshake that fails is an error that says why, in rustls's words; the connection is then of no more use. So far
 //! every certificate is believed ([`Trust::anyone`]): that is what a measurement wants, and no protection against whoever

@@ -61,7 +61,7 @@ async fn talk(time: Duration, stop: Stop) -> Talk {
     let (stream, _) = listener.accept().await.unwrap();
     let deadline = Some(net::steady_now() + time);
     let mut talk = Talk { output: vec![b'x'; 64 << 20], deadline, stopped: false, ended: false };
-    tokio::time::timeout(PATIENCE, net::drive(stream, stop, &mut talk)).await.unwrap();
+    tokio::time::timeout(PATIENCE, net::drive(stream.into(), stop, &mut talk)).await.unwrap();
     talk
 }
 

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Session};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Session, Tls};
 
 const MESSAGES: u64 = 500_000;
 const MESSAGE_OCTETS: usize = 6000;
@@ -28,7 +28,8 @@ fn main() {
 }
 
 fn measure(name: &str, inputs: &[Vec<u8>]) {
-    let config = Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+    let config =
+        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
     let peer = Peer { address: None, normalise_bare_newlines: false };
     let mut session = Session::new(Arc::new(config), peer, NOW);
     let mut body = Vec::with_capacity(2 * MESSAGE_OCTETS);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+    Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session, Tls,
 };
 use transcript::{Event, Step, Transcript, duration};
 
@@ -271,7 +271,8 @@ fn told_rcpt(request: &RcptRequest) -> String {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config = Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
+    let mut config =
+        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session, Tls};
 
 const NOW: Timestamp = Timestamp(0);
 
@@ -28,7 +28,7 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
         received_max: 2,
         ..Limits::default()
     };
-    let config = Config { hostname: "mx.example.org".into(), flavor, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Never, limits };
     let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::Address;
-use protocol::smtp::server::{Config, Flavor, Limits};
+use protocol::smtp::server::{Config, Flavor, Limits, Tls};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -175,5 +175,5 @@ fn machine(options: &Options) -> Config {
         idle_time_max: options.idle_time_max,
     };
     let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
-    Config { hostname: options.hostname.as_str().into(), flavor, limits }
+    Config { hostname: options.hostname.as_str().into(), flavor, tls: Tls::Never, limits }
 }

@@ -5,14 +5,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Refusals, Troubles};
 use load::policy::{Gauge, Reading};
 use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
 use lookup::{Answer, Table};
 use mail::{Fact, Journal, Timestamp};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
-use protocol::smtp::server::{Config as Machine, Flavor, Limits};
+use protocol::smtp::server::{Config as Machine, Flavor, Limits, Tls};
 use spool::{Disk, Folder, Stored};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -67,8 +67,13 @@ impl Server {
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
-        let machine = Machine { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, limits: Limits::default() };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers };
+        let machine = Machine {
+            hostname: "mx.example.org".into(),
+            flavor: Flavor::Smtp,
+            tls: Tls::Never,
+            limits: Limits::default(),
+        };
+        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -181,6 +186,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         load,
         gate: Gate::new(GATE_LIMITS),
         refusals: Refusals::default(),
+        handshakes: Handshakes::default(),
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),

@@ -275,6 +275,7 @@ impl Clerk {
             census: self.ask(|queues| Census::of(queues))?,
             attempts: self.attempts.counted(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
+            handshakes: self.desk.handshakes.counted(),
             load: self.desk.load.report(),
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,

@@ -64,6 +64,7 @@ impl Recorder {
                 recipients: told.recipients,
                 size: told.size,
                 protocol: "bounce",
+                security: None,
             });
         }
         let Some(message) = &judged.message else { return };

@@ -4,7 +4,7 @@
 //! else. Nothing here is fatal: a peer that goes beyond a limit is told so and, at the worst, hung up on.
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), ENHANCEDSTATUSCODES (2034),
-//! DSN (3461) and LIMITS (9422) are spoken; STARTTLS and AUTH are not yet.
+//! DSN (3461), LIMITS (9422) and STARTTLS (3207) are spoken; AUTH is not yet. The handshake of TLS is the driver's.
 //!
 //! # States
 //!
@@ -16,6 +16,7 @@
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | so many bytes         | 250, Command; after LAST as Data                                             |
 //! | Swallow  | so many bytes         | the refusal of their BDAT, Command                                           |
+//! | Securing | the end of the handshake | Command, as if the session had just begun; any byte in clear text: 554, Closed |
 //! | Closed   | nothing               | the end                                                                      |
 //!
 //! Beside the state stands the transaction, from the accepted MAIL until its message is answered or it is abandoned:
@@ -28,8 +29,14 @@
 //! | DATA            | 503         | 503                     | 503             | ask             | 503        |
 //! | BDAT            | swallow, 503| swallow, 503            | swallow, 503    | ask             | chunk      |
 //! | RSET            | 250         | 250                     | abandon, 250    | abandon, 250    | abandon    |
+//! | STARTTLS        | 220, secure | 220, secure             | 503             | 503             | 503        |
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
+//!
+//! STARTTLS is there where the configuration offers it and TLS is not in force yet. Until it is, a listener that requires
+//! it answers 530 to everything but EHLO, LHLO, NOOP, STARTTLS and QUIT (RFC 3207 section 4). What stands behind the line
+//! of STARTTLS in clear text may have been put there by somebody else than the client, and is never worked on: the session
+//! ends (the command injection of CVE-2011-0411).
 //!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
@@ -73,8 +80,24 @@ pub struct Config {
     pub hostname: Box<str>,
     /// The protocol.
     pub flavor: Flavor,
+    /// Whether the session is, or may become, one over TLS.
+    pub tls: Tls,
     /// Where everything ends.
     pub limits: Limits,
+}
+
+/// What TLS is to the sessions of a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// There is none.
+    #[default]
+    Never,
+    /// STARTTLS may be used (RFC 3207).
+    Offered,
+    /// Nothing of mail is spoken before STARTTLS.
+    Required,
+    /// The handshake came before the first byte of the session (RFC 8314 section 3).
+    Implicit,
 }
 
 /// What is known of the peer before it says a word.
@@ -111,6 +134,8 @@ pub struct Session {
     commands: u32,
     stopping: bool,
     ended: bool,
+    /// TLS is in force.
+    secured: bool,
 }
 
 /// How the peer introduced itself.
@@ -136,6 +161,8 @@ enum State {
         reply: Reply,
         times: usize,
     },
+    /// STARTTLS was answered; the driver is to make the handshake.
+    Securing,
     Closed,
 }
 
@@ -169,6 +196,7 @@ impl Session {
             Flavor::Lmtp => "LMTP",
         };
         let output = format!("220 {} {protocol} Mailrace\r\n", config.hostname).into_bytes();
+        let secured = config.tls == Tls::Implicit;
         Session {
             config,
             peer,
@@ -187,6 +215,7 @@ impl Session {
             commands: 0,
             stopping: false,
             ended: false,
+            secured,
         }
     }
 
@@ -216,6 +245,24 @@ impl Session {
         }
         self.work_on_backlog(body);
         self.end_if_due();
+    }
+
+    /// The handshake that [`wants_handshake`](Session::wants_handshake) asked for has succeeded. Nothing that the peer said
+    /// before is known any more (RFC 3207 section 4.2); what it used up of its limits is. Where no handshake was wanted it
+    /// does nothing. One that failed is the end of the session: [`handle_end`](Session::handle_end).
+    pub fn handle_secured(&mut self, now: Timestamp) {
+        if !matches!(self.state, State::Securing) {
+            return;
+        }
+        self.heard_at = now;
+        self.abandon();
+        self.helo = Box::default();
+        self.greeting = None;
+        self.backlog = Vec::new();
+        self.backlog_used = 0;
+        self.secured = true;
+        self.state = State::Command;
+        self.stop_if_due();
     }
 
     /// Call it when [`poll_deadline`](Session::poll_deadline) has passed; earlier it does nothing.
@@ -276,7 +323,18 @@ impl Session {
 
     /// Whether more input could be worked on now. While it cannot, reading on only fills memory.
     pub fn wants_input(&self) -> bool {
-        !matches!(self.state, State::Asked(_) | State::Closed)
+        !matches!(self.state, State::Asked(_) | State::Securing | State::Closed)
+    }
+
+    /// Whether the driver is to make the handshake of TLS as soon as the output is sent. What it has read of the peer by
+    /// then belongs to [`handle_input`](Session::handle_input), which ends the session; what comes later is the handshake's.
+    pub fn wants_handshake(&self) -> bool {
+        matches!(self.state, State::Securing)
+    }
+
+    /// Whether TLS is in force.
+    pub fn is_secured(&self) -> bool {
+        self.secured
     }
 
     /// Whether the connection is to be closed once the output is sent.
@@ -297,12 +355,17 @@ impl Session {
     /// The protocol of the open transaction, as Received lines name it (RFC 3848, RFC 6531 section 4.3).
     pub fn protocol_name(&self) -> &'static str {
         let utf8 = self.transaction.as_ref().is_some_and(|t| t.smtputf8);
-        match (self.config.flavor, self.greeting) {
-            (Flavor::Lmtp, _) if utf8 => "UTF8LMTP",
-            (Flavor::Lmtp, _) => "LMTP",
-            (Flavor::Smtp, _) if utf8 => "UTF8SMTP",
-            (Flavor::Smtp, Some(Greeting::Extended)) => "ESMTP",
-            (Flavor::Smtp, _) => "SMTP",
+        match (self.config.flavor, self.greeting, self.secured) {
+            (Flavor::Lmtp, _, true) if utf8 => "UTF8LMTPS",
+            (Flavor::Lmtp, _, false) if utf8 => "UTF8LMTP",
+            (Flavor::Lmtp, _, true) => "LMTPS",
+            (Flavor::Lmtp, _, false) => "LMTP",
+            (Flavor::Smtp, _, true) if utf8 => "UTF8SMTPS",
+            (Flavor::Smtp, _, false) if utf8 => "UTF8SMTP",
+            (Flavor::Smtp, Some(Greeting::Extended), true) => "ESMTPS",
+            (Flavor::Smtp, Some(Greeting::Extended), false) => "ESMTP",
+            // No name stands for HELO over TLS.
+            (Flavor::Smtp, _, _) => "SMTP",
         }
     }
 }
@@ -458,7 +521,7 @@ impl Session {
 
     fn stop_if_due(&mut self) {
         let busy = match self.state {
-            State::Asked(_) | State::Data(_) | State::Chunk(_) | State::Closed => true,
+            State::Asked(_) | State::Data(_) | State::Chunk(_) | State::Securing | State::Closed => true,
             State::Command | State::LongLine { .. } | State::Swallow { .. } => {
                 self.transaction.as_ref().is_some_and(|t| t.chunks_begun)
             }
@@ -469,7 +532,7 @@ impl Session {
     }
 
     fn end_if_due(&mut self) {
-        if self.ended && self.wants_input() {
+        if self.ended && !matches!(self.state, State::Asked(_) | State::Closed) {
             self.abandon();
             self.state = State::Closed;
         }

@@ -14,6 +14,7 @@ pub(super) enum Verb {
     Bdat,
     Rset,
     Noop,
+    Starttls,
     Quit,
     Help,
     Vrfy,
@@ -43,7 +44,7 @@ impl Verb {
             b"HELP" => Verb::Help,
             b"VRFY" => Verb::Vrfy,
             b"EXPN" | b"AUTH" | b"ETRN" | b"TURN" | b"ATRN" | b"SEND" | b"SOML" | b"SAML" => Verb::Unimplemented,
-            _ if word.eq_ignore_ascii_case(b"STARTTLS") => Verb::Unimplemented,
+            _ if word.eq_ignore_ascii_case(b"STARTTLS") => Verb::Starttls,
             _ => Verb::Unknown,
         }
     }
@@ -60,11 +61,17 @@ impl Verb {
             Verb::Bdat => "BDAT",
             Verb::Rset => "RSET",
             Verb::Noop => "NOOP",
+            Verb::Starttls => "STARTTLS",
             Verb::Quit => "QUIT",
             Verb::Help => "HELP",
             Verb::Vrfy => "VRFY",
             Verb::Unimplemented | Verb::Unknown => "command",
         }
+    }
+
+    /// Whether it may come before TLS where that is required (RFC 3207 section 4).
+    pub(super) fn needs_no_tls(self) -> bool {
+        matches!(self, Verb::Ehlo | Verb::Lhlo | Verb::Noop | Verb::Starttls | Verb::Quit)
     }
 }
 
@@ -141,7 +148,7 @@ mod tests {
             (b"NOOPS", Verb::Unknown, b""),
             (b"", Verb::Unknown, b""),
             (b" NOOP", Verb::Unknown, b"NOOP"),
-            (b"starttls", Verb::Unimplemented, b""),
+            (b"starttls", Verb::Starttls, b""),
         ] {
             assert_eq!(split(line), (verb, arguments), "{}", line.escape_ascii());
         }

@@ -42,6 +42,7 @@ impl Session {
             State::Data(decoder) => self.take_data(decoder, input, body),
             State::Chunk(chunk) => self.take_chunk(chunk, input, body),
             State::Swallow { octets, .. } => self.swallow(octets, input),
+            State::Securing => self.refuse_clear_text(input),
             State::Closed => (!input.is_empty()).then_some(input.len()),
         }
     }
@@ -126,6 +127,15 @@ impl Session {
             other => self.state = other,
         }
         Some(count)
+    }
+
+    /// Whoever sent this, it is not to be taken for the client's own words.
+    fn refuse_clear_text(&mut self, input: &[u8]) -> Option<usize> {
+        if input.is_empty() {
+            return None;
+        }
+        self.close(Verb::Starttls.stage(), replies::CLEAR_TEXT_AFTER_STARTTLS);
+        Some(input.len())
     }
 
     /// Hands bytes of the message on, unless it was refused already.

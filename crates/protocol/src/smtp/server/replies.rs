@@ -16,6 +16,7 @@ pub(super) const NOOP_OK: &[u8] = b"250 2.0.0 ok\r\n";
 pub(super) const QUIT_OK: &[u8] = b"221 2.0.0 bye\r\n";
 pub(super) const HELP_SMTP: &[u8] = b"214 2.0.0 HELO EHLO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT\r\n";
 pub(super) const HELP_LMTP: &[u8] = b"214 2.0.0 LHLO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT\r\n";
+pub(super) const READY_FOR_TLS: &[u8] = b"220 2.0.0 ready to start TLS\r\n";
 /// RFC 5321 section 3.5.3: 252 neither confirms nor denies.
 pub(super) const VRFY_OK: &[u8] = b"252 2.0.0 not verified; send mail to find out\r\n";
 
@@ -49,6 +50,12 @@ pub(super) const NEED_MAIL: Reply = reply(503, Enhanced(5, 5, 1), "need MAIL fir
 pub(super) const NEED_RCPT: Reply = reply(503, Enhanced(5, 5, 1), "no valid recipients");
 /// RFC 3030 section 2.
 pub(super) const CHUNKS_BEGUN: Reply = reply(503, Enhanced(5, 5, 1), "only BDAT may follow BDAT");
+
+/// RFC 3207 section 4.
+pub(super) const MUST_SECURE: Reply = reply(530, Enhanced(5, 7, 0), "Must issue a STARTTLS command first");
+pub(super) const SECURED_ALREADY: Reply = reply(503, Enhanced(5, 5, 1), "TLS is in force already");
+pub(super) const NOT_IN_TRANSACTION: Reply = reply(503, Enhanced(5, 5, 1), "not during a mail transaction");
+pub(super) const CLEAR_TEXT_AFTER_STARTTLS: Reply = reply(554, Enhanced(5, 5, 1), "clear text after STARTTLS; closing");
 
 pub(super) const TOO_MANY_RECIPIENTS: Reply = reply(452, Enhanced(4, 5, 3), "too many recipients");
 pub(super) const MESSAGE_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message too big");

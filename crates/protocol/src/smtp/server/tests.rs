@@ -28,7 +28,7 @@ fn small_limits() -> Limits {
 }
 
 fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
-    let config = Config { hostname: "mx.example.org".into(), flavor, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Never, limits };
     Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
 }
 

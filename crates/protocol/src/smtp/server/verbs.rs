@@ -7,13 +7,16 @@ use super::command::{self, Chunk, Verb};
 use super::parameters::{MailParameters, RcptParameters};
 use super::path::{Path, PathError};
 use super::{
-    Asked, Config, Flavor, Greeting, MailRequest, Question, RcptRequest, Session, State, Transaction, replies,
+    Asked, Config, Flavor, Greeting, MailRequest, Question, RcptRequest, Session, State, Tls, Transaction, replies,
 };
 
 impl Session {
     /// Does what a command line says, or refuses it.
     pub(super) fn obey(&mut self, line: &[u8]) {
         let (verb, arguments) = command::split(line);
+        if self.config.tls == Tls::Required && !self.secured && !verb.needs_no_tls() {
+            return self.demand_tls(verb, arguments);
+        }
         let obeyed = match verb {
             Verb::Helo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Helo)),
             Verb::Ehlo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Extended)),
@@ -24,6 +27,7 @@ impl Session {
             Verb::Bdat => return self.bdat(arguments),
             Verb::Rset => nothing(arguments).and_then(|()| self.rset()),
             Verb::Noop => self.noop(),
+            Verb::Starttls => self.starttls(arguments),
             Verb::Quit => nothing(arguments).and_then(|()| self.quit()),
             Verb::Help => self.help(),
             Verb::Vrfy => self.vrfy(arguments),
@@ -32,6 +36,17 @@ impl Session {
         };
         if let Err(reply) = obeyed {
             self.refuse(verb.stage(), None, reply);
+        }
+    }
+
+    /// The bytes of a chunk come all the same, and must not be taken for commands.
+    fn demand_tls(&mut self, verb: Verb, arguments: &[u8]) {
+        match verb {
+            Verb::Bdat => match Chunk::parse(arguments) {
+                Some(chunk) => self.swallow_later(chunk, replies::MUST_SECURE, 1),
+                None => self.close(verb.stage(), replies::BDAT_SYNTAX),
+            },
+            _ => self.refuse(verb.stage(), None, replies::MUST_SECURE),
         }
     }
 
@@ -59,11 +74,34 @@ impl Session {
             Greeting::Helo => format!("250 {hostname}\r\n"),
             Greeting::Extended => format!(
                 "250-{hostname}\r\n250-PIPELINING\r\n250-SIZE {}\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n\
-                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
-                limits.message_octets_max, limits.recipients_max
+                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
+                limits.message_octets_max,
+                if self.offers_tls() { "250-STARTTLS\r\n" } else { "" },
+                limits.recipients_max
             ),
         };
         self.say_idle(reply.as_bytes());
+        Ok(())
+    }
+
+    fn offers_tls(&self) -> bool {
+        matches!(self.config.tls, Tls::Offered | Tls::Required) && !self.secured
+    }
+
+    /// The 220 is the last that goes out in clear text (RFC 3207 section 4). It counts as any command that brings no mail.
+    fn starttls(&mut self, arguments: &[u8]) -> Result<(), Reply> {
+        if self.config.tls == Tls::Never {
+            return Err(replies::NOT_IMPLEMENTED);
+        }
+        nothing(arguments)?;
+        if self.secured {
+            return Err(replies::SECURED_ALREADY);
+        }
+        if self.transaction.is_some() {
+            return Err(replies::NOT_IN_TRANSACTION);
+        }
+        self.state = State::Securing;
+        self.say_idle(replies::READY_FOR_TLS);
         Ok(())
     }
 

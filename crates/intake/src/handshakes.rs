@@ -1,0 +1,33 @@
+//! How many handshakes of TLS there were, by what came of them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use mail::Security;
+
+/// Counts them.
+#[derive(Debug, Default)]
+pub struct Handshakes {
+    made_1_2: AtomicU64,
+    made_1_3: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Handshakes {
+    /// How many of each there were. One that failed has no version: nothing was agreed upon.
+    pub fn counted(&self) -> [(&'static str, u64); 3] {
+        [
+            ("TLSv1.2", self.made_1_2.load(Relaxed)),
+            ("TLSv1.3", self.made_1_3.load(Relaxed)),
+            ("failed", self.failed.load(Relaxed)),
+        ]
+    }
+
+    pub(crate) fn count_made(&self, security: Security) {
+        let counter = if security.version == "TLSv1.2" { &self.made_1_2 } else { &self.made_1_3 };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_failed(&self) {
+        self.failed.fetch_add(1, Relaxed);
+    }
+}

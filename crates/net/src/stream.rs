@@ -1,0 +1,128 @@
+//! A connection that a client opened, in clear text or over TLS. TLS has its state in a box, so that a plain connection
+//! is as large as a socket.
+//!
+//! TLS takes bytes before it sends them: what was taken is on its way once [`Stream::has_unsent`] says no.
+
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use mail::Security;
+use rustls::{CipherSuite, ProtocolVersion};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// The server's side of a connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// In clear text.
+    Plain(TcpStream),
+    /// Over TLS.
+    Secure(Box<TlsStream<TcpStream>>),
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Stream::Plain(stream)
+    }
+}
+
+impl Stream {
+    /// What makes it secure; None in clear text.
+    pub fn security(&self) -> Option<Security> {
+        let Stream::Secure(stream) = self else { return None };
+        let session = stream.get_ref().1;
+        let version = match session.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => "TLSv1.2",
+            ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            _ => "unknown",
+        };
+        Some(Security { version, cipher: cipher_name(session.negotiated_cipher_suite()?.suite()) })
+    }
+
+    pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Secure(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+
+    /// Takes some of the bytes, and sends as much as the socket takes at once. Without bytes it sends what was taken before.
+    /// `WouldBlock`: nothing was taken, and the socket takes no more.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.try_write(bytes),
+            Stream::Secure(stream) => {
+                let taken = if bytes.is_empty() { 0 } else { stream.get_mut().1.writer().write(bytes)? };
+                match flush(stream) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => Ok(taken),
+                    flushed => flushed.map(|()| taken),
+                }
+            }
+        }
+    }
+
+    /// Whether bytes were taken that are not on their way.
+    pub(crate) fn has_unsent(&self) -> bool {
+        match self {
+            Stream::Plain(_) => false,
+            Stream::Secure(stream) => stream.get_ref().1.wants_write(),
+        }
+    }
+
+    pub(crate) fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(stream) => stream.poll_write_ready(context),
+            Stream::Secure(stream) => stream.get_ref().0.poll_write_ready(context),
+        }
+    }
+
+    /// The socket, after the peer was told that nothing more comes (RFC 8446 section 6.1), if it takes that at once.
+    pub(crate) fn into_socket(self) -> TcpStream {
+        match self {
+            Stream::Plain(stream) => stream,
+            Stream::Secure(mut stream) => {
+                stream.get_mut().1.send_close_notify();
+                // Whoever does not take it sees that the connection ends.
+                let _ = flush(&mut stream);
+                stream.into_inner().0
+            }
+        }
+    }
+}
+
+fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    let (socket, session) = stream.get_mut();
+    while session.wants_write() {
+        session.write_tls(&mut Socket(socket))?;
+    }
+    Ok(())
+}
+
+/// Writes what the socket takes at once.
+struct Socket<'a>(&'a TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// In the registry the suites of TLS 1.3 have no version in their names.
+fn cipher_name(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        other => other.as_str().unwrap_or("unknown"),
+    }
+}
