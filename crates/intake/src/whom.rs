@@ -19,7 +19,7 @@ use crate::Desk;
 
 impl Desk {
     /// Whom the address means for a client that came under `own_address`.
-    pub(crate) async fn meant<'a>(&'a self, address: &'a Address, own_address: Option<IpAddr>) -> Cow<'a, Address> {
+    pub async fn meant<'a>(&'a self, address: &'a Address, own_address: Option<IpAddr>) -> Cow<'a, Address> {
         if self.is_own_postmaster(address).await {
             return Cow::Borrowed(&self.postmaster);
         }

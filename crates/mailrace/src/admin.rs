@@ -24,6 +24,7 @@ mod filter;
 mod found;
 mod list;
 mod load;
+mod mailq;
 mod pattern;
 mod question;
 #[cfg(test)]
@@ -51,6 +52,7 @@ use clerk::Clerk;
 pub use client::{act, explain, list, load, pause, status};
 use explain::Guide;
 pub use filter::Filter;
+pub use mailq::mailq;
 pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
 pub use question::By;
 pub use server::Server;

@@ -18,6 +18,8 @@ pub const UNAVAILABLE: u8 = 69;
 pub const SOFTWARE: u8 = 70;
 /// Reading or writing failed.
 pub const IO: u8 = 74;
+/// Nothing was kept, and the same may succeed later.
+pub const TEMPFAIL: u8 = 75;
 /// A right is missing.
 pub const PERMISSION: u8 = 77;
 /// The configuration has faults.

@@ -15,6 +15,7 @@
 
 mod carrier;
 mod courier;
+mod emptier;
 mod navigator;
 mod notary;
 mod places;
@@ -24,6 +25,7 @@ mod scheduler;
 mod shelf;
 mod sorter;
 mod sorting;
+mod submission;
 mod way;
 
 use std::collections::HashMap;
@@ -49,6 +51,7 @@ use crate::tables::Tables;
 use carrier::Carriers;
 use courier::Courier;
 pub use courier::Transport;
+pub use emptier::{DropFolder, Emptier};
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
 pub use places::{Folders, PlaceTable};
@@ -59,6 +62,7 @@ use shelf::{Message, Shelf};
 pub use sorter::Rules;
 use sorter::{Sorted, Sorter};
 use sorting::SortingRoom;
+pub use submission::Desk as DropDesk;
 pub use way::Way;
 
 /// The queues, which carry ways.

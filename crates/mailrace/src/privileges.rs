@@ -11,7 +11,7 @@
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, fchown, lchown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, fchown, lchown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -20,6 +20,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
 
 use crate::config::{Config, Loaded, Source};
+use crate::maildrop;
 
 /// Why the server does not run with the rights it has.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +111,27 @@ impl Identity {
         }
     }
 
+    /// Makes the folder in which every local user may leave mail and only that user sees what is there, and lets others
+    /// pass through `data_dir` if that is made here too: all else in it is closed to them. Before [`Identity::assume`].
+    pub fn make_drop(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
+        let was_there = data_dir.is_dir();
+        self.make_folder(data_dir)?;
+        let folder = maildrop::folder(data_dir);
+        let open = |path: &Path, mode| {
+            let opened = std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+            opened.map_err(|error| PrivilegesError::Make { path: path.to_owned(), error })
+        };
+        if !was_there {
+            open(data_dir, 0o711)?;
+        }
+        // The mode of one that is there is the operator's decision.
+        if folder.symlink_metadata().is_err() {
+            self.make_folder(&folder)?;
+            open(&folder, maildrop::FOLDER_MODE)?;
+        }
+        self.make_folder(&maildrop::rejected(data_dir))
+    }
+
     /// Makes an empty `file` where it is missing, for that user; one that is there stays whose it is.
     pub fn make_file(&self, file: &Path) -> Result<(), PrivilegesError> {
         let made = match OpenOptions::new().append(true).create_new(true).open(file) {
@@ -192,7 +214,7 @@ fn decide(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::MetadataExt;
     use std::process::Command;
 
     use super::*;

@@ -1,0 +1,91 @@
+//! `mailq`: the queue as operators of other servers know it, a message with its recipients beneath.
+
+use serde_json::Value;
+
+use super::client::{ask, print};
+use super::filter::Filter;
+use super::question::Question;
+use crate::config::Config;
+
+const HEAD: &str = "-Queue ID-          --Size-- ---Arrival Time----  -Sender/Recipient-------";
+/// Where the column of recipients begins.
+const INDENT: usize = 51;
+
+/// Lists what waits.
+///
+/// # Errors
+///
+/// The server does not answer.
+pub fn mailq(config: &Config) -> anyhow::Result<()> {
+    let answer = ask(&config.admin.socket, &Question::List(Filter::default()))?;
+    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    print(lines(&rows))
+}
+
+/// Recipients of a message stand together in the server's list.
+fn lines(rows: &[Value]) -> Vec<String> {
+    if rows.is_empty() {
+        return vec!["Mail queue is empty".into()];
+    }
+    let (mut lines, mut octets, mut messages) = (vec![HEAD.to_owned()], 0, 0);
+    for of_message in rows.chunk_by(|one, next| one["id"] == next["id"]) {
+        let first = &of_message[0];
+        messages += 1;
+        octets += first["size"].as_u64().unwrap_or_default();
+        lines.push(message(first));
+        of_message.iter().for_each(|row| recipient(row, &mut lines));
+        lines.push(String::new());
+    }
+    let plural = if messages == 1 { "" } else { "s" };
+    lines.push(format!("-- {} Kbytes in {messages} Request{plural}.", octets.div_ceil(1024)));
+    lines
+}
+
+/// `*` is being delivered, `!` is held, as Postfix has them.
+fn message(row: &Value) -> String {
+    let mark = match text(row, "state") {
+        "in flight" => '*',
+        "held" => '!',
+        _ => ' ',
+    };
+    let (sender, accepted) = (text(row, "sender"), text(row, "accepted"));
+    let sender = if sender.is_empty() { "MAILER-DAEMON" } else { sender };
+    let id = format!("{}{mark}", text(row, "id"));
+    let accepted = accepted.split_once('.').map_or(accepted, |(seconds, _)| seconds);
+    format!("{id:<19} {:>8} {accepted}  {sender}", row["size"].as_u64().unwrap_or_default())
+}
+
+fn recipient(row: &Value, lines: &mut Vec<String>) {
+    if let Some(error) = row["error"].as_str() {
+        lines.push(format!("({error})"));
+    }
+    lines.push(format!("{:INDENT$}{}", "", text(row, "recipient")));
+}
+
+fn text<'a>(row: &'a Value, key: &str) -> &'a str {
+    row[key].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(id: &str, sender: &str, recipient: &str, state: &str, error: Option<&str>) -> Value {
+        let accepted = "2026-11-20T17:46:16.123Z";
+        json!({"id": id, "sender": sender, "recipient": recipient, "size": 1500, "accepted": accepted, "state": state,
+               "error": error})
+    }
+
+    #[test]
+    fn it_looks_as_operators_know_it() {
+        let rows = [
+            row("7-0-1", "a@b", "c@d", "in flight", None),
+            row("7-0-1", "a@b", "e@f", "waiting", Some("450 4.2.1 later")),
+            row("7-0-2", "", "g@h", "held", None),
+        ];
+        insta::assert_snapshot!("mailq", lines(&rows).join("\n"));
+        assert_eq!(lines(&[]), ["Mail queue is empty"]);
+    }
+}

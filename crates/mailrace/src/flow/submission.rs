@@ -1,0 +1,267 @@
+//! A message from the drop on its way to the spool: what `intake` does for a client, for one who has gone. Whoever cannot
+//! get it is told of in a notice to the sender, which is committed together with the message.
+
+use std::sync::{Arc, mpsc};
+
+use delivery::bounce::{Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
+use lookup::directory::Resolution;
+use mail::{Address, Client, Enhanced, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
+use spool::{CommitError, Content, Entry, Spool};
+use tokio::runtime::Runtime;
+
+use crate::log::Log;
+use crate::maildrop::Parcel;
+
+/// How mail from the drop comes in, as Received lines and the log name it.
+const PROTOCOL: &str = "local";
+
+/// Whom the emptier asks.
+pub struct Desk {
+    /// Whose mail is ours, and all else that sessions ask.
+    pub desk: Arc<intake::Desk>,
+    /// Lookups may wait; the emptier's thread waits with them.
+    pub runtime: Runtime,
+    /// A message larger than this goes to a file of its own, in bytes.
+    pub spill_above: u64,
+    /// Received lines of a message; one with more goes round in a loop.
+    pub received_max: u32,
+    /// Who gets notices of messages that have no sender.
+    pub double_bounces_to: Option<Address>,
+    /// Facts.
+    pub log: Arc<Log>,
+}
+
+/// It is in the spool.
+pub struct Kept;
+
+/// Why it is not.
+pub enum Unkept {
+    /// The same may succeed later.
+    Later(String),
+    /// It never will.
+    Never(String),
+}
+
+/// Recipients as the directory has them.
+#[derive(Default)]
+struct Sorted {
+    good: Vec<Recipient>,
+    bad: Vec<(Recipient, Reply)>,
+}
+
+impl Desk {
+    /// Brings a message to the spool. When this returns it is durable there, or it is not there.
+    pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp) -> Result<Kept, Unkept> {
+        if self.desk.load.measures().shortage.is_some() {
+            return Err(Unkept::Later("room or memory is short".into()));
+        }
+        let flags = parcel.flags();
+        let Parcel { sender, recipients, ret, envid, body_type, content } = parcel;
+        let is_loop = received_lines(&content) > self.received_max as usize;
+        let Sorted { good, bad } = if is_loop { looping(recipients) } else { self.sort(recipients)? };
+        let international = sender.iter().chain(good.iter().map(|to| &to.address)).any(|address| !address.is_ascii());
+        let id = self.desk.spool.begin();
+        let client = Client { address: None, helo: format!("uid-{uid}").into() };
+        let envelope = Envelope {
+            sender,
+            recipients: good,
+            accepted_at: now,
+            client,
+            body_type,
+            smtputf8: international,
+            ret,
+            envid,
+        };
+        let notice = self.notice(id, &envelope, &bad, &content, now)?;
+        let (size, mut entries) = (content.len() as u64, Vec::new());
+        if !envelope.recipients.is_empty() {
+            let mut stored = self.trace(id, uid, &envelope, now).into_bytes();
+            stored.extend_from_slice(&content);
+            drop(content);
+            let content = self.content(id, stored)?;
+            entries.push(Entry::Message { id, envelope: envelope.clone(), content, flags });
+        }
+        let notice_id = notice.as_ref().map(|(id, _)| *id);
+        entries.extend(notice.map(|(_, entry)| entry));
+        self.commit(entries)?;
+        self.tell(id, envelope, bad, notice_id, size);
+        Ok(Kept)
+    }
+
+    /// Whom the recipients stand for. That one cannot be looked up now holds up the message.
+    fn sort(&self, recipients: Vec<Recipient>) -> Result<Sorted, Unkept> {
+        let mut sorted = Sorted::default();
+        for recipient in recipients {
+            let asked = self.runtime.block_on(self.desk.meant(&recipient.address, None)).into_owned();
+            let finals = match self.runtime.block_on(self.desk.directory.resolve(&asked)) {
+                Resolution::Local(finals) => finals,
+                Resolution::Remote(address) => {
+                    sorted.add(Recipient { address, ..recipient });
+                    continue;
+                }
+                Resolution::Unavailable(why) => {
+                    return Err(Unkept::Later(format!("the directory cannot say who <{asked}> is: {why}")));
+                }
+                Resolution::Unknown => {
+                    sorted.bad.push((recipient, failure(Enhanced(5, 1, 1), "No such user here")));
+                    continue;
+                }
+                Resolution::TooDeep => {
+                    sorted.bad.push((recipient, failure(Enhanced(5, 4, 6), "Aliases lead in a circle")));
+                    continue;
+                }
+                Resolution::TooMany => {
+                    sorted.bad.push((recipient, failure(Enhanced(5, 5, 3), "Aliases lead to too many addresses")));
+                    continue;
+                }
+            };
+            for found in finals {
+                sorted.add(Recipient { address: found.address, original: found.original, ..recipient.clone() });
+            }
+        }
+        if sorted.good.len() > self.desk.expanded_recipients_max {
+            return Err(Unkept::Never("aliases make more recipients of it than there may be".into()));
+        }
+        sorted.once();
+        Ok(sorted)
+    }
+
+    /// The letter that tells the sender, if somebody can be told.
+    fn notice(
+        &self,
+        id: QueueId,
+        envelope: &Envelope,
+        bad: &[(Recipient, Reply)],
+        content: &[u8],
+        now: Timestamp,
+    ) -> Result<Option<(QueueId, Entry)>, Unkept> {
+        let failed = Envelope { recipients: bad.iter().map(|(to, _)| to.clone()).collect(), ..envelope.clone() };
+        let findings =
+            (0..).zip(bad).map(|(ordinal, (_, reply))| Finding { ordinal, fate: Fate::Failed(reply), peer: None });
+        let Some(report) = Report::of(&failed, self.double_bounces_to.as_ref(), findings) else { return Ok(None) };
+        let recipients = self.address(report.to())?;
+        if recipients.is_empty() {
+            return Ok(None);
+        }
+        let notice_id = self.desk.spool.begin_beside(id);
+        let letter = report.compose(&Occasion {
+            hostname: &self.desk.hostname,
+            id: notice_id,
+            now,
+            original_id: id,
+            attempted_at: Some(now),
+            octets: content.len() as u64,
+            original: &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)],
+        });
+        let envelope = letter.envelope(&self.desk.hostname, now, recipients);
+        let (content, flags) = (Content::Memory(letter.content), letter.flags);
+        Ok(Some((notice_id, Entry::Message { id: notice_id, envelope, content, flags })))
+    }
+
+    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone tells.
+    fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unkept> {
+        let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
+        match self.runtime.block_on(self.desk.directory.resolve(sender)) {
+            Resolution::Local(finals) => Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect()),
+            Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
+            Resolution::Unavailable(why) => {
+                Err(Unkept::Later(format!("the directory cannot say who the sender <{sender}> is: {why}")))
+            }
+            Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
+        }
+    }
+
+    /// The Received line (RFC 5321 section 4.4). Who left it is what the system says.
+    fn trace(&self, id: QueueId, uid: u32, envelope: &Envelope, now: Timestamp) -> String {
+        let recipient = match &*envelope.recipients {
+            [only] => format!("\r\n\tfor <{}>", only.original.as_ref().unwrap_or(&only.address)),
+            _ => String::new(),
+        };
+        let (hostname, date) = (&self.desk.hostname, now.rfc5322_date());
+        format!(
+            "Received: by {hostname} (Mailrace, from userid {uid})\r\n\twith {PROTOCOL} id {id}{recipient};\r\n\t{date}\r\n"
+        )
+    }
+
+    fn content(&self, id: QueueId, bytes: Vec<u8>) -> Result<Content, Unkept> {
+        if bytes.len() as u64 <= self.spill_above {
+            return Ok(Content::Memory(bytes));
+        }
+        let spilled = self.desk.spool.spill(id).and_then(|mut spill| {
+            spill.append(&bytes)?;
+            spill.finish()
+        });
+        spilled.map(Content::Spilled).map_err(|error| Unkept::Later(format!("writing it to a file: {error}")))
+    }
+
+    fn commit(&self, entries: Vec<Entry>) -> Result<(), Unkept> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let (done, answer) = mpsc::channel();
+        let spool: &Arc<Spool> = &self.desk.spool;
+        // Whoever waits for the answer is this thread.
+        spool.submit(entries, Box::new(move |result| drop(done.send(result))));
+        match answer.recv().unwrap_or(Err(CommitError::Closed)) {
+            Ok(()) => Ok(()),
+            Err(CommitError::TooLarge) => Err(Unkept::Never(CommitError::TooLarge.to_string())),
+            Err(error) => Err(Unkept::Later(error.to_string())),
+        }
+    }
+
+    fn tell(&self, id: QueueId, envelope: Envelope, bad: Vec<(Recipient, Reply)>, notice: Option<QueueId>, size: u64) {
+        self.log.write(Fact::Received {
+            id,
+            client: None,
+            helo: envelope.client.helo,
+            sender: envelope.sender,
+            recipients: envelope.recipients.len(),
+            size,
+            protocol: PROTOCOL,
+            security: None,
+        });
+        for (recipient, reason) in bad {
+            self.log.write(Fact::Bounced { id, recipient: recipient.address, reason, bounce: notice });
+        }
+    }
+}
+
+impl Sorted {
+    fn add(&mut self, recipient: Recipient) {
+        self.good.push(recipient);
+    }
+
+    /// Nobody gets it twice.
+    fn once(&mut self) {
+        let mut seen = std::collections::HashSet::new();
+        self.good.retain(|recipient| seen.insert(recipient.address.clone()));
+    }
+}
+
+fn looping(recipients: Vec<Recipient>) -> Sorted {
+    let reply = failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop");
+    Sorted { good: Vec::new(), bad: recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect() }
+}
+
+fn failure(enhanced: Enhanced, text: &'static str) -> Reply {
+    Reply::new(550, enhanced, text)
+}
+
+/// Of the header.
+fn received_lines(message: &[u8]) -> usize {
+    let lines = message.split_inclusive(|byte| *byte == b'\n').take_while(|line| *line != b"\r\n");
+    let is_trace = |line: &&[u8]| line.get(..9).is_some_and(|name| name.eq_ignore_ascii_case(b"received:"));
+    lines.filter(is_trace).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_lines_of_the_header_are_counted() {
+        let message = b"Received: a\r\n b\r\nRECEIVED:\r\nSubject: Received:\r\n\r\nReceived: c\r\n";
+        assert_eq!(received_lines(message), 2);
+        assert_eq!(received_lines(b""), 0);
+    }
+}

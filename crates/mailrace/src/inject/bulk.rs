@@ -1,0 +1,137 @@
+//! Many messages at once: those of a mailbox file, or the files of a folder. Each is kept by itself; what failed is named
+//! and the rest goes on, unless the folder of messages cannot be written.
+
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::mbox::{Mbox, Piece};
+use super::text::{self, TextError};
+use super::{Clerk, Refused};
+use crate::exit::{self, Exit};
+use crate::say::say;
+
+/// `--mbox`.
+pub(super) fn mbox(clerk: &Clerk, path: &Path) -> anyhow::Result<()> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut batch = Batch::new(clerk, file.metadata()?.len(), "{bar:30} {bytes}/{total_bytes}  {msg}");
+    let mut messages = Mbox::new(BufReader::new(file), clerk.octets_max);
+    for number in 1.. {
+        let next = messages.next().with_context(|| format!("reading {}", path.display()));
+        let (piece, octets) = match next {
+            Ok(Some(next)) => next,
+            Ok(None) => break,
+            Err(error) => return Err(batch.broken_off(error)),
+        };
+        let message = match piece {
+            Piece::Message(message) => Ok(message),
+            Piece::TooLarge => Err(TextError::TooLarge(clerk.octets_max)),
+        };
+        batch.take(&format!("message {number}"), message, octets)?;
+    }
+    batch.finish()
+}
+
+/// `--folder`.
+pub(super) fn folder(clerk: &Clerk, path: &Path) -> anyhow::Result<()> {
+    let files = files(path).with_context(|| format!("reading {}", path.display()))?;
+    let mut batch = Batch::new(clerk, files.len() as u64, "{bar:30} {pos}/{len}  {msg}");
+    for file in files {
+        batch.take(&file.display().to_string(), whole(&file, clerk.octets_max), 1)?;
+    }
+    batch.finish()
+}
+
+/// The files of a folder, and those of new/ and cur/ in it, in the order of their names. Hidden ones are left out.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for folder in [folder.to_owned(), folder.join("cur"), folder.join("new")] {
+        match std::fs::read_dir(&folder) {
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry?;
+                    let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+                    if !is_hidden && entry.path().is_file() {
+                        found.push(entry.path());
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !found.is_empty() => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && folder.ends_with("cur") => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && folder.ends_with("new") => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn whole(file: &Path, octets_max: u64) -> Result<Vec<u8>, TextError> {
+    let mut message = Vec::new();
+    File::open(file)?.take(octets_max + 1).read_to_end(&mut message)?;
+    if message.len() as u64 > octets_max { Err(TextError::TooLarge(octets_max)) } else { Ok(message) }
+}
+
+/// Messages on their way in.
+struct Batch<'a> {
+    clerk: &'a Clerk,
+    from_header: bool,
+    bar: ProgressBar,
+    kept: usize,
+    failed: usize,
+}
+
+impl<'a> Batch<'a> {
+    fn new(clerk: &'a Clerk, length: u64, template: &str) -> Self {
+        let target = match io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(length), target);
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        let from_header = clerk.options.from_header || clerk.options.recipients.is_empty();
+        Batch { clerk, from_header, bar, kept: 0, failed: 0 }
+    }
+
+    /// Keeps a message, or says why not. An error ends the batch.
+    fn take(&mut self, name: &str, message: Result<Vec<u8>, TextError>, step: u64) -> anyhow::Result<()> {
+        let message = message.map(|message| text::wire(&message)).map_err(Refused::from);
+        let taken = message.and_then(|message| self.clerk.take(&message, self.from_header));
+        self.bar.inc(step);
+        match taken {
+            Ok(_) => self.kept += 1,
+            Err(refused @ Refused::Place(..)) => return Err(self.broken_off(refused.exit().into())),
+            Err(refused) => {
+                self.failed += 1;
+                self.bar.suspend(|| say(format_args!("mailrace: {name}: {refused}")));
+            }
+        }
+        self.bar.set_message(format!("{} kept, {} not", self.kept, self.failed));
+        Ok(())
+    }
+
+    /// Nobody is to believe that all of them are kept, nor that none is.
+    fn broken_off(&self, error: anyhow::Error) -> anyhow::Error {
+        self.bar.finish_and_clear();
+        if self.kept == 0 {
+            return error;
+        }
+        let text =
+            format!("broken off: {} kept, {} not, the rest was not looked at: {error:#}", self.kept, self.failed);
+        Exit { code: exit::IO, text }.into()
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        self.bar.finish_and_clear();
+        println!("{} kept, {} not", self.kept, self.failed);
+        match self.failed {
+            0 => Ok(()),
+            _ => Err(Exit { code: exit::DATA, text: "not all messages were kept".into() }.into()),
+        }
+    }
+}

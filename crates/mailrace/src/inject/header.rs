@@ -1,0 +1,251 @@
+//! The header of a message that a local program wrote: who is named in it, what it lacks, and what must not leave with
+//! it. Lines that are there stay as they are, byte by byte, but for those that are taken out whole; what is missing goes
+//! before them (RFC 6409 section 8).
+
+use std::fmt::Write as _;
+
+/// A field, with its continuation lines.
+#[derive(Debug, PartialEq, Eq)]
+struct Field<'a> {
+    /// As it was written, with its line ends.
+    raw: &'a [u8],
+    name: &'a [u8],
+    /// What stands behind the colon.
+    value: &'a [u8],
+}
+
+/// A message that came in, taken apart.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    fields: Vec<Field<'a>>,
+    /// Behind the header, with the empty line that parts them, where there was one.
+    rest: &'a [u8],
+}
+
+/// What a message gets that lacks it.
+#[derive(Clone, Debug)]
+pub struct Additions<'a> {
+    /// From: the address, and the name if there is one.
+    pub from: &'a str,
+    /// The name of the author.
+    pub name: Option<&'a str>,
+    /// Date, as RFC 5322 has it.
+    pub date: &'a str,
+    /// Message-ID, without the angle brackets.
+    pub message_id: &'a str,
+}
+
+/// Whoever is named here need not be known to those who get the message.
+const UNSEEN: [&str; 2] = ["Bcc", "Resent-Bcc"];
+/// In a word of RFC 2047 section 2 there may be 75 characters, and 12 of them are around the text.
+const ENCODED_OCTETS_MAX: usize = 60;
+
+impl<'a> Draft<'a> {
+    /// Takes a message in wire form apart. A line `From ` of a mailbox file before the header is left out. The header ends
+    /// with the first line that can be none of its own.
+    pub fn new(message: &'a [u8]) -> Draft<'a> {
+        let mut rest = after_mbox_line(message);
+        let mut fields = Vec::new();
+        while let Some(field) = Field::first(rest) {
+            rest = &rest[field.raw.len()..];
+            fields.push(field);
+        }
+        Draft { fields, rest }
+    }
+
+    /// What stands in the fields that name recipients: in the Resent- ones where there are such (RFC 5322 section 3.6.6),
+    /// else in To, Cc and Bcc.
+    pub fn recipients(&self) -> impl Iterator<Item = &'a [u8]> {
+        let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
+        let names = if self.has_any(&resent) { resent } else { ["To", "Cc", "Bcc"] };
+        self.fields.iter().filter(move |field| names.iter().any(|name| field.is(name))).map(|field| field.value)
+    }
+
+    fn has_any(&self, names: &[&str]) -> bool {
+        self.fields.iter().any(|field| names.iter().any(|name| field.is(name)))
+    }
+
+    /// The message as it leaves.
+    pub fn complete(&self, additions: &Additions<'_>) -> Vec<u8> {
+        let mut message = self.missing(additions).into_bytes();
+        message.reserve(self.fields.iter().map(|field| field.raw.len()).sum::<usize>() + self.rest.len() + 2);
+        for field in self.fields.iter().filter(|field| !UNSEEN.iter().any(|name| field.is(name))) {
+            message.extend_from_slice(field.raw);
+        }
+        if !self.rest.starts_with(b"\r\n") {
+            message.extend_from_slice(b"\r\n");
+        }
+        message.extend_from_slice(self.rest);
+        message
+    }
+
+    fn missing(&self, additions: &Additions<'_>) -> String {
+        let mut header = String::new();
+        if !self.has_any(&["Date"]) {
+            // Writing to a string never fails.
+            let _ = write!(header, "Date: {}\r\n", additions.date);
+        }
+        if !self.has_any(&["From"]) {
+            let _ = match additions.name.filter(|name| !name.is_empty()) {
+                Some(name) => write!(header, "From: {}\r\n <{}>\r\n", phrase(name), additions.from),
+                None => write!(header, "From: {}\r\n", additions.from),
+            };
+        }
+        if !self.has_any(&["Message-ID"]) {
+            let _ = write!(header, "Message-ID: <{}>\r\n", additions.message_id);
+        }
+        header
+    }
+}
+
+impl<'a> Field<'a> {
+    /// The field that the text begins with.
+    fn first(text: &'a [u8]) -> Option<Field<'a>> {
+        let colon = text.iter().position(|byte| !(33..127).contains(byte) || *byte == b':')?;
+        // Old programs leave a space before the colon (RFC 5322 section 4.5).
+        let gap = text[colon..].iter().position(|byte| !matches!(byte, b' ' | b'\t'))?;
+        if colon == 0 || text[colon + gap] != b':' {
+            return None;
+        }
+        let start = colon + gap + 1;
+        let mut end = start + line_length(&text[start..]);
+        while text[end..].starts_with(b" ") || text[end..].starts_with(b"\t") {
+            end += line_length(&text[end..]);
+        }
+        Some(Field { raw: &text[..end], name: &text[..colon], value: &text[start..end] })
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// With its end.
+fn line_length(text: &[u8]) -> usize {
+    text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |place| place + 1)
+}
+
+fn after_mbox_line(message: &[u8]) -> &[u8] {
+    match message.starts_with(b"From ") || message.starts_with(b">From ") {
+        true => &message[line_length(message)..],
+        false => message,
+    }
+}
+
+/// A name as RFC 5322 has it in front of an address; what is beyond ASCII in words of RFC 2047.
+fn phrase(name: &str) -> String {
+    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let is_atom = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~ ".contains(c);
+    if !name.is_ascii() {
+        return encoded(&name);
+    }
+    if name.chars().all(is_atom) {
+        return name;
+    }
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Between such words white space is none, so that they can be cut between any two characters.
+fn encoded(name: &str) -> String {
+    let mut words = vec![String::new()];
+    for character in name.chars() {
+        let mut utf8 = [0; 4];
+        let code: String = character.encode_utf8(&mut utf8).bytes().map(octet).collect();
+        match words.last_mut() {
+            Some(word) if word.len() + code.len() <= ENCODED_OCTETS_MAX => word.push_str(&code),
+            _ => words.push(code),
+        }
+    }
+    words.iter().map(|word| format!("=?utf-8?q?{word}?=")).collect::<Vec<_>>().join("\r\n ")
+}
+
+/// RFC 2047 section 5 (3).
+fn octet(byte: u8) -> String {
+    match byte {
+        b' ' => "_".into(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).into(),
+        byte => format!("={byte:02X}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ADDITIONS: Additions<'_> = Additions { from: "me@here", name: None, date: "DATE", message_id: "ID@here" };
+    const ALL: &str = "Date: DATE\r\nFrom: me@here\r\nMessage-ID: <ID@here>\r\n";
+
+    fn completed(message: &str) -> String {
+        String::from_utf8(Draft::new(message.as_bytes()).complete(&ADDITIONS)).unwrap()
+    }
+
+    #[test]
+    fn what_is_missing_goes_before_what_is_there() {
+        for (message, expected) in [
+            ("Subject: x\r\n\r\nbody\r\n", format!("{ALL}Subject: x\r\n\r\nbody\r\n")),
+            (
+                "date: 1\r\nfrom : a\r\nMESSAGE-id:\r\n <x@y>\r\n\r\nb\r\n",
+                "date: 1\r\nfrom : a\r\nMESSAGE-id:\r\n <x@y>\r\n\r\nb\r\n".into(),
+            ),
+            ("no header\r\nat all\r\n", format!("{ALL}\r\nno header\r\nat all\r\n")),
+            ("\r\nbody\r\n", format!("{ALL}\r\nbody\r\n")),
+            ("", format!("{ALL}\r\n")),
+            ("To: x\r\n", format!("{ALL}To: x\r\n\r\n")),
+            ("From a@b Mon Jan  1\r\nTo: x\r\n\r\n", format!("{ALL}To: x\r\n\r\n")),
+            (" folded: first\r\n", format!("{ALL}\r\n folded: first\r\n")),
+        ] {
+            assert_eq!(completed(message), expected, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn who_was_not_to_be_seen_is_not() {
+        let message = "To: a@b\r\nBcc: c@d,\r\n e@f\r\nSubject:  x \r\nresent-bcc: g@h\r\n\r\nBcc: stays\r\n";
+        assert_eq!(completed(message), format!("{ALL}To: a@b\r\nSubject:  x \r\n\r\nBcc: stays\r\n"));
+    }
+
+    #[test]
+    fn recipients_are_those_of_the_resending_where_there_is_one() {
+        let named = |message: &'static str| {
+            let draft = Draft::new(message.as_bytes());
+            draft.recipients().map(|value| String::from_utf8_lossy(value).trim().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(named("To: a\r\nCC: b\r\nBcc: c\r\nReply-To: d\r\n\r\nTo: e\r\n"), ["a", "b", "c"]);
+        assert_eq!(named("Resent-To: x\r\nResent-bcc: y\r\nTo: a\r\n\r\n"), ["x", "y"]);
+        assert_eq!(named("Resent-From: x\r\nTo: a\r\n\r\n"), ["a"]);
+    }
+
+    #[test]
+    fn names_are_quoted_and_encoded_as_they_need_it() {
+        assert_eq!(phrase("Cron Daemon"), "Cron Daemon");
+        assert_eq!(phrase("J. \"R\" \\ Doe"), "\"J. \\\"R\\\" \\\\ Doe\"");
+        assert_eq!(phrase("J\u{fc}rgen B"), "=?utf-8?q?J=C3=BCrgen_B?=");
+        assert_eq!(phrase("a\r\nBcc: x"), "\"a  Bcc: x\"");
+        let long = phrase(&"\u{20ac}".repeat(20));
+        assert!(long.split("\r\n ").all(|word| word.len() <= 75 && word.ends_with("=AC?=")), "{long}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_of_a_line_changes(text in "((To|Bcc|Subject|From) ?:[ a-z@]{0,5}\r\n| x\r\n|\r\n|[a-z]\r\n){0,8}") {
+            let completed = completed(&text);
+            let without = |text: &str| {
+                let draft = Draft::new(text.as_bytes());
+                let kept = draft.fields.iter().filter(|field| !field.is("Bcc")).map(|field| field.raw);
+                (kept.collect::<Vec<_>>().concat(), draft.rest.to_vec())
+            };
+            let (fields, rest) = without(&text);
+            let whole = completed.as_bytes();
+            prop_assert!(whole.ends_with(&rest));
+            prop_assert!(whole[..whole.len() - rest.len()].windows(fields.len().max(1)).any(|part| part == fields) || fields.is_empty());
+        }
+
+        #[test]
+        fn no_bytes_are_too_much(message in proptest::collection::vec(prop_oneof![Just(b':'), Just(b'\n'), Just(b' '), any::<u8>()], 0..80)) {
+            let draft = Draft::new(&message);
+            prop_assert!(draft.complete(&ADDITIONS).len() >= draft.rest.len());
+        }
+    }
+}

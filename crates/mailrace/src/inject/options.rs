@@ -1,0 +1,334 @@
+//! The options of `sendmail`, as programs have used them for forty years: single letters that can be written together,
+//! values that follow at once or as the next word. What a server like this has no use for is accepted where Postfix
+//! accepts it, since old programs say it; what is not known, or asks for something that is not here, is an error.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use mail::{BodyType, Notify, Return};
+
+use crate::maildrop::is_envid;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What to do.
+    pub mode: Mode,
+    /// `-C`, `--config`: the configuration file.
+    pub config: Option<PathBuf>,
+    /// `-t`: recipients are in the header.
+    pub from_header: bool,
+    /// `-i`, `-oi`: a lone dot does not end the input.
+    pub keep_dots: bool,
+    /// `-f`, `-r`: the envelope sender as it was written; empty or `<>` is the null sender.
+    pub sender: Option<String>,
+    /// `-F`: the name of the sender, for a From that has to be made.
+    pub full_name: Option<String>,
+    /// `-v`: tell what was done.
+    pub verbose: bool,
+    /// `-N`: what is to be reported.
+    pub notify: Notify,
+    /// `-R`: how much of the message a report brings back.
+    pub ret: Option<Return>,
+    /// `-V`: the sender's name for the message.
+    pub envid: Option<Box<str>>,
+    /// `-B`: what the message is.
+    pub body_type: BodyType,
+    /// Addresses.
+    pub recipients: Vec<String>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `-bm`: take a message.
+    Message,
+    /// `-bs`: speak SMTP.
+    Smtp,
+    /// `-bS`: take commands of SMTP, and say nothing.
+    Batch,
+    /// `-bp`: list the queue.
+    Queue,
+    /// `-bi`, `-I`: build the tables of aliases.
+    Aliases,
+    /// `--mbox`: take all messages of a file.
+    Mbox(PathBuf),
+    /// `--folder`: take each file of a folder, or of a Maildir.
+    Folder(PathBuf),
+}
+
+/// An option that is not known, or not as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Wrong(pub String);
+
+/// Letters that take a value.
+const VALUED: &str = "ABCFLNOQRVXbfhopqr";
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            mode: Mode::Message,
+            config: None,
+            from_header: false,
+            keep_dots: false,
+            sender: None,
+            full_name: None,
+            verbose: false,
+            notify: Notify::UNSET,
+            ret: None,
+            envid: None,
+            body_type: BodyType::SevenBit,
+            recipients: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Reads the words behind the name of the program. Options end at `--` or at the first word that is none.
+    ///
+    /// # Errors
+    ///
+    /// There is a word that is not understood.
+    pub fn read(words: impl IntoIterator<Item = String>) -> Result<Options, Wrong> {
+        let mut words: VecDeque<String> = words.into_iter().collect();
+        let mut options = Options::default();
+        while let Some(word) = words.pop_front() {
+            match word.strip_prefix('-') {
+                Some("-") => break,
+                Some(long) if long.starts_with('-') => options.long(&long[1..], &mut words)?,
+                Some(letters) if !letters.is_empty() => options.letters(letters, &mut words)?,
+                _ => {
+                    words.push_front(word);
+                    break;
+                }
+            }
+        }
+        options.recipients = words.into();
+        options.checked()
+    }
+
+    fn checked(self) -> Result<Options, Wrong> {
+        let conversation = match self.mode {
+            Mode::Smtp => Some("-bs"),
+            Mode::Batch => Some("-bS"),
+            _ => None,
+        };
+        match conversation {
+            Some(name) if self.from_header => Err(Wrong(format!("-t does not go with {name}"))),
+            Some(name) if !self.recipients.is_empty() => Err(Wrong(format!("recipients do not go with {name}"))),
+            _ => Ok(self),
+        }
+    }
+
+    fn long(&mut self, word: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (word, None),
+        };
+        let mut path = || value.clone().or_else(|| words.pop_front()).map(PathBuf::from);
+        let missing = || Wrong(format!("--{name} needs a value"));
+        match name {
+            "config" => self.config = Some(path().ok_or_else(missing)?),
+            "mbox" => self.mode = Mode::Mbox(path().ok_or_else(missing)?),
+            "folder" => self.mode = Mode::Folder(path().ok_or_else(missing)?),
+            _ => return Err(Wrong(format!("there is no option --{name}"))),
+        }
+        Ok(())
+    }
+
+    /// Letters of one word, of which the last may take a value.
+    fn letters(&mut self, letters: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+        let mut rest = letters.chars();
+        while let Some(letter) = rest.next() {
+            if VALUED.contains(letter) {
+                return self.valued(letter, rest.as_str(), words);
+            }
+            self.flag(letter)?;
+        }
+        Ok(())
+    }
+
+    fn flag(&mut self, letter: char) -> Result<(), Wrong> {
+        match letter {
+            't' => self.from_header = true,
+            'i' => self.keep_dots = true,
+            'v' => self.verbose = true,
+            'I' => self.mode = Mode::Aliases,
+            // Gateway, cron's -n, and what else Postfix takes without a word.
+            'G' | 'U' | 'c' | 'e' | 'm' | 'n' | 'x' => {}
+            _ => return Err(Wrong(format!("there is no option -{letter}"))),
+        }
+        Ok(())
+    }
+
+    fn valued(&mut self, letter: char, attached: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+        // It stands alone, or has a time or a name behind it.
+        if letter == 'q' {
+            return Err(Wrong("-q: the queue is worked on by the server; see `mailrace queue retry`".into()));
+        }
+        let value = match attached {
+            "" => words.pop_front().ok_or_else(|| Wrong(format!("-{letter} needs a value")))?,
+            _ => attached.to_owned(),
+        };
+        match letter {
+            'b' => self.mode = mode(&value)?,
+            'o' => self.old(&value),
+            'f' | 'r' => self.sender = Some(value),
+            'F' => self.full_name = Some(value),
+            'C' => self.config = Some(value.into()),
+            'N' => self.notify = notify(&value)?,
+            'R' => self.ret = Some(ret(&value)?),
+            'V' => self.envid = Some(envid(&value)?),
+            'B' => self.body_type = body_type(&value)?,
+            // Files of aliases, labels, hops, settings of Sendmail, protocols, logs of traffic: nothing here.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Settings of Sendmail's configuration, of which one letter still means something.
+    fn old(&mut self, value: &str) {
+        if value == "i" || value == "iTrue" {
+            self.keep_dots = true;
+        }
+    }
+}
+
+fn mode(value: &str) -> Result<Mode, Wrong> {
+    Ok(match value {
+        "m" => Mode::Message,
+        "s" => Mode::Smtp,
+        "S" => Mode::Batch,
+        "p" => Mode::Queue,
+        "i" => Mode::Aliases,
+        "d" | "D" | "l" => return Err(Wrong(format!("-b{value}: the server is started by `mailrace serve`"))),
+        "v" | "t" => return Err(Wrong(format!("-b{value}: see `mailrace explain ADDRESS`"))),
+        _ => return Err(Wrong(format!("there is no mode -b{value}"))),
+    })
+}
+
+fn notify(value: &str) -> Result<Notify, Wrong> {
+    let wrong = || Wrong(format!("-N {value}: expected never, or some of success,failure,delay"));
+    if value.eq_ignore_ascii_case("never") {
+        return Ok(Notify::NEVER);
+    }
+    value.split(',').try_fold(Notify::UNSET, |all, word| match word.to_ascii_lowercase().as_str() {
+        "success" => Ok(all.with(Notify::SUCCESS)),
+        "failure" => Ok(all.with(Notify::FAILURE)),
+        "delay" => Ok(all.with(Notify::DELAY)),
+        _ => Err(wrong()),
+    })
+}
+
+fn ret(value: &str) -> Result<Return, Wrong> {
+    match value.to_ascii_lowercase().as_str() {
+        "full" => Ok(Return::Full),
+        "hdrs" => Ok(Return::Headers),
+        _ => Err(Wrong(format!("-R {value}: expected full or hdrs"))),
+    }
+}
+
+fn envid(value: &str) -> Result<Box<str>, Wrong> {
+    let sound = is_envid(value).then(|| value.into());
+    sound.ok_or_else(|| Wrong(format!("-V {value}: expected xtext (RFC 3461 section 4) of 100 characters at the most")))
+}
+
+fn body_type(value: &str) -> Result<BodyType, Wrong> {
+    match value.to_ascii_uppercase().as_str() {
+        "7BIT" => Ok(BodyType::SevenBit),
+        "8BITMIME" => Ok(BodyType::EightBitMime),
+        _ => Err(Wrong(format!("-B {value}: expected 7BIT or 8BITMIME"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Options, Wrong> {
+        Options::read(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn programs_say_it_in_many_ways() {
+        let cron = read("-FCronDaemon -i -odi -oem -oi -t -f root").unwrap();
+        let expected = Options {
+            from_header: true,
+            keep_dots: true,
+            full_name: Some("CronDaemon".into()),
+            sender: Some("root".into()),
+            ..Options::default()
+        };
+        assert_eq!(cron, expected);
+        for (line, sender) in
+            [("-fa@b c@d", "a@b"), ("-f a@b c@d", "a@b"), ("-r a@b c@d", "a@b"), ("-tif a@b c@d", "a@b")]
+        {
+            let options = read(line).unwrap();
+            assert_eq!(
+                (options.sender.as_deref(), &*options.recipients),
+                (Some(sender), &["c@d".to_owned()][..]),
+                "{line}"
+            );
+        }
+        assert_eq!(read("-- -x@y").unwrap().recipients, ["-x@y"]);
+        assert_eq!(read("a@b -t").unwrap().recipients, ["a@b", "-t"]);
+        assert!(Options::read(["-f".into(), String::new()]).unwrap().sender.is_some_and(|sender| sender.is_empty()));
+    }
+
+    #[test]
+    fn modes_have_letters_and_long_names() {
+        for (line, mode) in [
+            ("-bm", Mode::Message),
+            ("-bs", Mode::Smtp),
+            ("-b S", Mode::Batch),
+            ("-bp", Mode::Queue),
+            ("-bi", Mode::Aliases),
+            ("-I", Mode::Aliases),
+            ("--mbox a", Mode::Mbox("a".into())),
+            ("-t --folder=b", Mode::Folder("b".into())),
+        ] {
+            assert_eq!(read(line).unwrap().mode, mode, "{line}");
+        }
+    }
+
+    #[test]
+    fn wishes_about_reports_are_read() {
+        let options = read("-N success,delay -R hdrs -V QQ+2B1 -B 8bitmime a@b").unwrap();
+        assert_eq!(options.notify, Notify::SUCCESS.with(Notify::DELAY));
+        assert_eq!((options.ret, options.body_type), (Some(Return::Headers), BodyType::EightBitMime));
+        assert_eq!(options.envid.as_deref(), Some("QQ+2B1"));
+    }
+
+    #[test]
+    fn what_is_of_no_use_here_is_taken_without_a_word() {
+        assert_eq!(
+            read("-A c -G -L tag -O Timeout=5 -X log -U -em -om -o7 -p x -n -m -h 3").unwrap(),
+            Options::default()
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_told() {
+        for (line, part) in [
+            ("-Z", "no option -Z"),
+            ("-bd", "mailrace serve"),
+            ("-bv", "explain"),
+            ("-bz", "no mode"),
+            ("-q", "queue retry"),
+            ("-q15m", "queue retry"),
+            ("-f", "needs a value"),
+            ("--mbox", "needs a value"),
+            ("--colour", "no option --colour"),
+            ("-N sometimes", "expected never"),
+            ("-R all", "expected full"),
+            ("-V a=b", "xtext"),
+            ("-B 9BIT", "expected 7BIT"),
+            ("-bs -t", "-t does not go with -bs"),
+            ("-bS a@b", "recipients do not go with -bS"),
+        ] {
+            let told = read(line).unwrap_err().0;
+            assert!(told.contains(part), "{line}: {told}");
+        }
+    }
+}

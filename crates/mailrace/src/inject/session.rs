@@ -1,0 +1,235 @@
+//! SMTP on the standard input: `-bs` for programs that speak it to a child process, `-bS` for files of commands to which
+//! nobody reads the answers. Each message is kept as one by the plain way is. Whether recipients exist is not asked here:
+//! whoever does not is told of by a notice.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use mail::{Recipient, Reply};
+use protocol::smtp::Flavor;
+use protocol::smtp::server::{self as smtp, Action, Answer, MailRequest, Peer, Question, RcptRequest, Session};
+
+use super::header::Draft;
+use super::text::TextError;
+use super::{Clerk, Refused, now};
+use crate::config::Config;
+use crate::exit::{self, Exit};
+use crate::maildrop::Parcel;
+use crate::plan;
+use crate::say::say;
+
+const READ_OCTETS: usize = 64 * 1024;
+
+/// `-bs`.
+pub(super) fn converse(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
+    Conversation::new(config, clerk).run(io::stdin().lock(), io::stdout().lock()).map(drop)
+}
+
+/// `-bS`: what was refused is told on the standard error output, and by the exit code.
+pub(super) fn obey(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
+    let batch = b"EHLO localhost\r\n".chain(io::stdin().lock());
+    let mut conversation = Conversation::new(config, clerk);
+    conversation.complains = true;
+    let Tally { kept, refused, transient } = conversation.run(batch, io::sink())?;
+    match (kept, refused) {
+        (_, 0) => Ok(()),
+        (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "nothing was kept".into() }.into()),
+        _ => Err(Exit { code: exit::DATA, text: format!("messages kept: {kept}; commands refused: {refused}") }.into()),
+    }
+}
+
+/// What became of it all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    kept: usize,
+    refused: usize,
+    /// The last refusal might not be one later.
+    transient: bool,
+}
+
+struct Conversation<'a> {
+    clerk: &'a Clerk,
+    session: Session,
+    transaction: Option<(MailRequest, Vec<Recipient>)>,
+    body: Vec<u8>,
+    complains: bool,
+    tally: Tally,
+}
+
+impl<'a> Conversation<'a> {
+    fn new(config: &Config, clerk: &'a Clerk) -> Self {
+        let limits = smtp::Limits {
+            commands_max: u32::MAX,
+            errors_max: u32::MAX,
+            recipients_max: clerk.recipients_max,
+            ..plan::session_limits(config)
+        };
+        let machine =
+            smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never };
+        let peer = Peer { address: None, normalise_bare_newlines: true };
+        let session = Session::new(Arc::new(machine), peer, now());
+        Conversation { clerk, session, transaction: None, body: Vec::new(), complains: false, tally: Tally::default() }
+    }
+
+    /// To the end of the input, or to QUIT.
+    fn run(mut self, mut input: impl Read, mut output: impl Write) -> anyhow::Result<Tally> {
+        let (mut buffer, mut wire, mut after_cr) = (vec![0; READ_OCTETS], Vec::new(), false);
+        loop {
+            self.send(&mut output)?;
+            if self.session.wants_close() {
+                return Ok(self.tally);
+            }
+            let count = input.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(self.tally);
+            }
+            wire.clear();
+            after_cr = with_cr(&buffer[..count], after_cr, &mut wire);
+            self.session.handle_input(now(), &wire, &mut self.body);
+            self.work();
+        }
+    }
+
+    fn send(&mut self, output: &mut impl Write) -> io::Result<()> {
+        let count = self.session.output().len();
+        output.write_all(self.session.output())?;
+        self.session.handle_sent(count);
+        output.flush()
+    }
+
+    fn work(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                Action::Ask(question) => {
+                    let answer = self.answer(question);
+                    self.session.handle_answer(now(), answer, &mut self.body);
+                }
+                Action::Abandon => self.forget(),
+                Action::Refused { stage, address, reply } => self.count(stage, address.as_ref(), &reply),
+            }
+        }
+    }
+
+    fn count(&mut self, stage: &str, address: Option<&mail::Address>, reply: &Reply) {
+        self.tally.refused += 1;
+        self.tally.transient = reply.is_transient();
+        if self.complains {
+            let address = address.map(|address| format!(" <{address}>")).unwrap_or_default();
+            say(format_args!("mailrace: {stage}{address}: {reply}"));
+        }
+    }
+
+    fn forget(&mut self) {
+        self.transaction = None;
+        self.body = Vec::new();
+    }
+
+    fn answer(&mut self, question: Question) -> Answer {
+        match question {
+            Question::Mail(request) => self.transaction = Some((request, Vec::new())),
+            Question::Recipient(RcptRequest { address, notify, orcpt }) => {
+                if let Some((_, recipients)) = &mut self.transaction {
+                    recipients.push(Recipient { address, original: None, notify, orcpt });
+                }
+            }
+            Question::Data => self.body.clear(),
+            Question::Message(_) => return Answer::Done(self.keep()),
+        }
+        Answer::Accept
+    }
+
+    fn keep(&mut self) -> Reply {
+        let body = std::mem::take(&mut self.body);
+        let Some((mail, recipients)) = self.transaction.take() else { return Reply::plain(451, "No transaction") };
+        let parcel = Parcel {
+            sender: mail.sender,
+            recipients,
+            ret: mail.ret,
+            envid: mail.envid,
+            body_type: mail.body_type,
+            content: Vec::new(),
+        };
+        // The last line of a chunk need not have an end.
+        let body = if body.ends_with(b"\r\n") { body } else { super::text::wire(&body) };
+        match self.clerk.keep(parcel, &Draft::new(&body), now()) {
+            Ok(_) => {
+                self.tally.kept += 1;
+                Reply::new(250, mail::Enhanced(2, 0, 0), "Kept")
+            }
+            Err(refused) => reply(&refused),
+        }
+    }
+}
+
+fn reply(refused: &Refused) -> Reply {
+    let (code, enhanced) = match refused {
+        Refused::Text(TextError::TooLarge(_)) => (552, mail::Enhanced(5, 3, 4)),
+        Refused::TooMany(_) => (452, mail::Enhanced(4, 5, 3)),
+        _ => (451, mail::Enhanced(4, 3, 0)),
+    };
+    let text: String = refused.to_string().chars().filter(|c| c.is_ascii() && !c.is_ascii_control()).collect();
+    Reply::new(code, enhanced, text)
+}
+
+/// Lines of a file end in LF. Appends them with CRLF, and says whether the last byte was a CR.
+fn with_cr(input: &[u8], mut after_cr: bool, wire: &mut Vec<u8>) -> bool {
+    for byte in input {
+        if *byte == b'\n' && !after_cr {
+            wire.push(b'\r');
+        }
+        wire.push(*byte);
+        after_cr = *byte == b'\r';
+    }
+    after_cr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::Options;
+    use super::*;
+    use crate::config::DEFAULT;
+
+    /// What was answered, what became of it, and what was kept.
+    fn talk(input: &str) -> (String, Tally, Vec<Parcel>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::parse(DEFAULT, "default", "here.example").unwrap();
+        config.data_dir = folder.path().to_owned();
+        let drop = crate::maildrop::folder(folder.path());
+        std::fs::create_dir(&drop).unwrap();
+        let clerk = Clerk::new(&config, Options::default()).unwrap();
+        let mut output = Vec::new();
+        let tally = Conversation::new(&config, &clerk).run(input.as_bytes(), &mut output).unwrap();
+        let mut files: Vec<_> = std::fs::read_dir(drop).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let parcels = files.iter().map(|file| Parcel::decode(&std::fs::read(file).unwrap()).unwrap());
+        (String::from_utf8(output).unwrap(), tally, parcels.collect())
+    }
+
+    #[test]
+    fn each_message_of_a_session_is_kept_with_its_envelope() {
+        let (output, tally, parcels) = talk(
+            "EHLO me\r\nMAIL FROM:<a@b> RET=HDRS ENVID=x\r\nRCPT TO:<c@d> NOTIFY=NEVER\r\nRCPT TO:<e@f>\r\nDATA\r\n\
+             Subject: x\r\n\r\n..dot\r\n.\r\nMAIL FROM:<>\r\nRCPT TO:<c@d>\r\nDATA\r\n\r\ntwo\r\n.\r\nQUIT\r\n",
+        );
+        assert_eq!(tally, Tally { kept: 2, refused: 0, transient: false }, "{output}");
+        assert!(output.contains("\r\n250 2.0.0 Kept\r\n") && output.contains("\r\n221 "), "{output}");
+        let names: Vec<_> = parcels[0].recipients.iter().map(|to| (to.address.as_str(), to.notify.bits())).collect();
+        assert_eq!((names, parcels[0].envid.as_deref()), (vec![("c@d", 1), ("e@f", 0)], Some("x")));
+        assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\n.dot\r\n"));
+        assert_eq!(parcels[1].sender, None);
+    }
+
+    #[test]
+    fn a_file_of_commands_may_end_its_lines_in_lf() {
+        let (_, tally, parcels) =
+            talk("HELO me\nMAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nbody\n.\nRCPT TO:<x@y>\n");
+        assert_eq!((tally.kept, tally.refused), (1, 1));
+        assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\nbody\r\n"));
+    }
+
+    #[test]
+    fn a_message_without_its_end_is_not_kept() {
+        let (_, tally, parcels) = talk("HELO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhalf");
+        assert_eq!((tally.kept, parcels.len()), (0, 0));
+    }
+}

@@ -1,0 +1,111 @@
+//! From what a program wrote to the bytes of a message: LF becomes CRLF, and so does a CR alone; a CRLF stays. Where a
+//! lone dot ends the input, what follows is not looked at.
+
+use std::io::{self, BufRead};
+
+/// Why the input was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// The limit of the configuration.
+    #[error("the message is larger than limits.message allows, {0} bytes")]
+    TooLarge(u64),
+    /// Reading failed.
+    #[error("reading the message: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// Reads a message to the end of the input, or to a line that is a dot.
+///
+/// # Errors
+///
+/// It is larger than `octets_max` bytes, as they are written on the wire, or cannot be read.
+pub fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
+    let mut message = Vec::new();
+    // A line of the input grows by one byte for each line end, so that what is read is never more than may be kept.
+    let mut input = input.take(octets_max + 1);
+    let mut line = Vec::new();
+    while input.read_until(b'\n', &mut line)? > 0 {
+        if dot_ends && matches!(&*line, b"." | b".\n" | b".\r\n") {
+            return Ok(message);
+        }
+        append_line(&mut message, &line);
+        if message.len() as u64 > octets_max {
+            return Err(TextError::TooLarge(octets_max));
+        }
+        line.clear();
+    }
+    Ok(message)
+}
+
+/// All of a text, in wire form.
+pub fn wire(text: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(text.len() + text.len() / 32 + 2);
+    text.split_inclusive(|byte| *byte == b'\n').for_each(|line| append_line(&mut message, line));
+    message
+}
+
+/// A line, or the last part of a text that has no line end.
+fn append_line(message: &mut Vec<u8>, line: &[u8]) {
+    let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+    for part in line.split(|byte| *byte == b'\r') {
+        message.extend_from_slice(part);
+        message.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn taken(input: &[u8], dot_ends: bool) -> Vec<u8> {
+        read(input, dot_ends, 1000).unwrap()
+    }
+
+    #[test]
+    fn line_ends_become_those_of_the_wire() {
+        for (input, expected) in [
+            (&b"a\nb\n"[..], &b"a\r\nb\r\n"[..]),
+            (b"a\r\nb\r\n", b"a\r\nb\r\n"),
+            (b"a\r\nb\n", b"a\r\nb\r\n"),
+            (b"a", b"a\r\n"),
+            (b"a\rb\n", b"a\r\nb\r\n"),
+            (b"a\r\r\n", b"a\r\n\r\n"),
+            (b"", b""),
+            (b"\n", b"\r\n"),
+            (b"\xff\x00\n", b"\xff\x00\r\n"),
+        ] {
+            assert_eq!(taken(input, true), expected);
+            assert_eq!(wire(input), expected);
+        }
+    }
+
+    #[test]
+    fn a_lone_dot_ends_the_input_unless_it_may_not() {
+        for input in [&b"a\n.\nb\n"[..], b"a\r\n.\r\nb\n", b"a\n."] {
+            assert_eq!(taken(input, true), b"a\r\n");
+            assert!(taken(input, false).starts_with(b"a\r\n.\r\n"));
+        }
+        assert_eq!(taken(b"..\n.a\n. \n", true), b"..\r\n.a\r\n. \r\n");
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_cut_short() {
+        assert_eq!(read(&b"1234567\n"[..], true, 9).unwrap().len(), 9);
+        for input in [&b"12345678\n"[..], b"123456789012345", b"\n\n\n\n\n"] {
+            assert!(matches!(read(input, true, 9), Err(TextError::TooLarge(9))), "{input:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_line_ends_changes(text in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), any::<u8>()], 0..60)) {
+            let made = wire(&text);
+            let plain = |bytes: &[u8]| bytes.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect::<Vec<_>>();
+            prop_assert_eq!(plain(&made), plain(&text));
+            prop_assert!(made.is_empty() || made.ends_with(b"\r\n"));
+            prop_assert_eq!(wire(&made), made);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Leaving a message in the folder. It is written under a temporary name, synced, renamed, and the folder is synced: from
+//! then on it is kept, and not before.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use mail::Timestamp;
+
+const TEMPORARY: &str = "t-";
+const MESSAGE: &str = "m-";
+const TIME_DIGITS: usize = 16;
+const SECRET_DIGITS: usize = 32;
+
+/// The folder, for writers.
+#[derive(Clone, Debug)]
+pub struct Place {
+    folder: PathBuf,
+}
+
+impl Place {
+    /// The folder at this path, which the server makes.
+    pub fn new(folder: PathBuf) -> Place {
+        Place { folder }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Leaves a file there. When this returns it is durable.
+    ///
+    /// # Errors
+    ///
+    /// The folder is not there or nobody may write there, the disk is full, or it failed. Then nothing is kept.
+    pub fn leave(&self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
+        let temporary = self.folder.join(format!("{TEMPORARY}{}", secret()?));
+        let left = self.write(&temporary, bytes, now);
+        if left.is_err() {
+            // It is nobody's message. Where it cannot be removed it stays, and is none.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        left
+    }
+
+    fn write(&self, temporary: &Path, bytes: &[u8], now: Timestamp) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+        file.write_all(bytes)?;
+        // The server may be another user; nobody else knows the name.
+        file.set_permissions(Permissions::from_mode(0o644))?;
+        file.sync_all()?;
+        let name = self.folder.join(format!("{MESSAGE}{:016x}-{}", now.millis(), secret()?));
+        std::fs::rename(temporary, &name)?;
+        let synced = self.sync(&file);
+        if synced.is_err() {
+            // Whoever is told that it failed will try again.
+            let _ = std::fs::remove_file(&name);
+        }
+        synced
+    }
+
+    /// A writer may not read the folder, and without that it cannot be opened and synced alone: then all of the file
+    /// system that `file` is on is synced.
+    fn sync(&self, file: &File) -> io::Result<()> {
+        match File::open(&self.folder) {
+            Ok(folder) => folder.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(file)?),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a file of this name is a message.
+pub fn is_message_name(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(MESSAGE.as_bytes()) else { return false };
+    rest.len() == TIME_DIGITS + 1 + SECRET_DIGITS
+        && rest[TIME_DIGITS] == b'-'
+        && rest.iter().enumerate().all(|(place, byte)| place == TIME_DIGITS || is_digit(*byte))
+}
+
+/// Whether a file of this name is under way.
+pub fn is_temporary_name(name: &[u8]) -> bool {
+    let rest = name.strip_prefix(TEMPORARY.as_bytes());
+    rest.is_some_and(|rest| rest.len() == SECRET_DIGITS && rest.iter().all(|byte| is_digit(*byte)))
+}
+
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Digits that nobody can guess: from the system's source of randomness.
+pub(crate) fn secret() -> io::Result<String> {
+    let mut bytes = [0u8; SECRET_DIGITS / 2];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+
+    #[test]
+    fn what_is_left_is_there_whole_under_a_name_that_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path().to_owned());
+        place.leave(b"one", Timestamp(5)).unwrap();
+        place.leave(b"two", Timestamp(6)).unwrap();
+        let mut names = names(folder.path());
+        names.sort();
+        assert!(names.iter().all(|name| is_message_name(name.as_bytes())), "{names:?}");
+        let first = folder.path().join(&names[0]);
+        assert_eq!(std::fs::read(&first).unwrap(), b"one");
+        assert_eq!(first.metadata().unwrap().permissions().mode() & 0o7777, 0o644);
+    }
+
+    #[test]
+    fn where_there_is_no_folder_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Place::new(folder.path().join("drop")).leave(b"x", Timestamp(0)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn names_of_others_are_none_of_ours() {
+        let secret = "0123456789abcdef0123456789abcdef";
+        assert!(is_message_name(format!("m-0123456789abcdef-{secret}").as_bytes()));
+        assert!(is_temporary_name(format!("t-{secret}").as_bytes()));
+        for name in ["", "m-", "m-0-1", "..", "m-0123456789abcdef_0123456789abcdef0123456789abcdef"] {
+            assert!(!is_message_name(name.as_bytes()) && !is_temporary_name(name.as_bytes()), "{name}");
+        }
+        assert!(!is_message_name(format!("m-0123456789ABCDEF-{secret}").as_bytes()));
+        assert!(!is_temporary_name(format!("t-{secret}/").as_bytes()));
+    }
+}
