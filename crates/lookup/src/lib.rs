@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod cdb;
 pub mod chain;
+pub mod credentials;
 pub mod directory;
 mod event;
 pub mod fixed;

@@ -21,12 +21,12 @@ use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
-use super::message::{self, Done};
+use super::message;
 use super::transport::{self, Messages, TrustError, Wire};
 use super::{LdapError, Url};
 use crate::backend::Failure;
 
-pub(crate) use super::message::{Control, Entry, Response, Search};
+pub(crate) use super::message::{Control, Done, Entry, Response, Search};
 
 /// Messages of one search that wait to be read.
 const WAITING_MAX: usize = 256;
@@ -206,6 +206,16 @@ impl Session {
     /// Begins a search.
     pub(crate) fn search(&self, search: &Search<'_>) -> Result<Stream, Failure> {
         self.begin(|id| message::search(id, search))
+    }
+
+    /// Binds as `dn`, whoever the session was before. Nothing else may be under way on it (RFC 4511 section 4.2.1), and
+    /// an empty password must not come here: servers take that for a bind as nobody, and let it succeed (RFC 4513
+    /// section 5.1.2).
+    pub(crate) async fn bind(&self, dn: &str, password: &str) -> Result<Done, Failure> {
+        if dn.is_empty() || password.is_empty() {
+            return Err(Failure::new(self.url.to_string(), "bind: no DN or no password"));
+        }
+        self.end_of(|id| message::simple_bind(id, dn, password)).await
     }
 
     /// A session over a wire that is open.

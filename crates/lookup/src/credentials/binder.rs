@@ -1,0 +1,209 @@
+//! Checks passwords by binding to a directory as the user (RFC 4513 section 5.1).
+//!
+//! A thread of its own waits for the directory. The DN is searched on connections that are bound as the configuration
+//! says; users are bound on other connections, which are used for that alone: one that is bound as somebody else must
+//! never be searched on. An entry that the filter finds must be the only one.
+//!
+//! | the server ends the bind with                                                | what that means            |
+//! |------------------------------------------------------------------------------|----------------------------|
+//! | success (0)                                                                  | the password is right      |
+//! | invalidCredentials (49), noSuchObject (32)                                   | it is wrong                |
+//! | constraintViolation (19), inappropriateAuthentication (48), insufficientAccessRights (50), unwillingToPerform (53) | the user may not log in: locked, or without a password |
+//! | anything else                                                                | it cannot be said          |
+//!
+//! For a user who is not there nobody is bound; the answer waits as long as the last bind with a wrong password took.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::CredentialsError;
+use crate::backend::Failure;
+use crate::ldap::connection::{Connector, Response, Search, Session};
+use crate::ldap::{Bind, Config, Servers};
+
+const SUCCESS: u32 = 0;
+const SIZE_LIMIT_EXCEEDED: u32 = 4;
+const CONSTRAINT_VIOLATION: u32 = 19;
+const NO_SUCH_OBJECT: u32 = 32;
+const INAPPROPRIATE_AUTHENTICATION: u32 = 48;
+const INVALID_CREDENTIALS: u32 = 49;
+const INSUFFICIENT_ACCESS_RIGHTS: u32 = 50;
+const UNWILLING_TO_PERFORM: u32 = 53;
+
+/// What was found out about a password.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is the user's.
+    Right,
+    /// It is not, or there is no such user.
+    Wrong,
+    /// It cannot be said; why.
+    Unknowable(String),
+}
+
+/// Asks the thread.
+pub(super) struct Binder {
+    questions: mpsc::Sender<Question>,
+}
+
+struct Question {
+    user: Box<str>,
+    password: Zeroizing<String>,
+    answer: oneshot::Sender<Found>,
+}
+
+impl Binder {
+    /// Starts the thread, which ends with this handle. Connects to nobody yet.
+    pub(super) fn start(config: Config, at_once: usize, waiting_max: usize) -> Result<Binder, CredentialsError> {
+        let (questions, asked) = mpsc::channel(waiting_max.max(1));
+        let anonymous = Servers { bind: Bind::Anonymous, ..config.servers.clone() };
+        let searching = Connections::new(Connector::new(config.servers.clone())?, at_once);
+        let binding = Connections::new(Connector::new(anonymous)?, at_once);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("binder".to_owned()).spawn(move || {
+            let desk = Desk { config, searching, binding, wrong_takes: Cell::default() };
+            LocalSet::new().block_on(&runtime, desk.work(asked, at_once.max(1)));
+        })?;
+        Ok(Binder { questions })
+    }
+
+    /// Whether this is the user's password.
+    pub(super) async fn verify(&self, user: &str, password: &str) -> Found {
+        let (answer, answered) = oneshot::channel();
+        let question = Question { user: user.into(), password: Zeroizing::new(password.to_owned()), answer };
+        if self.questions.try_send(question).is_err() {
+            return Found::Unknowable("too many passwords wait to be checked".to_owned());
+        }
+        answered.await.unwrap_or_else(|_| Found::Unknowable("the thread that binds has ended".to_owned()))
+    }
+}
+
+/// What the thread has.
+struct Desk {
+    config: Config,
+    searching: Connections,
+    binding: Connections,
+    /// How long the last bind with a wrong password took.
+    wrong_takes: Cell<Duration>,
+}
+
+impl Desk {
+    async fn work(self, mut asked: mpsc::Receiver<Question>, at_once: usize) {
+        let (desk, places) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
+        while let Some(Question { user, password, answer }) = asked.recv().await {
+            let place = places.clone().acquire_owned().await;
+            let desk = desk.clone();
+            tokio::task::spawn_local(async move {
+                let found = desk.check(&user, &password).await;
+                let _ = answer.send(found.unwrap_or_else(|failure| Found::Unknowable(failure.to_string())));
+                drop(place);
+            });
+        }
+    }
+
+    async fn check(&self, user: &str, password: &str) -> Result<Found, Failure> {
+        let Some(dn) = self.searching.with(async |session| self.dn_of(session, user).await).await? else {
+            tokio::time::sleep(self.wrong_takes.get()).await;
+            return Ok(Found::Wrong);
+        };
+        let began = Instant::now();
+        let done = self.binding.with(async |session| session.bind(&dn, password).await).await?;
+        match done.code {
+            SUCCESS => Ok(Found::Right),
+            INVALID_CREDENTIALS
+            | NO_SUCH_OBJECT
+            | CONSTRAINT_VIOLATION
+            | INAPPROPRIATE_AUTHENTICATION
+            | INSUFFICIENT_ACCESS_RIGHTS
+            | UNWILLING_TO_PERFORM => {
+                self.wrong_takes.set(began.elapsed());
+                Ok(Found::Wrong)
+            }
+            _ => Ok(Found::Unknowable(format!("bind as '{dn}': {done}"))),
+        }
+    }
+
+    /// The DN of the one entry that is this user's.
+    async fn dn_of(&self, session: &Session, user: &str) -> Result<Option<String>, Failure> {
+        let failed = |what: String| Failure::new(session.url().to_string(), what);
+        let Some(filter) = self.config.filter.one(user) else { return Ok(None) };
+        let (base, scope) = (&*self.config.base, self.config.scope);
+        let mut stream = session.search(&Search { base, scope, filter: &filter, attributes: &[], controls: &[] })?;
+        let mut dn = None;
+        loop {
+            match stream.next().await? {
+                Response::Entry(entry) if dn.is_some() => {
+                    let (one, other) = (dn.unwrap_or_default(), entry.dn());
+                    return Err(failed(format!("user '{user}' is two entries: '{one}' and '{other}'")));
+                }
+                Response::Entry(entry) => dn = Some(entry.dn().to_owned()),
+                Response::Done(done) if done.code == SUCCESS => {
+                    // An entry without a name would be bound to as nobody.
+                    return Ok(dn.filter(|dn: &String| !dn.is_empty()));
+                }
+                Response::Done(done) if done.code == SIZE_LIMIT_EXCEEDED && dn.is_some() => {
+                    return Err(failed(format!("user '{user}' is more than one entry")));
+                }
+                Response::Done(done) => return Err(failed(format!("search of user '{user}': {done}"))),
+                Response::Reference(_) | Response::Intermediate { .. } => {}
+            }
+        }
+    }
+}
+
+/// Connections that wait to be used again, and how to get more.
+struct Connections {
+    connector: Connector,
+    idle_max: usize,
+    idle: RefCell<Vec<Session>>,
+}
+
+impl Connections {
+    fn new(connector: Connector, idle_max: usize) -> Connections {
+        Connections { connector, idle_max, idle: RefCell::default() }
+    }
+
+    /// Does it on a connection that waits, and once more on a fresh one where that had been closed meanwhile.
+    async fn with<T>(&self, mut act: impl AsyncFnMut(&Session) -> Result<T, Failure>) -> Result<T, Failure> {
+        if let Some(session) = self.take() {
+            match self.in_time(&session, &mut act).await {
+                Err(_) if session.is_closed() => {}
+                ended => return self.put_back(session, ended),
+            }
+        }
+        let session = self.connector.connect().await?;
+        let ended = self.in_time(&session, &mut act).await;
+        self.put_back(session, ended)
+    }
+
+    async fn in_time<T>(
+        &self,
+        session: &Session,
+        act: &mut impl AsyncFnMut(&Session) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let timed_out = |_| Failure::new(session.url().to_string(), "timed out");
+        tokio::time::timeout(self.connector.servers().timeout, act(session)).await.map_err(timed_out)?
+    }
+
+    fn take(&self) -> Option<Session> {
+        let mut idle = self.idle.borrow_mut();
+        idle.retain(|session| !session.is_closed());
+        idle.pop()
+    }
+
+    /// Only one that did what it should: on another something may still be under way.
+    fn put_back<T>(&self, session: Session, ended: Result<T, Failure>) -> Result<T, Failure> {
+        let mut idle = self.idle.borrow_mut();
+        if ended.is_ok() && idle.len() < self.idle_max && !session.is_closed() {
+            idle.push(session);
+        }
+        ended
+    }
+}

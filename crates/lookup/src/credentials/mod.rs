@@ -1,0 +1,436 @@
+//! Who may log in: checks passwords against a table of hashes, or by binding to a directory as the user.
+//!
+//! [`Credentials::verify`] is asked by sessions on their own threads and computes nothing there: hashes are computed by a
+//! few threads with a bounded line before them, binds are made by a thread that waits for the directory. When the line is
+//! full the answer is [`Verdict::Unavailable`], so that an attack with passwords costs those who log in, and never mail.
+//!
+//! | step                             | cost           | then                                                           |
+//! |----------------------------------|----------------|----------------------------------------------------------------|
+//! | 1. empty, or with NUL, or too long | none         | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
+//! | 2. the [`Throttle`]              | a microsecond  | Throttled                                                      |
+//! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
+//! | 4. the table                     | its cache's    | Unavailable, where it cannot say or its entry is of no use     |
+//! | 5. the hash, or the bind         | milliseconds   | Accepted or Refused                                            |
+//!
+//! A user who does not exist costs the same as one who does: a hash is computed as the last user had one that was there.
+//! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
+//! as step 3 remembers it, which [`Settings::recent_ttl`] bounds.
+
+mod binder;
+mod crypt;
+pub mod make;
+mod password;
+mod recent;
+mod scram;
+#[cfg(test)]
+mod tests;
+mod throttle;
+#[cfg(test)]
+mod throttle_tests;
+mod workers;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mail::ScramKeys;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use crate::ldap::{self, LdapError};
+use crate::{Answer, Table, fold};
+
+pub use password::{
+    ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, SCRAM_ITERATIONS_MAX,
+    SHA_CRYPT_ROUNDS_MAX, Stored, StoredError,
+};
+pub use throttle::{Attempt, Bound, End, Throttle, ThrottleSettings};
+
+use binder::{Binder, Found};
+use recent::Recent;
+use workers::Workers;
+
+/// The longest name of a user, in octets.
+pub const USER_OCTETS_MAX: usize = 320;
+/// Octets of a salt that is made for a user.
+const SALT_OCTETS: usize = 16;
+
+/// Where passwords are checked.
+pub enum Source {
+    /// By a table whose values are stored passwords, keyed by user: see [`Stored`].
+    Table(Arc<dyn Table>),
+    /// By a bind as the user: the DN is the one entry that the filter finds. What results and members say is not asked.
+    Ldap(Box<ldap::Config>),
+}
+
+/// What checking is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Threads that compute hashes.
+    pub threads: usize,
+    /// Passwords that wait for one of them, or for the directory.
+    pub waiting_max: usize,
+    /// Binds that are under way at once.
+    pub binds_at_once: usize,
+    /// Who is listened to.
+    pub throttle: ThrottleSettings,
+    /// How long a success is remembered, and thereby how long a password goes on after it was changed. Zero: not at all.
+    pub recent_ttl: Duration,
+    /// Successes that are remembered, 200 octets each.
+    pub recent_entries: usize,
+    /// Iterations of SCRAM for a password that is stored in the clear.
+    pub scram_iterations: u32,
+}
+
+impl Default for Settings {
+    /// Half of the processors.
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Settings {
+            threads: (processors / 2).max(1),
+            waiting_max: 256,
+            binds_at_once: 16,
+            throttle: ThrottleSettings::default(),
+            recent_ttl: Duration::from_secs(60),
+            recent_entries: 16_384,
+            scram_iterations: make::SCRAM_ITERATIONS,
+        }
+    }
+}
+
+/// What became of a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is right.
+    Accepted {
+        /// Who that is: the name in the form of the table's keys.
+        user: Box<str>,
+    },
+    /// It is wrong, or nobody has that name (535 5.7.8).
+    Refused,
+    /// Too many were wrong; it was not looked at (454 4.7.0).
+    Throttled,
+    /// It cannot be said now; why, for the log (454 4.7.0).
+    Unavailable(String),
+}
+
+/// What is there for SCRAM.
+#[derive(Debug)]
+pub enum Scram {
+    /// The keys of the user.
+    Found {
+        /// Who that is: the name in the form of the table's keys.
+        user: Box<str>,
+        /// What is stored.
+        keys: ScramKeys,
+        /// To be told when the proof was right.
+        pending: Pending,
+    },
+    /// Nobody has that name, or nothing is stored that SCRAM could use: hashes other than its own.
+    Unknown {
+        /// To be dropped when the exchange is over.
+        pending: Pending,
+    },
+    /// Too many were wrong (454 4.7.0).
+    Throttled,
+    /// It cannot be said now; why, for the log (454 4.7.0).
+    Unavailable(String),
+}
+
+/// A reading of the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CredentialStats {
+    /// Accepted, by password or by proof.
+    pub accepted: u64,
+    /// Those of them that were remembered.
+    pub remembered: u64,
+    /// Refused, by password or by proof.
+    pub refused: u64,
+    /// Not looked at.
+    pub throttled: u64,
+    /// Of which nothing could be said.
+    pub unavailable: u64,
+    /// That wait for a thread now.
+    pub waiting: u64,
+}
+
+/// Nothing can be checked so.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The directory cannot be asked so.
+    #[error(transparent)]
+    Ldap(#[from] LdapError),
+}
+
+/// Checks who logs in. A handle: clones share all.
+#[derive(Clone)]
+pub struct Credentials(Arc<Shared>);
+
+struct Shared {
+    source: Kind,
+    workers: Workers,
+    throttle: Mutex<Throttle>,
+    recent: Mutex<Recent>,
+    usual: Mutex<Usual>,
+    secret: [u8; 32],
+    scram_iterations: u32,
+    began: Instant,
+    counters: Counters,
+}
+
+enum Kind {
+    Table(Arc<dyn Table>),
+    Ldap(Binder),
+}
+
+/// What stored passwords are like.
+struct Usual {
+    decoy: Stored,
+    warning: Option<&'static str>,
+}
+
+#[derive(Default)]
+struct Counters {
+    accepted: AtomicU64,
+    remembered: AtomicU64,
+    refused: AtomicU64,
+    throttled: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl Credentials {
+    /// Starts the threads. `secret` is 32 octets of cryptographic randomness, the same that exchanges of SASL are given:
+    /// it keys what is remembered, and makes salts.
+    pub fn new(source: Source, settings: Settings, secret: [u8; 32]) -> Result<Credentials, CredentialsError> {
+        let source = match source {
+            Source::Table(table) => Kind::Table(table),
+            Source::Ldap(config) => Kind::Ldap(Binder::start(*config, settings.binds_at_once, settings.waiting_max)?),
+        };
+        let decoy = make::argon2id("nobody", [0; make::SALT_OCTETS]).expect("'nobody' is a fit password");
+        let decoy = Stored::read(&decoy).expect("what is made can be read");
+        let recent_key = scram::hmac(&secret, b"recent");
+        Ok(Credentials(Arc::new(Shared {
+            source,
+            workers: Workers::start(settings.threads, settings.waiting_max)?,
+            throttle: Mutex::new(Throttle::new(settings.throttle)),
+            recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
+            usual: Mutex::new(Usual { decoy, warning: None }),
+            secret,
+            scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
+            began: Instant::now(),
+            counters: Counters::default(),
+        })))
+    }
+
+    /// Whether this is the user's password. Given up before the end it counts as wrong.
+    pub async fn verify(&self, user: &str, password: &str, client: IpAddr) -> Verdict {
+        let verdict = self.verdict(user, password, client).await;
+        let counters = &self.0.counters;
+        let counter = match &verdict {
+            Verdict::Accepted { .. } => &counters.accepted,
+            Verdict::Refused => &counters.refused,
+            Verdict::Throttled => &counters.throttled,
+            Verdict::Unavailable(_) => &counters.unavailable,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        verdict
+    }
+
+    /// What is stored of the user's password for SCRAM.
+    pub async fn scram(&self, user: &str, client: IpAddr) -> Scram {
+        let user = fold(user);
+        let Some(pending) = self.admit(&user, client) else {
+            self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
+            return Scram::Throttled;
+        };
+        match self.0.scram_keys(&user).await {
+            Ok(Some(keys)) => Scram::Found { user: user.into(), keys, pending },
+            Ok(None) => Scram::Unknown { pending },
+            Err(why) => {
+                pending.end(End::Void);
+                self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+                Scram::Unavailable(why)
+            }
+        }
+    }
+
+    /// Whether SCRAM can succeed for anyone: a directory that is bound to shows no keys.
+    pub fn can_scram(&self) -> bool {
+        matches!(self.0.source, Kind::Table(_))
+    }
+
+    /// What the operator should be told of the stored passwords that were seen: that some are in the clear.
+    pub fn warning(&self) -> Option<&'static str> {
+        lock(&self.0.usual).warning
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> CredentialStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.0.counters;
+        CredentialStats {
+            accepted: read(&counters.accepted),
+            remembered: read(&counters.remembered),
+            refused: read(&counters.refused),
+            throttled: read(&counters.throttled),
+            unavailable: read(&counters.unavailable),
+            waiting: self.0.workers.waiting() as u64,
+        }
+    }
+
+    async fn verdict(&self, user: &str, password: &str, client: IpAddr) -> Verdict {
+        let user = fold(user);
+        if !password::is_possible(password) || !is_name(&user) {
+            return Verdict::Refused;
+        }
+        let Some(pending) = self.admit(&user, client) else { return Verdict::Throttled };
+        let shared = &self.0;
+        let remembered = lock(&shared.recent).find(shared.now(), &user, password);
+        if let Some(user) = remembered {
+            shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
+            pending.end(End::Succeeded);
+            return Verdict::Accepted { user };
+        }
+        let found = match &shared.source {
+            Kind::Table(table) => shared.verify_by(&**table, &user, password).await,
+            Kind::Ldap(binder) => binder.verify(&user, password).await,
+        };
+        match found {
+            Found::Right => {
+                lock(&shared.recent).add(shared.now(), &user, password, &user);
+                pending.end(End::Succeeded);
+                Verdict::Accepted { user: user.into() }
+            }
+            Found::Wrong => {
+                pending.end(End::Failed);
+                Verdict::Refused
+            }
+            Found::Unknowable(why) => {
+                pending.end(End::Void);
+                Verdict::Unavailable(why)
+            }
+        }
+    }
+
+    fn admit(&self, user: &str, client: IpAddr) -> Option<Pending> {
+        let attempt = lock(&self.0.throttle).admit(self.0.now(), user, client)?;
+        Some(Pending { shared: self.0.clone(), attempt: Some(attempt) })
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// What is stored; None: there is no such user.
+    async fn stored(&self, table: &dyn Table, user: &str) -> Result<Option<Vec<Stored>>, String> {
+        let name = table.name();
+        match table.lookup(&[user]).await.pop() {
+            Some(Answer::Found(values)) => {
+                let values = Zeroizing::new(values);
+                let stored =
+                    Stored::read_all(&values).map_err(|error| format!("table '{name}', user '{user}': {error}"))?;
+                self.take_note(&stored);
+                Ok(Some(stored))
+            }
+            Some(Answer::NotFound) => Ok(None),
+            Some(Answer::Unavailable(why) | Answer::Unconfirmed(why)) => Err(why),
+            None => Err(format!("table '{name}': no answer")),
+        }
+    }
+
+    fn take_note(&self, stored: &[Stored]) {
+        let mut usual = lock(&self.usual);
+        if let Some(last) = stored.last() {
+            usual.decoy = last.decoy();
+        }
+        if let Some(warning) = stored.iter().find_map(Stored::warning) {
+            usual.warning = Some(warning);
+        }
+    }
+
+    async fn verify_by(&self, table: &dyn Table, user: &str, password: &str) -> Found {
+        let stored = match self.stored(table, user).await {
+            Ok(stored) => stored,
+            Err(why) => return Found::Unknowable(why),
+        };
+        let is_there = stored.is_some();
+        let stored = stored.unwrap_or_else(|| vec![lock(&self.usual).decoy.clone()]);
+        let password = Zeroizing::new(password.to_owned());
+        let is_right = self.workers.run(move || stored.iter().any(|stored| stored.verify(&password)) & is_there).await;
+        match is_right {
+            Ok(true) => Found::Right,
+            Ok(false) => Found::Wrong,
+            Err(full) => Found::Unknowable(full.to_string()),
+        }
+    }
+
+    async fn scram_keys(&self, user: &str) -> Result<Option<ScramKeys>, String> {
+        let Kind::Table(table) = &self.source else { return Ok(None) };
+        let stored = if is_name(user) { self.stored(&**table, user).await? } else { None };
+        let is_there = stored.is_some();
+        let stored = stored.unwrap_or_else(|| vec![lock(&self.usual).decoy.clone()]);
+        let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());
+        let iterations = self.scram_iterations;
+        let make = move || stored.iter().find_map(|stored| stored.scram_keys(&salt[..SALT_OCTETS], iterations));
+        let keys = self.workers.run(make).await.map_err(|full| full.to_string())?;
+        Ok(keys.filter(|_| is_there))
+    }
+}
+
+/// An attempt that is under way. Dropped, it has failed.
+pub struct Pending {
+    shared: Arc<Shared>,
+    attempt: Option<Attempt>,
+}
+
+impl Pending {
+    /// The proof was right.
+    pub fn succeeded(self) {
+        self.shared.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        self.end(End::Succeeded);
+    }
+
+    /// The proof was wrong.
+    pub fn failed(self) {
+        self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+        self.end(End::Failed);
+    }
+
+    fn end(mut self, end: End) {
+        self.settle(end);
+    }
+
+    fn settle(&mut self, end: End) {
+        if let Some(attempt) = self.attempt.take() {
+            lock(&self.shared.throttle).settle(self.shared.now(), attempt, end);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.settle(End::Failed);
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pending")
+    }
+}
+
+/// Whether anybody could be called so.
+fn is_name(user: &str) -> bool {
+    (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
