@@ -23,6 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use super::batch::{NO_TEXT, unpack};
+use crate::ldap::schema::is_plain;
+
+/// Octets of a key at most; a mail address has 320.
+pub(super) const KEY_OCTETS_MAX: usize = 480;
 
 /// A power of two.
 const SHARDS: usize = 256;
@@ -88,8 +92,11 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// What all entries with this key have for it, in the order of their numbers, each value once.
+    /// What all entries with this folded key have for it, in the order of their numbers, each value once.
     pub(super) fn say(&self, key: &str, values_max: usize) -> Said {
+        if !indexable(key) {
+            return Said::Elsewhere;
+        }
         let (shard, tag) = self.place(key);
         let shard = self.shards[shard].read().unwrap_or_else(PoisonError::into_inner);
         let Some(slot) = shard.find(tag, key) else { return Said::NotFound };
@@ -154,6 +161,11 @@ impl Answers {
         let hash = hasher.finish();
         ((hash >> 32) as usize % SHARDS, hash as u32)
     }
+}
+
+/// Whether a key can be in a copy: its length is limited, and it must be of characters of which we know which are equal.
+pub(super) fn indexable(key: &str) -> bool {
+    !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
 }
 
 /// What comes of the values of entries.

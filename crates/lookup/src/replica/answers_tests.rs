@@ -73,7 +73,7 @@ fn more_octets_of_values_than_a_record_has_room_for_are_to_be_asked_elsewhere() 
     answers.add("most", 1, &packed(&[&most]));
     answers.add("more", 1, &packed(&[&most, ""]));
     assert_eq!((answers.say("most", 9), answers.say("more", 9)), (found(&[&most]), Said::Elsewhere));
-    let longest = "k".repeat(super::super::store::KEY_OCTETS_MAX);
+    let longest = "k".repeat(KEY_OCTETS_MAX);
     answers.add(&longest, 1, &packed(&["v"]));
     answers.add(&longest, 2, &packed(&["w"]));
     assert_eq!(answers.say(&longest, 9), found(&["v", "w"]));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::ReplicaError;
-use super::store::indexable;
+use super::answers::indexable;
 use crate::ldap::connection::{Control, Entry, Search};
 use crate::ldap::schema::{Rule, Schema};
 use crate::ldap::{Config, Filter, ResultTemplate, Scope};

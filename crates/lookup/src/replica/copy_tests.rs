@@ -3,11 +3,12 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
-use crate::replica::answers::Said;
+use crate::replica::answers::{Answers, Said};
 
 struct Fixture {
     copy: Copy,
     store: Arc<Store>,
+    answers: Arc<Answers>,
     now: Now,
     _folder: tempfile::TempDir,
 }
@@ -19,11 +20,12 @@ fn uuid(entry: u8) -> Uuid {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = Store::open(&folder.path().join("copy"), "of").unwrap();
+        let answers = Arc::default();
+        let (store, _) = Store::open(&folder.path().join("copy"), "of", &answers).unwrap();
         let store = Arc::new(store);
         let now = Now { at: Instant::now(), wall: UNIX_EPOCH + Duration::from_secs(1000) };
         let copy = Copy::new(store.clone(), Removals::new(0.1, now.at), Arc::default()).unwrap();
-        Fixture { copy, store, now, _folder: folder }
+        Fixture { copy, store, answers, now, _folder: folder }
     }
 
     /// A copy of entries 0 to `count`, each with a key of its own.
@@ -59,7 +61,7 @@ impl Fixture {
 
     /// Entries that answer, of the first `count`.
     fn known(&self, count: u8) -> Vec<u8> {
-        (0..count).filter(|entry| self.store.say(&format!("k{entry}"), 9) == Said::Found(vec![])).collect()
+        (0..count).filter(|entry| self.answers.say(&format!("k{entry}"), 9) == Said::Found(vec![])).collect()
     }
 
     fn kept_cookie(&self) -> Option<String> {

@@ -122,12 +122,13 @@ impl Replica {
     pub fn start(name: &str, config: Config, direct: Arc<dyn Table>, events: Events) -> Result<Replica, ReplicaError> {
         let content = Content::new(&config.ldap)?;
         let connector = Connector::new(config.ldap.servers.clone())?;
-        let (store, aside) = Store::open(&config.file, &content.identity())?;
+        let answers = Arc::default();
+        let (store, aside) = Store::open(&config.file, &content.identity(), &answers)?;
         if let Some(aside) = aside {
             events(Event::Failed { table: name.into(), error: aside.to_string().into(), left_out: 0 });
         }
         let values_max = config.ldap.values_max;
-        let shared = Arc::new(Shared::new(name, store));
+        let shared = Arc::new(Shared::new(name, store, answers));
         let worker = Worker::new(config, content, connector, shared.clone(), events);
         let thread = thread::Builder::new().name(format!("replica {name}")).spawn(move || worker.run());
         let thread = Some(thread.map_err(ReplicaError::Thread)?);
@@ -138,9 +139,9 @@ impl Replica {
     fn answers_now(&self, keys: &[&str]) -> (Vec<Answer>, Vec<usize>) {
         let mut answers = Vec::with_capacity(keys.len());
         let mut open = Vec::new();
-        let asked = self.shared.ask(|store| {
+        let asked = self.shared.ask(|copy| {
             for key in keys {
-                let answer = self.answer_of(store.say(&form(key), self.values_max));
+                let answer = self.answer_of(copy.say(&form(key), self.values_max));
                 if answer.is_none() {
                     open.push(answers.len());
                 }
@@ -148,23 +149,23 @@ impl Replica {
             }
         });
         if asked.is_none() {
-            answers.resize(keys.len(), NONE_YET);
-            open.extend(0..keys.len());
+            return (vec![NONE_YET; keys.len()], (0..keys.len()).collect());
         }
+        let of_copy = answers.iter().enumerate().filter(|(place, _)| !open.contains(place));
+        of_copy.for_each(|(_, answer)| self.shared.count(answer));
         (answers, open)
     }
 
     fn answer_of(&self, said: Said) -> Option<Answer> {
-        let answer = match said {
-            Said::Found(values) => Answer::Found(values),
-            Said::NotFound => Answer::NotFound,
+        match said {
+            Said::Found(values) => Some(Answer::Found(values)),
+            Said::NotFound => Some(Answer::NotFound),
             Said::TooMany => {
-                Answer::Unavailable(format!("table '{}': more than {} values", self.shared.name, self.values_max))
+                let too_many = format!("table '{}': more than {} values", self.shared.name, self.values_max);
+                Some(Answer::Unavailable(too_many))
             }
-            Said::Elsewhere => return None,
-        };
-        self.shared.count(&answer);
-        Some(answer)
+            Said::Elsewhere => None,
+        }
     }
 }
 

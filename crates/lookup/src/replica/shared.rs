@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
+use super::answers::Answers;
 use super::store::Store;
 use crate::{Answer, ReplicaStats, Stats};
 
@@ -14,7 +15,10 @@ pub(super) struct Shared {
     pub(super) name: Box<str>,
     /// None while it is opened anew.
     store: RwLock<Option<Arc<Store>>>,
-    complete: AtomicBool,
+    /// Those of each store that takes its place, one after the other.
+    pub(super) answers: Arc<Answers>,
+    /// Odd while the copy is complete; another number each time that it becomes so or is so no more.
+    completions: AtomicU64,
     live: AtomicBool,
     /// Milliseconds since the epoch; 0: never.
     agreed: AtomicU64,
@@ -32,11 +36,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, store: Store) -> Self {
+    /// Of a copy that was opened with these answers.
+    pub(super) fn new(name: &str, store: Store, answers: Arc<Answers>) -> Self {
         let shared = Shared {
             name: name.into(),
             store: RwLock::new(None),
-            complete: AtomicBool::new(false),
+            answers,
+            completions: AtomicU64::new(0),
             live: AtomicBool::new(false),
             agreed: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -64,28 +70,42 @@ impl Shared {
         *self.store.write().unwrap_or_else(PoisonError::into_inner) = Some(store);
         self.agreed.store(agreed, Ordering::Relaxed);
         self.held.store(0, Ordering::Relaxed);
-        self.complete.store(mark.complete, Ordering::Release);
+        self.set_whole(mark.complete);
     }
 
     /// Lets the copy go, which is closed when nobody reads it any more: that is, when this returns.
     pub(super) fn drop_store(&self) {
-        self.complete.store(false, Ordering::Release);
+        self.set_whole(false);
         *self.store.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Asks the copy. None where it cannot be asked: it is not complete, or is opened anew.
-    pub(super) fn ask<T>(&self, ask: impl FnOnce(&Store) -> T) -> Option<T> {
-        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
-        // Not before: another copy may have taken the place of the one that was complete.
-        match self.complete.load(Ordering::Acquire) {
-            true => store.as_deref().map(ask),
-            false => None,
+    /// Asks the copy. None where it cannot be asked: it is not complete.
+    ///
+    /// There is no lock around it that all readers would have to write to. A copy that ends meanwhile is marked as such before
+    /// its answers are forgotten shard by shard; whoever finds a shard without them finds the mark as well.
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(&Answers) -> T) -> Option<T> {
+        let before = self.completions.load(Ordering::Acquire);
+        if before.is_multiple_of(2) {
+            return None;
         }
+        let said = ask(&self.answers);
+        (self.completions.load(Ordering::Acquire) == before).then_some(said)
     }
 
     /// The first load is complete, or was.
     pub(super) fn set_complete(&self) {
-        self.complete.store(true, Ordering::Release);
+        self.set_whole(true);
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.completions.load(Ordering::Acquire).is_multiple_of(2)
+    }
+
+    /// For the thread alone.
+    fn set_whole(&self, whole: bool) {
+        if self.is_complete() != whole {
+            self.completions.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Changes arrive as they are made.
@@ -168,7 +188,7 @@ impl Shared {
         stats.replica = Some(ReplicaStats {
             entries,
             keys,
-            complete: self.complete.load(Ordering::Acquire),
+            complete: self.is_complete(),
             live: self.live.load(Ordering::Relaxed),
             age: self.age(),
             held_back: (held > 0).then_some(held),
@@ -179,4 +199,40 @@ impl Shared {
 
 fn millis(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::answers::Said;
+    use crate::replica::batch::Batch;
+    use crate::replica::marks::Marks;
+    use crate::replica::store::Mark;
+
+    #[test]
+    fn nobody_is_unknown_while_a_complete_copy_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy");
+        let answers = Arc::default();
+        let (store, _) = Store::open(&path, "of", &answers).unwrap();
+        let mut batch = Batch::default();
+        batch.put([1; 16], &["k".to_owned()], Some(&[]));
+        let mark = Mark { complete: true, ..Mark::default() };
+        store.apply(&batch, Some(&mark), &mut Marks::default(), &AtomicBool::default()).unwrap();
+        let shared = Shared::new("t", store, answers.clone());
+        assert_eq!(shared.ask(|copy| copy.say("k", 1)), Some(Said::Found(vec![])));
+        // Somebody who has begun to ask when it ends, and has not ended when it is there again.
+        let asked = shared.ask(|copy| {
+            shared.drop_store();
+            assert_eq!(shared.ask(|_| ()), None);
+            copy.clear();
+            let said = copy.say("k", 1);
+            let (store, aside) = Store::open(&path, "of", &answers).unwrap();
+            shared.set_store(Arc::new(store));
+            assert_eq!(aside, None);
+            said
+        });
+        assert_eq!(asked, None);
+        assert_eq!(shared.ask(|copy| copy.say("k", 1)), Some(Said::Found(vec![])));
+    }
 }

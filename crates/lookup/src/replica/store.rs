@@ -20,21 +20,19 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, MdbError, PutFlags, RoTxn, RwTxn};
 
-use super::answers::{Answers, Edit, Said};
+use super::answers::{Answers, Edit};
 use super::batch::{Batch, Change, Uuid, unpack};
 use super::marks::Marks;
 use super::record::Record;
 use super::sys::{self, Environment, OpenError};
-use crate::ldap::schema::is_plain;
 
-/// Octets of a key at most; a mail address has 320.
-pub(super) const KEY_OCTETS_MAX: usize = 480;
 /// Changes in one transaction: what is not yet committed is in memory twice.
 const CHANGES_PER_COMMIT: usize = 10_000;
 const MAP_OCTETS: usize = 1 << 30;
@@ -45,7 +43,7 @@ type Pairs = Database<'static, Bytes, Bytes>;
 /// An open copy.
 pub(super) struct Store {
     environment: Environment,
-    answers: Answers,
+    answers: Arc<Answers>,
     entries: Pairs,
     state: Pairs,
 }
@@ -114,24 +112,26 @@ pub(super) struct Applied {
 }
 
 impl Store {
-    /// Opens the copy of what `of` names; a copy of anything else is emptied first.
-    pub(super) fn open(path: &Path, of: &str) -> Result<(Self, Option<SetAside>), StoreError> {
-        Store::open_with_map(path, of, MAP_OCTETS)
+    /// Opens the copy of what `of` names; a copy of anything else is emptied first. `answers` become those of this copy,
+    /// whatever they were of before.
+    pub(super) fn open(path: &Path, of: &str, answers: &Arc<Answers>) -> Result<(Self, Option<SetAside>), StoreError> {
+        Store::open_with_map(path, of, answers, MAP_OCTETS)
     }
 
     pub(super) fn open_with_map(
         path: &Path,
         of: &str,
+        answers: &Arc<Answers>,
         map_octets: usize,
     ) -> Result<(Self, Option<SetAside>), StoreError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|error| OpenError::Io(error).of(path))?;
         }
-        match Store::try_open(path, of, map_octets) {
+        match Store::try_open(path, of, answers, map_octets) {
             Ok(store) => Ok((store, None)),
             Err(OpenError::Damaged(what)) => {
                 let aside = Store::set_aside(path, what)?;
-                let store = Store::try_open(path, of, map_octets).map_err(|error| error.of(path))?;
+                let store = Store::try_open(path, of, answers, map_octets).map_err(|error| error.of(path))?;
                 Ok((store, Some(aside)))
             }
             Err(error) => Err(error.of(path)),
@@ -145,10 +145,10 @@ impl Store {
         Ok(SetAside { path: path.into(), what: what.into(), now_at })
     }
 
-    fn try_open(path: &Path, of: &str, map_octets: usize) -> Result<Self, OpenError> {
+    fn try_open(path: &Path, of: &str, answers: &Arc<Answers>, map_octets: usize) -> Result<Self, OpenError> {
         let environment = Environment::open(path, map_octets)?;
         let [entries, state] = databases(&environment)?;
-        let store = Store { environment, answers: Answers::default(), entries, state };
+        let store = Store { environment, answers: answers.clone(), entries, state };
         let empty = store.read(|txn| Ok(store.state.is_empty(txn)? && store.entries.is_empty(txn)?))?;
         let format = store.state_octets("format")?;
         if !empty && format.as_deref() != Some(FORMAT) {
@@ -164,6 +164,7 @@ impl Store {
 
     /// Makes the answers of the entries.
     fn read_answers(&self) -> heed::Result<()> {
+        self.answers.clear();
         self.read(|txn| {
             for entry in self.entries.iter(txn)? {
                 let Record { number, keys, values } = record(entry?.1)?;
@@ -188,14 +189,6 @@ impl Store {
     pub(super) fn clear(&self) -> heed::Result<()> {
         let of = self.state_octets("of")?.unwrap_or_default();
         self.empty(&String::from_utf8_lossy(&of))
-    }
-
-    /// What the copy says of a folded key.
-    pub(super) fn say(&self, key: &str, values_max: usize) -> Said {
-        match indexable(key) {
-            true => self.answers.say(key, values_max),
-            false => Said::Elsewhere,
-        }
     }
 
     /// The number of an entry; None if it is not there.
@@ -459,11 +452,6 @@ fn databases(environment: &Environment) -> heed::Result<[Pairs; 2]> {
         Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit([entries, state]))
     })?;
     Ok(made.unwrap_commit())
-}
-
-/// Whether a key can be in a copy: its length is limited, and it must be of characters of which we know which are equal.
-pub(super) fn indexable(key: &str) -> bool {
-    !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
 }
 
 /// The record of these octets.

@@ -6,11 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::replica::answers::{KEY_OCTETS_MAX, Said};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn open(path: &Path) -> Store {
-    let (store, aside) = Store::open(path, "of").unwrap();
+    let (store, aside) = Store::open(path, "of", &Arc::default()).unwrap();
     assert_eq!(aside, None);
     store
 }
@@ -45,7 +46,7 @@ fn remove(store: &Store, uuids: &[u8]) -> Applied {
 }
 
 fn said(store: &Store, key: &str) -> Said {
-    store.say(key, 1000)
+    store.answers.say(key, 1000)
 }
 
 fn found(values: &[&str]) -> Said {
@@ -79,7 +80,7 @@ fn a_key_of_several_entries_has_the_values_of_all_in_their_order_each_once() {
     put(&store, &[(9, &["k"], &["x", "y"])]);
     put(&store, &[(1, &["k"], &["y", "z"]), (2, &["kk"], &["w"])]);
     assert_eq!(said(&store, "k"), found(&["x", "y", "z"]));
-    assert_eq!(store.say("k", 2), Said::TooMany);
+    assert_eq!(store.answers.say("k", 2), Said::TooMany);
     remove(&store, &[9]);
     assert_eq!(said(&store, "k"), found(&["y", "z"]));
 }
@@ -105,7 +106,7 @@ fn a_complete_copy_is_there_again_after_a_restart_and_is_ours_alone() {
     let (_folder, path) = folder();
     let store = open(&path);
     put(&store, &[(1, &["a"], &["x"])]);
-    assert!(matches!(Store::open(&path, "of"), Err(StoreError::InUse { .. })));
+    assert!(matches!(Store::open(&path, "of", &Arc::default()), Err(StoreError::InUse { .. })));
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
     let store = open(&path);
@@ -126,7 +127,7 @@ fn half_a_load_and_a_copy_of_something_else_are_forgotten() {
     assert_eq!(said(&store, "a"), Said::NotFound);
     put(&store, &[(1, &["a"], &["x"])]);
     drop(store);
-    let (store, aside) = Store::open(&path, "of another").unwrap();
+    let (store, aside) = Store::open(&path, "of another", &Arc::default()).unwrap();
     assert_eq!((said(&store, "a"), store.mark().unwrap(), aside), (Said::NotFound, Mark::default(), None));
 }
 
@@ -148,7 +149,7 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     let foreign = [b"dn: cn=somebody\n".repeat(1000), vec![0; 100_000], b"x".to_vec(), head];
     for damaged in foreign.into_iter().chain(cut) {
         std::fs::write(&path, &damaged).unwrap();
-        let (store, aside) = Store::open(&path, "of").unwrap();
+        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
         let aside = aside.expect("it was set aside");
         assert_eq!(said(&store, "a"), Said::NotFound);
         assert_eq!(std::fs::read(&aside.now_at).unwrap(), damaged);
@@ -158,7 +159,7 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     let mut in_use = 0;
     for hole in &holes {
         std::fs::write(&path, hole).unwrap();
-        let (store, aside) = Store::open(&path, "of").unwrap();
+        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
         // A page that is free may be anything.
         assert_eq!(said(&store, "a"), if aside.is_some() { Said::NotFound } else { found(&["x"]) });
         in_use += usize::from(aside.is_some());
@@ -179,7 +180,7 @@ fn a_file_of_another_format_and_one_with_an_entry_that_is_none_are_set_aside() {
         put(&store, &[(1, &["a"], &["x"])]);
         store.environment.write(|txn| change(&store, txn)).unwrap();
         drop(store);
-        let (store, aside) = Store::open(&path, "of").unwrap();
+        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
         let aside = aside.expect("it was set aside");
         assert!(aside.what.contains(what), "{aside}");
         assert!(aside.now_at.exists());
@@ -258,7 +259,7 @@ fn page_size() -> usize {
 #[test]
 fn the_map_grows_while_others_read() {
     let (_folder, path) = folder();
-    let (store, _) = Store::open_with_map(&path, "of", 1 << 20).unwrap();
+    let (store, _) = Store::open_with_map(&path, "of", &Arc::default(), 1 << 20).unwrap();
     put(&store, &[(1, &["a"], &["x"])]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

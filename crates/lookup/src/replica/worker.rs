@@ -163,7 +163,7 @@ impl Worker {
     }
 
     fn open_anew(&mut self) {
-        let opened = Store::open(&self.file, &self.content.identity());
+        let opened = Store::open(&self.file, &self.content.identity(), &self.shared.answers);
         let opened = opened.map(|(store, aside)| {
             self.shared.set_store(Arc::new(store));
             aside
