@@ -58,5 +58,9 @@ mod tests {
         let expected = "Received: from client.example ([IPv6:2001:db8::1])\r\n\tby mx.example.org (Mailrace) with ESMTP \
                         id 1-0-11\r\n\tfor <bob@example.org>;\r\n\tThu, 1 Jan 1970 00:00:00 +0000\r\n";
         assert_eq!(trace.line(), expected);
+        let security = Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" };
+        let secured = Trace { security: Some(security), protocol: "ESMTPS", ..trace }.line();
+        let comment = "with ESMTPS\r\n\t(using TLSv1.3 with cipher TLS_AES_256_GCM_SHA384) id 1-0-11\r\n\tfor";
+        assert!(secured.contains(comment), "{secured}");
     }
 }

@@ -27,8 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn every_transcript_holds_over_tcp() {
     let transcripts = Transcript::all();
     assert!(transcripts.len() > 15, "the transcripts are there");
-    for transcript in transcripts {
-        Run::play(&transcript).await;
+    // Whoever makes a handshake is not in these files; others play them.
+    let makes_none = |transcript: &&Transcript| transcript.steps.iter().all(|step| step.event != Event::Secured);
+    for transcript in transcripts.iter().filter(makes_none) {
+        Run::play(transcript).await;
     }
 }
 
@@ -246,6 +248,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         let span = || duration(value).expect("a time has a unit");
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            // Nobody makes a handshake here: what comes behind STARTTLS is refused, and that over sockets too.
+            "tls" if value == "offered" => config.tls = Tls::Offered,
+            "tls" if value == "required" => config.tls = Tls::Required,
+            "tls" if value == "implicit" => config.tls = Tls::Implicit,
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),

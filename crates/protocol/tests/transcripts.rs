@@ -121,6 +121,10 @@ impl<'a> Run<'a> {
             Event::Send(bytes) => self.send(bytes),
             Event::End => self.session.handle_end(),
             Event::Shutdown => self.session.handle_shutdown(self.now),
+            Event::Secured => {
+                assert!(self.session.wants_handshake(), "{}.smtp: no handshake is wanted", self.transcript.name);
+                self.session.handle_secured(self.now);
+            }
             Event::Wait(span) => {
                 self.now = self.now + *span;
                 if self.session.poll_deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -280,6 +284,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         let span = || duration(value).expect("a time has a unit");
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            "tls" => config.tls = tls(value).expect("never, offered, required or implicit"),
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),
@@ -294,4 +299,14 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         }
     }
     (config, peer)
+}
+
+fn tls(word: &str) -> Option<Tls> {
+    match word {
+        "never" => Some(Tls::Never),
+        "offered" => Some(Tls::Offered),
+        "required" => Some(Tls::Required),
+        "implicit" => Some(Tls::Implicit),
+        _ => None,
+    }
 }

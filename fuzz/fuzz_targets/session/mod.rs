@@ -28,7 +28,7 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
         received_max: 2,
         ..Limits::default()
     };
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Never, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, limits };
     let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {

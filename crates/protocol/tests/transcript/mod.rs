@@ -44,6 +44,8 @@ pub(crate) enum Event {
     End,
     /// The server is told to stop.
     Shutdown,
+    /// The handshake of TLS that the server asks for succeeds.
+    Secured,
     /// From here on the question is answered so: a code, an enhanced code as three numbers, a text.
     Script { question: String, code: u16, enhanced: (u8, u16, u16), text: String },
     /// What became of the mail, and for messages their bytes.
@@ -125,6 +127,7 @@ fn moment(text: &str) -> Option<Event> {
     match text {
         "end" => Some(Event::End),
         "shutdown" => Some(Event::Shutdown),
+        "secured" => Some(Event::Secured),
         _ => text.strip_prefix('+').and_then(duration).map(Event::Wait),
     }
 }

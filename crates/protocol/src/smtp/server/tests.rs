@@ -28,7 +28,7 @@ fn small_limits() -> Limits {
 }
 
 fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Never, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, limits };
     Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
 }
 
@@ -95,6 +95,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(&b"BDAT 99\r\n"[..]),
         1 => Just(&b"LHLO c\r\n"[..]),
         1 => Just(&b"RSET\r\n"[..]),
+        1 => Just(&b"STARTTLS\r\n"[..]),
         1 => Just(&b"NOOP\r\n"[..]),
         8 => Just(&b"\r\n.\r\n"[..]),
         2 => Just(&b"\r\n"[..]),

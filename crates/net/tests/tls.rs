@@ -1,0 +1,478 @@
+//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes everything or
+//! nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mail::{Security, Timestamp};
+use net::{
+    Acceptor, AcceptorError, Certificate, CertificateError, CertificateFiles, Conversation, Doubt, Stopper, Stream,
+    TlsVersion,
+};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes a certificate for these names; gives it as clients see it.
+fn issue(folder: &Path, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) -> CertificateFiles {
+    let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(hosts).unwrap();
+    change(&mut params);
+    let pair = KeyPair::generate().unwrap();
+    let files = CertificateFiles {
+        chain: folder.join(format!("{name}.pem")),
+        key: folder.join(format!("{name}.key")),
+        names: Vec::new(),
+    };
+    fs::write(&files.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
+    fs::write(&files.key, pair.serialize_pem()).unwrap();
+    files
+}
+
+/// Believes everything and says nothing.
+#[derive(Debug)]
+struct Credulous;
+
+impl ServerCertVerifier for Credulous {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn connector(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsConnector {
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+fn acceptor(files: Vec<CertificateFiles>) -> Acceptor {
+    Acceptor::new(files, TlsVersion::V1_2, PATIENCE).unwrap()
+}
+
+/// A connection: the client's end and the server's.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (client, listener.accept().await.unwrap().0)
+}
+
+/// A handshake of both sides.
+async fn shake(
+    acceptor: &Acceptor,
+    name: &str,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> (io::Result<TlsStream<TcpStream>>, io::Result<Stream>) {
+    let (client, server) = pair().await;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    tokio::join!(connector(versions).connect(name, client), acceptor.accept(server))
+}
+
+/// The certificate that a client sees who asks for `name`, in PEM's bytes.
+async fn seen(acceptor: &Acceptor, name: &str) -> Vec<u8> {
+    let (client, server) = shake(acceptor, name, rustls::ALL_VERSIONS).await;
+    server.unwrap();
+    client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec()
+}
+
+fn own(files: &CertificateFiles) -> Vec<u8> {
+    use rustls::pki_types::pem::PemObject;
+    CertificateDer::from_pem_file(&files.chain).unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn the_name_that_a_client_asks_for_chooses_the_certificate() {
+    let folder = TempDir::new().unwrap();
+    let first = issue(folder.path(), "first", &["mx.example.org"], |_| {});
+    let wild = issue(folder.path(), "wild", &["*.example.net", "example.net"], |_| {});
+    let exact = issue(folder.path(), "exact", &["Mail.Example.net"], |_| {});
+    let mut named = issue(folder.path(), "named", &["not.used.example"], |_| {});
+    named.names = vec!["named.example".into(), "*.named.example".into()];
+    let acceptor = acceptor(vec![first.clone(), wild.clone(), exact.clone(), named.clone()]);
+    for (name, expected) in [
+        ("mx.example.org", &first),
+        ("example.net", &wild),
+        ("a.example.net", &wild),
+        ("A.EXAMPLE.net", &wild),
+        ("a.b.example.net", &first),
+        ("mail.example.net", &exact),
+        ("named.example", &named),
+        ("x.named.example", &named),
+        ("not.used.example", &first),
+        ("elsewhere.example", &first),
+        // An address is no name: no SNI is sent.
+        ("192.0.2.1", &first),
+    ] {
+        assert!(seen(&acceptor, name).await == own(expected), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_for_a_name_a_client_gets_the_one_that_it_understands() {
+    let folder = TempDir::new().unwrap();
+    let ecdsa = issue(folder.path(), "ecdsa", &["mx.example.org"], |_| {});
+    let edwards =
+        CertificateFiles { chain: folder.path().join("ed.pem"), key: folder.path().join("ed.key"), names: Vec::new() };
+    let pair = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let params = CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();
+    fs::write(&edwards.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
+    fs::write(&edwards.key, pair.serialize_pem()).unwrap();
+    let acceptor = acceptor(vec![edwards.clone(), ecdsa.clone()]);
+    assert!(seen(&acceptor, "mx.example.org").await == own(&edwards));
+
+    let mut provider = aws_lc_rs::default_provider();
+    let mapping = provider.signature_verification_algorithms.mapping;
+    let understood: Vec<_> =
+        mapping.iter().copied().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519).collect();
+    provider.signature_verification_algorithms.mapping = Box::leak(understood.into_boxed_slice());
+    let verifier = Limited(provider.signature_verification_algorithms.supported_schemes());
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    let (client, server) = self::pair().await;
+    let connector = TlsConnector::from(Arc::new(config));
+    let name = ServerName::try_from("mx.example.org").unwrap();
+    let (client, server) = tokio::join!(connector.connect(name, client), acceptor.accept(server));
+    server.unwrap();
+    assert!(client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec() == own(&ecdsa));
+}
+
+/// Believes everything that is signed in one of these ways.
+#[derive(Debug)]
+struct Limited(Vec<SignatureScheme>);
+
+impl ServerCertVerifier for Limited {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Credulous.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Credulous.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Credulous.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.clone()
+    }
+}
+
+#[tokio::test]
+async fn a_version_below_the_least_is_refused_with_the_reason() {
+    let folder = TempDir::new().unwrap();
+    let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
+    let old: &[_] = &[&rustls::version::TLS12];
+    let (client, server) = shake(&acceptor(files.clone()), "mx.example.org", old).await;
+    client.unwrap();
+    assert_eq!(server.unwrap().security().unwrap().version, "TLSv1.2");
+
+    let strict = Acceptor::new(files, TlsVersion::V1_3, PATIENCE).unwrap();
+    let (client, server) = shake(&strict, "mx.example.org", old).await;
+    assert!(client.is_err());
+    assert!(server.unwrap_err().to_string().contains("incompatible"));
+    let (_, server) = shake(&strict, "mx.example.org", rustls::ALL_VERSIONS).await;
+    let security = server.unwrap().security().unwrap();
+    assert_eq!((security.version, &security.cipher[..8]), ("TLSv1.3", "TLS_AES_"));
+}
+
+#[tokio::test]
+async fn a_reload_takes_what_is_sound_and_keeps_the_old_beside_what_is_wrong() {
+    let folder = TempDir::new().unwrap();
+    let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
+    let acceptor = acceptor(vec![files.clone()]);
+    let old = own(&files);
+    assert!(acceptor.reload_if_changed().is_none());
+
+    // A new certificate whose key has not come yet.
+    let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
+    fs::copy(&other.chain, &files.chain).unwrap();
+    let error = acceptor.reload_if_changed().unwrap().unwrap_err();
+    assert!(matches!(error, CertificateError::Mismatch { .. }), "{error}");
+    assert!(seen(&acceptor, "mx.example.org").await == old);
+    assert!(acceptor.reload_if_changed().is_none(), "what was wrong is told once");
+
+    fs::copy(&other.key, &files.key).unwrap();
+    assert_eq!(acceptor.reload_if_changed().unwrap().unwrap().len(), 1);
+    assert!(seen(&acceptor, "mx.example.org").await == own(&other));
+
+    fs::remove_file(&files.key).unwrap();
+    let error = acceptor.reload_if_changed().unwrap().unwrap_err();
+    assert!(matches!(error, CertificateError::Unreadable { is_key: true, .. }), "{error}");
+    assert!(acceptor.reload().is_err());
+    assert!(seen(&acceptor, "mx.example.org").await == own(&other));
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_told_with_its_file() {
+    let folder = TempDir::new().unwrap();
+    let (a, b) = (issue(folder.path(), "a", &["a.example"], |_| {}), issue(folder.path(), "b", &["b.example"], |_| {}));
+    let error_of = |chain: &Path, key: &Path| {
+        let files = CertificateFiles { chain: chain.into(), key: key.into(), names: Vec::new() };
+        let error = Certificate::load(&files).unwrap_err();
+        (error.is_of_key(), error.to_string())
+    };
+    let broken = folder.path().join("broken");
+    fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    let long = folder.path().join("long");
+    fs::write(&long, vec![b'\n'; (1 << 20) + 1]).unwrap();
+    let none = folder.path().join("none");
+    for (chain, key, is_of_key, words) in [
+        (&a.chain, &b.key, true, "does not fit"),
+        (&none, &a.key, false, "none cannot be read"),
+        (&a.chain, &none, true, "none cannot be read"),
+        (&a.key, &a.key, false, "has no sound certificate: there is none"),
+        (&broken, &a.key, false, "broken has no sound certificate"),
+        (&a.chain, &a.chain, true, "a.pem has no usable private key"),
+        (&long, &a.key, false, "longer than 1 MiB"),
+    ] {
+        let (of_key, told) = error_of(chain, key);
+        assert!(of_key == is_of_key && told.contains(words), "{told}");
+    }
+    assert!(matches!(Acceptor::new(Vec::new(), TlsVersion::V1_2, PATIENCE).unwrap_err(), AcceptorError::NoCertificate));
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_doubted_and_not_refused() {
+    let folder = TempDir::new().unwrap();
+    let files = issue(folder.path(), "a", &["a.example"], |params| {
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+    });
+    let certificate = Certificate::load(&files).unwrap();
+    let year = |year: i32| date_time_ymd(year, 6, 1).into();
+    assert_eq!(certificate.doubt(year(2000)), Some(Doubt::NotYetValid));
+    assert_eq!(certificate.doubt(year(2001)), None);
+    assert_eq!(certificate.doubt(year(2002)), Some(Doubt::Expired));
+    assert_eq!(certificate.not_after(), std::time::SystemTime::from(date_time_ymd(2002, 1, 1)));
+    assert_eq!(certificate.names(), ["a.example".into()]);
+}
+
+#[test]
+fn a_plain_stream_is_as_large_as_its_socket() {
+    assert_eq!(size_of::<Stream>(), size_of::<TcpStream>());
+}
+
+/// Asks for a handshake at the word "tls", and sends everything else back.
+struct Echo {
+    acceptor: Arc<Acceptor>,
+    output: Vec<u8>,
+    wants: bool,
+    secured: Option<Security>,
+    error: Option<String>,
+    closes: bool,
+    ended: bool,
+}
+
+impl Conversation for Echo {
+    fn handle_input(&mut self, _now: Timestamp, input: &[u8]) {
+        if input == b"tls" {
+            self.wants = true;
+            self.output.extend(b"go");
+        } else {
+            self.closes = input == b"end";
+            self.output.extend(input);
+        }
+    }
+
+    fn handle_end(&mut self, _now: Timestamp) {
+        self.ended = true;
+    }
+
+    fn handle_timeout(&mut self, _now: Timestamp) {}
+
+    fn handle_stop(&mut self, _now: Timestamp) {}
+
+    async fn work(&mut self) {}
+
+    fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    fn handle_sent(&mut self, count: usize) {
+        self.output.drain(..count);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        Some(net::steady_now() + PATIENCE)
+    }
+
+    fn wants_close(&self) -> bool {
+        self.closes
+    }
+
+    fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
+        self.wants.then(|| self.acceptor.clone())
+    }
+
+    fn handle_secured(&mut self, _now: Timestamp, security: Security) {
+        (self.wants, self.secured) = (false, Some(security));
+    }
+
+    fn handle_insecure(&mut self, _now: Timestamp, error: &io::Error) {
+        self.error = Some(error.to_string());
+    }
+}
+
+fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
+    let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
+    let acceptor = Arc::new(Acceptor::new(files, TlsVersion::V1_2, handshake_time_max).unwrap());
+    Echo { acceptor, output: Vec::new(), wants: false, secured: None, error: None, closes: false, ended: false }
+}
+
+/// Says "tls", and does with the connection what `client` does, while the other side drives.
+async fn with_echo<F: Future<Output = ()>>(echo: &mut Echo, client: impl FnOnce(TcpStream) -> F) {
+    let (mut ours, theirs) = pair().await;
+    let (_stopper, stop) = Stopper::new();
+    let client = async {
+        ours.write_all(b"tls").await.unwrap();
+        let mut go = [0; 2];
+        ours.read_exact(&mut go).await.unwrap();
+        client(ours).await;
+    };
+    let both = async { tokio::join!(net::drive(theirs.into(), stop, echo), client) };
+    tokio::time::timeout(PATIENCE, both).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_over_tls_however_much_there_is_to_say() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, PATIENCE);
+    with_echo(&mut echo, async |socket| {
+        let name = ServerName::try_from("mx.example.org").unwrap();
+        let stream = connector(rustls::ALL_VERSIONS).connect(name, socket).await.unwrap();
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let text: Vec<u8> = (0..8_000_000_u32).map(|n| b'a' + (n / 7 % 26) as u8).collect();
+        let mut back = vec![0; text.len()];
+        let write = async {
+            writer.write_all(&text).await.unwrap();
+            writer.flush().await.unwrap();
+        };
+        tokio::join!(write, async { reader.read_exact(&mut back).await.unwrap() });
+        assert!(back == text);
+        writer.write_all(b"end").await.unwrap();
+        writer.flush().await.unwrap();
+        let mut rest = Vec::new();
+        // The server tells that it ends: without its close_notify this would be an error.
+        reader.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"end");
+    })
+    .await;
+    assert!(echo.secured.is_some() && echo.error.is_none());
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_is_the_end() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, PATIENCE);
+    with_echo(&mut echo, async |mut socket| {
+        socket.write_all(b"EHLO client.example\r\n").await.unwrap();
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest).await;
+        assert!(!rest.windows(4).any(|four| four == b"EHLO"), "clear text was worked on");
+    })
+    .await;
+    assert!(echo.ended && echo.secured.is_none());
+    assert!(echo.error.unwrap().contains("corrupt message"));
+}
+
+#[tokio::test]
+async fn a_handshake_has_its_time() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, Duration::from_millis(50));
+    with_echo(&mut echo, async |mut socket| {
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest).await;
+    })
+    .await;
+    assert!(echo.ended);
+    assert_eq!(echo.error.as_deref(), Some("it took longer than 50ms"));
+}
+
+#[tokio::test]
+async fn a_stop_ends_a_handshake() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, PATIENCE);
+    let (mut ours, theirs) = pair().await;
+    let (stopper, stop) = Stopper::new();
+    let client = async {
+        ours.write_all(b"tls").await.unwrap();
+        let mut go = [0; 2];
+        ours.read_exact(&mut go).await.unwrap();
+        stopper.stop();
+        let mut rest = Vec::new();
+        let _ = ours.read_to_end(&mut rest).await;
+    };
+    let both = async { tokio::join!(net::drive(theirs.into(), stop, &mut echo), client) };
+    tokio::time::timeout(PATIENCE / 2, both).await.unwrap();
+    assert!(echo.ended);
+}
