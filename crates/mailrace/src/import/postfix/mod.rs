@@ -1,6 +1,116 @@
 //! A Postfix configuration folder, read and written anew as a mailrace.toml.
+//!
+//! Text goes in, text comes out: whoever asks gives a way to read files, and writes what comes back. Every parameter of
+//! main.cf is in the new file: mapped, or told as what has no counterpart, or as what does not have to be said.
 
+mod certificates;
+mod domains;
+mod draft;
 pub mod expand;
+mod hops;
+mod ldap;
+mod limits;
+mod listeners;
+mod lookups;
 pub mod main_cf;
 pub mod master_cf;
+mod outbound;
+mod policy;
+mod render;
+mod sql;
+mod text;
 mod words;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+pub use draft::NewFile;
+use draft::{Draft, quoted};
+use expand::Values;
+use lookups::Made;
+use mail::Address;
+use main_cf::MainCf;
+use master_cf::MasterCf;
+use text::Site;
+
+/// A way to read the files that a configuration names.
+pub trait Files {
+    /// The text of a file.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, may not be read, or is not UTF-8.
+    fn text(&self, path: &Path) -> io::Result<String>;
+}
+
+/// What comes of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// The text of the new configuration.
+    pub text: String,
+    /// The files that it names.
+    pub files: Vec<NewFile>,
+}
+
+/// Reads `main` and `master`, the texts of main.cf and master.cf, and the files that they name, as on the machine of that
+/// name. New files are to be in `folder`.
+pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder: &Path) -> Import {
+    let main = MainCf::parse(main);
+    let mut conversion = Conversion {
+        main: &main,
+        values: Values::new(&main, machine),
+        master: MasterCf::parse(master),
+        files,
+        folder,
+        draft: Draft::default(),
+        made: Made::new(),
+        names: BTreeSet::new(),
+        site: Site::default(),
+    };
+    conversion.run();
+    let draft = conversion.draft;
+    Import { text: render::render(&draft, &main), files: draft.files }
+}
+
+/// A conversion on its way.
+struct Conversion<'a> {
+    main: &'a MainCf,
+    values: Values<'a>,
+    master: MasterCf,
+    files: &'a dyn Files,
+    folder: &'a Path,
+    draft: Draft,
+    made: Made,
+    /// Names of tables, transports and files that are taken.
+    names: BTreeSet<String>,
+    site: Site,
+}
+
+impl Conversion<'_> {
+    fn run(&mut self) {
+        self.draft.sources.insert("main.cf".into());
+        if !self.master.services.is_empty() {
+            self.draft.sources.insert("master.cf".into());
+        }
+        for line in self.main.oddities().iter().chain(&self.master.oddities) {
+            self.draft.losses.push((line.clone(), "this line is neither a comment nor a definition".into()));
+        }
+        let hostname = self.hostname();
+        self.draft.set("", "hostname", quoted(&hostname), "myhostname");
+        self.draft.section("").set("data_dir", quoted("/var/lib/mailrace"), "");
+        self.find_site();
+        self.listeners();
+        self.certificates();
+        self.networks();
+        self.numbers();
+        self.domains();
+        self.outbound();
+        self.policy();
+    }
+
+    fn hostname(&self) -> String {
+        let name = self.values.value("myhostname");
+        if Address::new("postmaster", &name).is_ok() { name } else { "localhost".into() }
+    }
+}

@@ -1,0 +1,50 @@
+//! Certificates for clients that use TLS, and which versions of it are spoken.
+
+use super::Conversion;
+use super::draft::{Block, quoted};
+use super::words::list;
+
+impl Conversion<'_> {
+    /// `smtpd_tls_chain_files`, or pairs of a certificate and its key.
+    pub(super) fn certificates(&mut self) {
+        if self.values.value("smtpd_tls_security_level") == "none" {
+            return;
+        }
+        let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty() && value != "none");
+        let chains = list(&given("smtpd_tls_chain_files").unwrap_or_default());
+        let mut pairs: Vec<(String, String, [&str; 2])> = Vec::new();
+        if chains.is_empty() {
+            for [chain, key] in PAIRS {
+                let Some(file) = given(chain) else { continue };
+                let key_file = given(key).filter(|it| it != "$smtpd_tls_cert_file").unwrap_or_else(|| file.clone());
+                pairs.push((file, key_file, [chain, key]));
+            }
+        } else {
+            // A file has its key before the certificates, and both are read out of one file here, too.
+            pairs.extend(chains.into_iter().map(|file| (file.clone(), file, ["smtpd_tls_chain_files"; 2])));
+        }
+        for (chain, key, from) in pairs {
+            from.iter().for_each(|name| self.draft.mapped(name));
+            let block = Block::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
+            self.draft.add(block.key("key", quoted(&key), from[1]));
+        }
+        self.versions();
+    }
+
+    fn versions(&mut self) {
+        let name = "smtpd_tls_protocols";
+        let Some(value) = self.values.given(name) else { return };
+        let demands_13 = value == ">=TLSv1.3" || value == "TLSv1.3" || list(&value).iter().any(|it| it == "!TLSv1.2");
+        match demands_13 {
+            true => self.draft.set("[tls]", "min_version", quoted("1.3"), name),
+            false => self.draft.same(name, "TLS 1.2 and 1.3 are spoken, nothing older"),
+        }
+    }
+}
+
+/// A certificate and its key.
+const PAIRS: [[&str; 2]; 3] = [
+    ["smtpd_tls_cert_file", "smtpd_tls_key_file"],
+    ["smtpd_tls_eccert_file", "smtpd_tls_eckey_file"],
+    ["smtpd_tls_dcert_file", "smtpd_tls_dkey_file"],
+];

@@ -1,0 +1,161 @@
+//! Parameters that are a number or a time here as well.
+
+use mail::Address;
+
+use super::Conversion;
+use super::draft::quoted;
+
+/// What a parameter's value is.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Octets.
+    Size,
+    Count,
+    /// With this unit, where it names none.
+    Span(char),
+    /// So many in a minute; zero for no bound.
+    Rate,
+}
+
+/// Parameter, section, key.
+const NUMBERS: [(&str, &str, &str, Kind); 22] = [
+    ("message_size_limit", "[limits]", "message", Kind::Size),
+    ("header_size_limit", "[limits]", "header", Kind::Size),
+    ("smtpd_recipient_limit", "[limits]", "recipients", Kind::Count),
+    ("smtpd_hard_error_limit", "[limits]", "errors", Kind::Count),
+    ("smtpd_junk_command_limit", "[limits]", "commands", Kind::Count),
+    ("hopcount_limit", "[limits]", "received", Kind::Count),
+    ("smtpd_timeout", "[limits]", "idle_time", Kind::Span('s')),
+    ("smtpd_client_connection_count_limit", "[limits]", "sessions_per_client", Kind::Count),
+    ("smtpd_client_connection_rate_limit", "[limits]", "connections_per_client", Kind::Rate),
+    ("smtpd_client_message_rate_limit", "[limits]", "messages_per_client", Kind::Rate),
+    ("queue_minfree", "[spool]", "space_min", Kind::Size),
+    ("delay_warning_time", "[bounce]", "delay_notice_after", Kind::Span('h')),
+    ("default_destination_concurrency_limit", "[transport.smtp]", "connections", Kind::Count),
+    ("smtp_destination_concurrency_limit", "[transport.smtp]", "connections", Kind::Count),
+    ("default_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", Kind::Count),
+    ("smtp_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", Kind::Count),
+    ("smtp_mx_address_limit", "[transport.smtp]", "addresses_tried", Kind::Count),
+    ("smtp_connection_reuse_count_limit", "[transport.smtp]", "messages_per_connection", Kind::Count),
+    ("smtp_helo_name", "[transport.smtp]", "helo", Kind::Size),
+    ("smtp_connect_timeout", "[transport.smtp]", "timeouts.connect", Kind::Span('s')),
+    ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", Kind::Span('s')),
+    ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", Kind::Span('s')),
+];
+/// The smallest that each of these may be, in our own reader.
+const ZERO: &str = "0 takes the bound away; here there always is one";
+
+impl Conversion<'_> {
+    pub(super) fn numbers(&mut self) {
+        for (name, header, key, kind) in NUMBERS {
+            let Some(value) = self.values.given(name) else { continue };
+            match read(&value, kind) {
+                _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
+                    self.draft.lost(name, "this is no name of a host");
+                }
+                _ if name == "smtp_helo_name" => self.draft.set(header, key, quoted(&value), name),
+                Ok(value) => self.draft.set(header, key, value, name),
+                // No notice by default there, one after hours here.
+                Err(ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
+                Err(why) => self.draft.lost(name, why),
+            }
+        }
+        if self.values.given("delay_warning_time").is_none() {
+            self.draft.section("[bounce]").set("delay_notice_after", quoted("0s"), "delay_warning_time by default");
+        }
+        self.retries();
+    }
+
+    /// How often mail is tried: the same in every queue.
+    fn retries(&mut self) {
+        let keys = [
+            ("minimal_backoff_time", "first", 's', "300s"),
+            ("maximal_backoff_time", "longest", 's', "4000s"),
+            ("maximal_queue_lifetime", "lifetime", 'd', "5d"),
+        ];
+        let (mut parts, mut from, mut octets) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, key, unit, default) in keys {
+            let given = self.values.given(name);
+            let span = span(given.as_deref().unwrap_or(default), unit);
+            match span.filter(|span| *span > 0) {
+                Some(seconds) => {
+                    octets.push(seconds);
+                    parts.push(format!("{key} = {}", quoted(&format!("{seconds}s"))));
+                    if given.is_some() {
+                        self.draft.mapped(name);
+                        from.push(name);
+                    }
+                }
+                None => self.draft.lost(name, "0 means one attempt; here mail is tried again"),
+            }
+        }
+        if from.is_empty() {
+            return;
+        }
+        if let [first, longest, ..] = octets[..]
+            && first > longest
+        {
+            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest one"));
+            return;
+        }
+        for queue in ["local", "standard", "lame"] {
+            let block = super::draft::Block::new("[[queue]]").key("name", quoted(queue), "");
+            self.draft.add(block.key("retry", format!("{{ {} }}", parts.join(", ")), &from.join(", ")));
+        }
+    }
+}
+
+/// A value of this kind as TOML, or why it is none.
+fn read(value: &str, kind: Kind) -> Result<String, &'static str> {
+    match kind {
+        Kind::Span(unit) => match span(value, unit) {
+            Some(0) => Err(ZERO),
+            Some(seconds) => Ok(quoted(&format!("{seconds}s"))),
+            None => Err("this is no time"),
+        },
+        _ => match (value.parse::<u32>(), kind) {
+            (Ok(0), Kind::Rate) => Ok(quoted("0")),
+            (Ok(0), _) => Err(ZERO),
+            (Ok(number), Kind::Rate) => Ok(quoted(&format!("{number}/m"))),
+            (Ok(number), _) => Ok(number.to_string()),
+            (Err(_), _) => Err("this is no number that is taken here"),
+        },
+    }
+}
+
+/// Seconds; the unit is that of the parameter, where the value has none.
+fn span(value: &str, unit: char) -> Option<u64> {
+    let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
+    let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return None,
+    };
+    Some(number * seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_of_their_own() {
+        for (value, unit, expected) in
+            [("5", 'd', Some(432_000)), ("4h", 's', Some(14_400)), ("0", 'h', Some(0)), ("x", 's', None)]
+        {
+            assert_eq!(span(value, unit), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn zero_is_no_bound_only_where_it_can_be_said() {
+        assert_eq!(read("0", Kind::Rate), Ok("\"0\"".to_owned()));
+        assert_eq!(read("30", Kind::Rate), Ok("\"30/m\"".to_owned()));
+        assert_eq!(read("0", Kind::Size), Err(ZERO));
+        assert_eq!(read("-1", Kind::Count), Err("this is no number that is taken here"));
+    }
+}

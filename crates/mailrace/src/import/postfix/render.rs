@@ -1,0 +1,145 @@
+//! The text of the new file: what to look at first, the sections in the order of our own documentation, then what has
+//! no counterpart, and what did not have to be said.
+
+use std::fmt::Write;
+
+use super::draft::{Block, Draft, Fate};
+use super::main_cf::MainCf;
+
+/// Headers in the order of default.toml; any other one comes where its first word does.
+const ORDER: [&str; 13] = [
+    "",
+    "[[listener]]",
+    "[[certificate]]",
+    "[tls]",
+    "[relay]",
+    "[smtp]",
+    "[limits]",
+    "[[table]]",
+    "[[domain]]",
+    "[transport",
+    "[[route]]",
+    "[[queue]]",
+    "[bounce]",
+];
+/// Where comments are wrapped.
+const COLUMNS: usize = 118;
+
+/// The text of a draft of which every parameter has a fate.
+pub(super) fn render(draft: &Draft, main: &MainCf) -> String {
+    let mut text = String::new();
+    head(&mut text, draft);
+    let place = |block: &&Block| match block.header.as_str() {
+        "" => 0,
+        header => ORDER.iter().rposition(|it| !it.is_empty() && header.starts_with(it)).unwrap_or(ORDER.len()),
+    };
+    let mut blocks: Vec<&Block> = draft.blocks.iter().collect();
+    blocks.sort_by_key(place);
+    blocks.into_iter().for_each(|block| section(&mut text, block));
+    mapped(&mut text, draft, main);
+    losses(&mut text, draft, main);
+    sames(&mut text, draft, main);
+    text
+}
+
+fn head(text: &mut String, draft: &Draft) {
+    let sources: Vec<&str> = draft.sources.iter().map(String::as_str).collect();
+    comment(text, "", &format!("Made by `mailrace import postfix` from: {}.", sources.join(", ")));
+    comment(
+        text,
+        "",
+        "Behind each key stands the parameter that it is from. The end of this file tells what has no counterpart.",
+    );
+    comment(text, "", "`mailrace check` says what is wrong with this file; docs/from-postfix.md tells how to move.");
+    if !draft.first.is_empty() {
+        text.push_str("#\n# Look at this first:\n");
+        for (number, what) in (1..).zip(&draft.first) {
+            comment(text, "   ", &format!("{number}. {what}"));
+        }
+    }
+}
+
+fn section(text: &mut String, block: &Block) {
+    text.push('\n');
+    block.comments.iter().for_each(|line| comment(text, "", line));
+    if !block.header.is_empty() {
+        text.push_str(&block.header);
+        text.push('\n');
+    }
+    for (key, value, from) in &block.keys {
+        let line = format!("{key} = {value}");
+        // Writing to a String cannot fail.
+        let _ = match from.as_str() {
+            "" => writeln!(text, "{line}"),
+            from => writeln!(text, "{line:<33} # {from}"),
+        };
+    }
+}
+
+/// Parameters that no single key is from.
+fn mapped(text: &mut String, draft: &Draft, main: &MainCf) {
+    let keys = || draft.blocks.iter().flat_map(|block| &block.keys);
+    let is_named = |name: &str| keys().any(|(_, _, from)| from.split(", ").any(|it| it == name));
+    let is_mapped = |name: &str| draft.fates.get(name) == Some(&Fate::Mapped);
+    let mut unnamed = main.settings().filter(|(name, _)| is_mapped(name) && !is_named(name)).peekable();
+    if unnamed.peek().is_some() {
+        text.push_str("\n# --- What the sections above were made of, beside what they name ---\n#\n");
+    }
+    unnamed.for_each(|(name, value)| comment(text, "  ", &format!("postfix: {name} = {}", shown(name, value))));
+}
+
+fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
+    let lost = |(name, value)| match draft.fates.get(name) {
+        Some(Fate::Lost(why)) => Some((format!("{name} = {}", shown(name, value)), why.as_str())),
+        _ => None,
+    };
+    let mut lost: Vec<(String, &str)> = main.settings().filter_map(lost).collect();
+    lost.extend(draft.losses.iter().map(|(what, why)| (one_line(what), why.as_str())));
+    if !lost.is_empty() {
+        text.push_str("\n# --- What has no counterpart ---\n#\n");
+    }
+    for (what, why) in lost {
+        comment(text, "  ", &format!("postfix: {what}: no counterpart: {why}"));
+    }
+}
+
+fn sames(text: &mut String, draft: &Draft, main: &MainCf) {
+    let same = |(name, value)| match draft.fates.get(name) {
+        Some(Fate::Same(why)) => Some(format!("postfix: {name} = {}: {why}", shown(name, value))),
+        _ => None,
+    };
+    let mut same = main.settings().filter_map(same).peekable();
+    if same.peek().is_some() {
+        text.push_str("\n# --- Same as what Mailrace does by itself, or not needed ---\n#\n");
+    }
+    same.for_each(|line| comment(text, "  ", &line));
+}
+
+/// A value in one line, unless it is a password.
+fn shown(name: &str, value: &str) -> String {
+    let is_secret = name.ends_with("_pw") || name.ends_with("password");
+    if is_secret { "(not shown)".to_owned() } else { one_line(value) }
+}
+
+fn one_line(text: &str) -> String {
+    text.split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A comment, wrapped; lines behind the first one are `indent` further in.
+fn comment(text: &mut String, indent: &str, words: &str) {
+    let mut line = "#".to_owned();
+    for word in one_line(words).split(' ') {
+        if line.len() + 1 + word.len() > COLUMNS && line.len() > 1 + indent.len() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = format!("#{indent}");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    text.push_str(&line);
+    text.push('\n');
+}

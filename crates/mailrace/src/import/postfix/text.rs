@@ -1,0 +1,201 @@
+//! Lookup files that Postfix keeps as text, read and written anew as our text tables.
+//!
+//! Postfix's keys can be names without a domain, which it means at each of its own; ours are addresses. Its entries go on
+//! in lines that begin with white space, its values are parted by white space too, and aliases can run programs. What
+//! cannot be said in the new file stands in it as a comment.
+
+use mail::Address;
+
+use super::main_cf::logical_lines;
+
+/// What a file is looked up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    /// Names of domains.
+    Domains,
+    /// Addresses that exist; where a mailbox is may be the value.
+    Mailboxes,
+    /// Addresses and whom they stand for (virtual(5)).
+    Aliases,
+    /// Names at our own domains, and whom they stand for (aliases(5)).
+    LocalAliases,
+    /// Names at our own domains that exist.
+    LocalUsers,
+}
+
+/// What names without a domain are completed with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Site {
+    /// At these domains a key without a domain is meant.
+    pub(super) domains: Vec<String>,
+    /// At this one a target without a domain is.
+    pub(super) origin: String,
+}
+
+/// The entries of a file: lines of `key value`, or of `key: value` as aliases(5) has them.
+pub(super) fn entries(text: &str, colon: bool) -> Vec<(String, String)> {
+    let entry = |line: &String| {
+        let end = key_end(line, colon);
+        let (key, value) = line.split_at(end);
+        let value = value.strip_prefix(':').filter(|_| colon).unwrap_or(value);
+        (key.trim().trim_matches(|c| colon && c == '"').to_owned(), value.trim().to_owned())
+    };
+    logical_lines(text).iter().map(entry).collect()
+}
+
+fn key_end(line: &str, colon: bool) -> usize {
+    let mut quoted = false;
+    let ends = |(_, c): &(usize, char)| {
+        quoted ^= *c == '"';
+        !quoted && if colon { *c == ':' } else { c.is_whitespace() }
+    };
+    line.char_indices().find(ends).map_or(line.len(), |(place, _)| place)
+}
+
+/// Entries as a text table, and how many could not be said in it.
+pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> (String, usize) {
+    let (mut text, mut seen, mut lost) = (String::new(), std::collections::HashSet::new(), 0);
+    for (key, value) in entries {
+        let said = match values(value, of_use, site) {
+            Ok(said) => keys(key, of_use, site).map(|keys| (keys, said)),
+            Err(why) => Err(why),
+        };
+        match said {
+            Ok((keys, said)) => {
+                for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
+                    text.push_str(format!("{key:<31} {said}").trim_end());
+                    text.push('\n');
+                }
+            }
+            Err(why) => {
+                lost += 1;
+                let entry = format!("{key} {value}").split_whitespace().collect::<Vec<_>>().join(" ");
+                text.push_str(&format!("# no counterpart: {entry}: {why}\n"));
+            }
+        }
+    }
+    (text, lost)
+}
+
+/// The keys that one key stands for.
+fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str> {
+    let is_plain = !key.is_empty() && !key.ends_with(':') && !key.starts_with('#');
+    let whole = |key: String| match key.strip_prefix('@') {
+        Some(domain) => Address::new("postmaster", domain).is_ok(),
+        None => key.parse::<Address>().is_ok(),
+    };
+    match (of_use, key.contains('@')) {
+        _ if !is_plain => Err("this is no key here"),
+        (Use::Domains, true) => Ok(Vec::new()),
+        (Use::Domains, false) if key.starts_with('.') => Err("a domain is named, not all below it"),
+        (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is no name of a domain"),
+        (Use::Domains, false) => Ok(vec![key.to_owned()]),
+        (Use::Mailboxes, true) if key.starts_with('@') => Err("a mailbox for all others is `catch_all` of its domain"),
+        (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
+        (_, true) => Err("the key is no address"),
+        // A domain that is ours by this file; `Domains` has it.
+        (Use::Aliases | Use::Mailboxes, false) if key.contains('.') && !site.domains.iter().any(|d| d == key) => {
+            Ok(Vec::new())
+        }
+        (_, false) => {
+            let at = |domain: &String| format!("{key}@{domain}");
+            let keys: Vec<String> = site.domains.iter().map(at).filter(|key| whole(key.clone())).collect();
+            if keys.is_empty() { Err("a name without a domain, and none that it is meant at") } else { Ok(keys) }
+        }
+    }
+}
+
+/// The values of an entry, parted by commas.
+fn values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
+    match of_use {
+        Use::Domains | Use::LocalUsers => Ok(String::new()),
+        Use::Mailboxes if value.contains([',', '"']) => Err("the place has a comma or a quote"),
+        Use::Mailboxes => Ok(value.to_owned()),
+        Use::Aliases | Use::LocalAliases => {
+            let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
+            let targets = targets?;
+            if targets.is_empty() { Err("it names nobody") } else { Ok(targets.join(", ")) }
+        }
+    }
+}
+
+/// Words parted by commas and white space outside quotes.
+fn words(value: &str) -> Vec<String> {
+    let (mut quoted, mut words) = (false, vec![String::new()]);
+    for c in value.chars() {
+        quoted ^= c == '"';
+        match !quoted && (c == ',' || c.is_whitespace()) {
+            true => words.push(String::new()),
+            false => words.last_mut().into_iter().for_each(|word| word.push(c)),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// A target as a whole address.
+pub(super) fn target(word: &str, site: &Site) -> Result<String, &'static str> {
+    let bare = word.trim_start_matches(['\\', '"']);
+    match bare.chars().next() {
+        Some('|') => return Err("mail is not given to programs; an LMTP server can do that"),
+        Some('/') => return Err("mail is not appended to files"),
+        Some('@') => return Err("one address stands for others, not one domain for another"),
+        _ if bare.starts_with(":include:") => return Err("lists are not included; write their addresses here"),
+        _ => {}
+    }
+    let word = word.trim_start_matches('\\');
+    let whole = if word.contains('@') { word.to_owned() } else { format!("{word}@{}", site.origin) };
+    whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is no address")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn site() -> Site {
+        Site { domains: vec!["a.example".into(), "b.example".into()], origin: "a.example".into() }
+    }
+
+    #[test]
+    fn aliases_are_meant_at_every_domain_of_ours() {
+        let text =
+            "# c\npostmaster: root\nroot:\tbob,\n  carol@x.example\nlog: |/bin/log\n\"two\": bob\npostmaster: eve\n";
+        let (table, lost) = table(&entries(text, true), Use::LocalAliases, &site());
+        insta::assert_snapshot!(table, @r"
+        postmaster@a.example            root@a.example
+        postmaster@b.example            root@a.example
+        root@a.example                  bob@a.example, carol@x.example
+        root@b.example                  bob@a.example, carol@x.example
+        # no counterpart: log |/bin/log: mail is not given to programs; an LMTP server can do that
+        two@a.example                   bob@a.example
+        two@b.example                   bob@a.example
+        ");
+        assert_eq!(lost, 1);
+    }
+
+    #[test]
+    fn virtual_aliases_keep_their_domains() {
+        let text = "v.example anything\ninfo@v.example  bob carol@x.example\n@v.example all\n@w.example @v.example\n";
+        let (table, lost) = table(&entries(text, false), Use::Aliases, &site());
+        insta::assert_snapshot!(table, @r"
+        info@v.example                  bob@a.example, carol@x.example
+        @v.example                      all@a.example
+        # no counterpart: @w.example @v.example: one address stands for others, not one domain for another
+        ");
+        assert_eq!(lost, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_a_text_table(text in "(?s)[ab.@:,\"#\\\\ \n\t|/]{0,80}|(?s).{0,80}", colon: bool) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("table");
+            for of_use in [Use::Domains, Use::Mailboxes, Use::Aliases, Use::LocalAliases, Use::LocalUsers] {
+                std::fs::write(&path, table(&entries(&text, colon), of_use, &site()).0).unwrap();
+                lookup::text::Text::load("table", &path).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Configurations of Postfix, as its documentation has them, read and written anew: what comes out, that our own reader
+//! finds no fault in it, and that no parameter is missing in it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use mailrace::config::Config;
+use mailrace::import::postfix::main_cf::MainCf;
+use mailrace::import::postfix::{Files, Import, import};
+use proptest::prelude::*;
+
+const PASSWD: (&str, &str) = ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n");
+const ALIASES: (&str, &str) = ("/etc/aliases", "postmaster: root\nroot: bob\nlog: |/usr/bin/log\nlist: :include:/l\n");
+const MASTER: &str = include_str!("postfix/master.cf");
+
+/// Files that are only here.
+struct Memory(BTreeMap<&'static str, &'static str>);
+
+impl Files for Memory {
+    fn text(&self, path: &Path) -> io::Result<String> {
+        let text = path.to_str().and_then(|path| self.0.get(path));
+        text.map(|&text| text.to_owned()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
+    }
+}
+
+fn made(main: &str, files: &[(&'static str, &'static str)]) -> Import {
+    let files = Memory([PASSWD, ALIASES].iter().chain(files).copied().collect());
+    import(main, MASTER, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
+}
+
+/// All that comes out, for a golden file; what holds for every configuration is looked at on the way.
+fn golden(main: &str, files: &[(&'static str, &'static str)]) -> String {
+    let made = made(main, files);
+    if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "mail.example.com") {
+        panic!("{faults}\n{}", made.text);
+    }
+    for (name, _) in MainCf::parse(main).settings() {
+        assert!(made.text.contains(name), "{name} is missing in:\n{}", made.text);
+    }
+    let new = made.files.iter().map(|it| {
+        let secret = if it.secret { " (secret)" } else { "" };
+        format!("\n--- {}{secret}\n{}", it.path.display(), it.text)
+    });
+    std::iter::once(made.text.clone()).chain(new).collect()
+}
+
+macro_rules! example {
+    ($name:ident, $files:expr) => {
+        #[test]
+        fn $name() {
+            let main = include_str!(concat!("postfix/", stringify!($name), ".cf"));
+            insta::assert_snapshot!(golden(main, &$files));
+        }
+    };
+}
+
+// BASIC_CONFIGURATION_README and STANDARD_CONFIGURATION_README.
+example!(stand_alone, []);
+example!(null_client, []);
+example!(local_network, [("/etc/postfix/transport", "example.com :\n.example.com :\n* smtp:[gate.example.com]\n")]);
+example!(
+    firewall,
+    [
+        (
+            "/etc/postfix/transport",
+            "example.com smtp:[inside-gateway.example.com]\n.example.com smtp:[inside-gateway.example.com]\n"
+        ),
+        ("/etc/postfix/relay_recipients", "user1@example.com x\nuser2@example.com x\n"),
+        ("/etc/postfix/virtual", "postmaster postmaster@example.com\nabuse postmaster@example.com\n"),
+    ]
+);
+example!(backup_mx, [("/etc/postfix/relay_recipients", "user@the-backed-up-domain.example x\n")]);
+// VIRTUAL_README.
+example!(shared_domains, [("/etc/postfix/virtual", "info@other.example bob\n")]);
+example!(
+    separate_domains,
+    [(
+        "/etc/postfix/virtual",
+        "postmaster@example.org postmaster\ninfo@example.org bob, carol@x.example\nsales@example.org\n  eve\n@example.org jim\n"
+    )]
+);
+example!(
+    virtual_mailboxes,
+    [
+        (
+            "/etc/postfix/vmailbox",
+            "info@example.org example.org/info\nsales@example.org example.org/sales/\n@example.org example.org/catchall\n"
+        ),
+        ("/etc/postfix/virtual", "postmaster@example.org postmaster\n"),
+    ]
+);
+// LDAP_README and PGSQL_README.
+example!(
+    ldap,
+    [
+        ("/etc/postfix/ldap-aliases.cf", include_str!("postfix/ldap-aliases")),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+    ]
+);
+example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-aliases"))]);
+// ADDRESS_REWRITING_README and what has no counterpart.
+example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
+example!(limits, []);
+
+#[test]
+fn no_password_is_in_the_text() {
+    let main = include_str!("postfix/ldap.cf");
+    let files = [
+        ("/etc/postfix/ldap-aliases.cf", include_str!("postfix/ldap-aliases")),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+    ];
+    let made = made(main, &files);
+    assert!(!made.text.contains("geheim"), "{}", made.text);
+    let secrets: Vec<_> = made.files.iter().filter(|file| file.text.contains("geheim")).collect();
+    assert!(!secrets.is_empty() && secrets.iter().all(|file| file.secret));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_main_cf_says_our_reader_finds_no_fault(
+        settings in prop::collection::vec((prop::sample::select(NAMES), prop::sample::select(VALUES)), 0..8),
+        any in "(?s).{0,60}",
+    ) {
+        let main: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
+        let made = made(&format!("{main}{any}"), &[]);
+        let read = Config::parse(&made.text, "mailrace.toml", "mail.example.com");
+        prop_assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
+    }
+}
+
+const NAMES: &[&str] = &[
+    "myhostname",
+    "mydomain",
+    "myorigin",
+    "mydestination",
+    "virtual_mailbox_domains",
+    "virtual_mailbox_maps",
+    "alias_maps",
+    "virtual_alias_domains",
+    "virtual_alias_maps",
+    "relay_domains",
+    "relayhost",
+    "transport_maps",
+    "mynetworks",
+    "recipient_delimiter",
+    "virtual_transport",
+    "local_recipient_maps",
+    "inet_interfaces",
+    "message_size_limit",
+    "virtual_mailbox_base",
+    "smtp_destination_concurrency_limit",
+    "smtp_mx_address_limit",
+    "maximal_backoff_time",
+    "minimal_backoff_time",
+    "maximal_queue_lifetime",
+    "smtp_helo_name",
+    "luser_relay",
+    "notify_classes",
+    "queue_minfree",
+    "smtp_bind_address",
+    "delay_warning_time",
+    "smtp_connect_timeout",
+    "mailbox_transport",
+    "2bounce_notice_recipient",
+];
+
+const VALUES: &[&str] = &[
+    "",
+    "a.example",
+    "a.example, b.example",
+    "hash:/etc/aliases",
+    "hash:/none",
+    "static:all",
+    "inline:{a.example=b, *=c}",
+    "lmtp:unix:private/x",
+    "lmtp:[127.0.0.1]:24",
+    "smtp:[b.example]:587",
+    "0",
+    "1",
+    "5d",
+    "20m",
+    "4294967296",
+    "-1",
+    "+",
+    "+-",
+    "all",
+    "loopback-only",
+    "192.0.2.1",
+    "10.0.0.0/8 [::1]/128 !10.1.1.1",
+    "\"",
+    "[",
+    "$myhostname",
+    "bob",
+    "bob@a.example",
+    "2bounce",
+    "/var/mail",
+    "@",
+    " x y ",
+    "regexp:/x",
+    "ldap:x",
+    "unix:passwd.byname",
+    "127.0.0.1",
+    "inline:{{a.example = smtp:b.example:25}, {.example = lmtp:c:24}}",
+    "static:{a b}",
+    "{data_dir}",
+    "#",
+    "*",
+    "0.0.0.0",
+];
