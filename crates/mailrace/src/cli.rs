@@ -25,8 +25,34 @@ Exit codes:
   69  the server does not answer, or a table cannot say
   70  something else failed
   74  reading or writing failed
+  75  a message was not kept; the same may succeed later
   77  a right is missing, or there are too many: refused to serve as root
   78  the configuration has faults";
+
+/// What can be said to `mailrace inject`, whose options are not read by clap.
+const INJECT_HELP: &str = "\
+As sendmail has them:
+  -t               recipients are those of To, Cc and Bcc, and those that are named
+  -i, -oi          a lone dot does not end the message
+  -f, -r ADDRESS   the envelope sender; '' or '<>' is the null sender
+  -F NAME          the name of the sender, for a message that has no From
+  -B TYPE          7BIT or 8BITMIME
+  -N WHEN          reports: never, or some of success,failure,delay
+  -R WHAT          what reports bring back: full or hdrs
+  -V ENVID         what reports call the message
+  -v               tell what was done
+  -C FILE          the configuration file
+  -bm              take a message (default)
+  -bs              speak SMTP on the standard input and output
+  -bS              take commands of SMTP, and answer by the exit code alone
+  -bp              list the queue, as mailq does
+  -bi              say what there is to do for tables of aliases, as newaliases does
+  -A -G -L -O -X -U -e -h -m -n -o -p  are accepted and of no effect
+Many messages at once:
+  --mbox FILE      all messages of a mailbox file
+  --folder DIR     each file of a folder, and of new/ and cur/ in it
+
+By the name sendmail, mailq or newaliases the program is these.";
 
 /// A mail server built for throughput.
 #[derive(Debug, Parser)]
@@ -80,6 +106,13 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server
     Status,
+    /// Take a message from the standard input, as `sendmail` does
+    #[command(after_help = INJECT_HELP)]
+    Inject {
+        /// The options and recipients below
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+        words: Vec<OsString>,
+    },
     /// Put any mail server under load, and hold it to what it answered
     #[command(subcommand)]
     Bench(BenchCommand),

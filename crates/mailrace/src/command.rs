@@ -1,5 +1,6 @@
 //! What the binary does for each command. Results go to the standard output, everything else to standard error.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,15 +15,23 @@ use crate::config::{self, Config, Faults, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
-use crate::{admin, serve, spool_tools, tables};
+use crate::{admin, inject, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
-    let cli = match Cli::read(std::env::args_os()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(name) = words.first().and_then(inject::Name::of) {
+        return ended(inject::run(name, None, &words[1..]));
+    }
+    let cli = match Cli::read(words) {
         Ok(cli) => cli,
         Err(error) => return told_by_clap(&error),
     };
-    match dispatch(&cli) {
+    ended(dispatch(&cli))
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&error);
@@ -47,6 +56,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Serve => serve::run(&configured(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
+        Command::Inject { words } => inject::run(inject::Name::Sendmail, cli.config.clone(), words),
         Command::Load => admin::load(&config::load(config)?.config),
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),

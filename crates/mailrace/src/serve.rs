@@ -23,14 +23,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TableKind, TransportKind};
 use crate::exit;
-use crate::flow::{self, Flow, Mailbag, Notes, Parts, Queues};
+use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
 use crate::tables::{self, Tables};
-use crate::{admin, check, plan};
+use crate::{admin, check, maildrop, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -60,6 +60,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
     drop(directory);
 
+    let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
     let (stopper, stop) = Stopper::new();
     let (ender, end) = Stopper::new();
     let workers = start_workers(config, &doors, &desk, &stop, &end)?;
@@ -79,6 +80,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     ender.stop();
     drop(end);
     workers.into_iter().for_each(|worker| drop(worker.join()));
+    emptier.stop();
     if !flow.stop() {
         log.event(Level::Warning, "deliveries were cut off: they took too long", &[]);
     }
@@ -106,6 +108,7 @@ fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesErr
         LogTarget::File(path) => Some(path.as_path()),
         LogTarget::Stderr => None,
     };
+    identity.make_drop(&config.data_dir)?;
     let files = log.into_iter().chain([config.admin.socket.as_path()]).chain(copies(config));
     let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).map(PathBuf::as_path);
     for folder in folders.chain(files.filter_map(Path::parent)) {
@@ -263,6 +266,25 @@ fn open_spool(
     };
     let lanes = lanes.collect::<anyhow::Result<Vec<_>>>()?;
     spool::open(lanes, settings, random(), sink).context("opening the spool")
+}
+
+/// Where local programs leave mail, and what is done with it.
+fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>) -> anyhow::Result<DropFolder> {
+    let desk = DropDesk {
+        desk: desk.clone(),
+        runtime: runtime()?,
+        spill_above: config.limits.spill_above,
+        received_max: config.limits.received_max,
+        double_bounces_to: config.bounce.double_bounces_to.clone(),
+        log: log.clone(),
+    };
+    Ok(DropFolder {
+        folder: maildrop::folder(&config.data_dir),
+        rejected: maildrop::rejected(&config.data_dir),
+        message_octets_max: config.limits.message_octets_max,
+        desk,
+        log: log.clone(),
+    })
 }
 
 /// Tells of what went wrong for clients as warnings.

@@ -7,9 +7,9 @@ use super::filter::Filter;
 use super::question::Question;
 use crate::config::Config;
 
-const HEAD: &str = "-Queue ID-          --Size-- ---Arrival Time----  -Sender/Recipient-------";
+const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
 /// Where the column of recipients begins.
-const INDENT: usize = 51;
+const INDENT: usize = 57;
 
 /// Lists what waits.
 ///
@@ -52,7 +52,7 @@ fn message(row: &Value) -> String {
     let sender = if sender.is_empty() { "MAILER-DAEMON" } else { sender };
     let id = format!("{}{mark}", text(row, "id"));
     let accepted = accepted.split_once('.').map_or(accepted, |(seconds, _)| seconds);
-    format!("{id:<19} {:>8} {accepted}  {sender}", row["size"].as_u64().unwrap_or_default())
+    format!("{id:<25} {:>8} {accepted}  {sender}", row["size"].as_u64().unwrap_or_default())
 }
 
 fn recipient(row: &Value, lines: &mut Vec<String>) {
