@@ -12,6 +12,10 @@
 //! `{CRYPT}` stands before any of those that begin with `$`. Whatever says more than the limits here allow is no stored
 //! password but an error: checking one must not take all memory or minutes of a processor because of one line of a table.
 
+#[cfg(test)]
+#[path = "password_tests.rs"]
+mod tests;
+
 use std::fmt;
 
 use argon2::{Algorithm, Argon2, Params, Version};

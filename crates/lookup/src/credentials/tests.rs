@@ -1,1 +1,229 @@
+//! Logins against a table that is made for it, on a clock that stands still.
 
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::Answers;
+
+const SECRET: [u8; 32] = [9; 32];
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A table that says this of everyone whose name begins so.
+struct Fake(Mutex<Vec<(&'static str, Answer)>>);
+
+impl Table for Fake {
+    fn name(&self) -> &str {
+        "people"
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        let rows = lock(&self.0).clone();
+        let answer = |key: &&str| rows.iter().find(|(name, _)| key.starts_with(name)).map(|(_, answer)| answer.clone());
+        let answers = keys.iter().map(|key| answer(key).unwrap_or(Answer::NotFound)).collect();
+        Box::pin(std::future::ready(answers))
+    }
+}
+
+fn found(stored: &str) -> Answer {
+    Answer::Found(vec![stored.to_owned()])
+}
+
+fn people() -> Arc<Fake> {
+    Arc::new(Fake(Mutex::new(vec![
+        ("bob", found("$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
+        ("plain", found("{PLAIN}tanstaaf")),
+        ("scram", found(&make::scram_sha_256("tanstaaf", [1; 16]).unwrap())),
+        ("down", Answer::Unavailable("the directory is down".to_owned())),
+        ("gone", Answer::Unconfirmed("was not there".to_owned())),
+        ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
+        ("bare", Answer::Found(Vec::new())),
+    ])))
+}
+
+fn settings() -> Settings {
+    Settings { threads: 1, ..Settings::default() }
+}
+
+fn credentials(table: &Arc<Fake>, settings: Settings) -> Credentials {
+    let credentials = Credentials::new(Source::Table(table.clone()), settings, SECRET).unwrap();
+    // What unknown users cost before anyone was seen takes long without optimisation.
+    lock(&credentials.0.usual).decoy = Stored::read("{PLAIN}x").unwrap();
+    credentials
+}
+
+fn accepted(user: &str) -> Verdict {
+    Verdict::Accepted { user: user.into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_right_password_is_accepted_and_everything_else_is_not() {
+    let credentials = credentials(&people(), settings());
+    assert_eq!(credentials.verify("Bob@X.org", "tanstaaf", HERE).await, accepted("bob@x.org"));
+    assert_eq!(credentials.verify("bob@x.org", "tanstaax", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, Verdict::Refused);
+    for (user, password) in [("bob", ""), ("bob", "a\0b"), ("", "x"), ("a\0b", "x"), ("bob", &"x".repeat(513))] {
+        assert_eq!(credentials.verify(user, password, HERE).await, Verdict::Refused, "{user}");
+    }
+    let stats = credentials.stats();
+    assert_eq!((stats.accepted, stats.refused, stats.remembered), (1, 7, 0));
+    assert_eq!(credentials.warning(), None);
+    assert_eq!(credentials.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
+    assert!(credentials.warning().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
+    let credentials = credentials(&people(), settings());
+    for (user, words) in [
+        ("down", "the directory is down"),
+        ("gone", "was not there"),
+        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
+        ("bare", "0 stored passwords"),
+    ] {
+        for _ in 0..20 {
+            match credentials.verify(user, "x", HERE).await {
+                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                other => panic!("{user}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_is_remembered_for_a_minute_and_not_longer() {
+    let table = people();
+    let credentials = credentials(&table, settings());
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    lock(&table.0).clear();
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert_eq!(credentials.verify("BOB", "tanstaaf", HERE).await, accepted("bob"));
+    assert_eq!(credentials.verify("bob", "tanstaax", HERE).await, Verdict::Refused);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.stats().remembered, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_remembered_where_nothing_may_be() {
+    let table = people();
+    let credentials = credentials(&table, Settings { recent_ttl: Duration::ZERO, ..settings() });
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    lock(&table.0).clear();
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Refused);
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut recent = Recent::new([0; 32], Duration::from_secs(60), 3);
+    for number in 0..10 {
+        recent.add(Duration::from_secs(number), &number.to_string(), "x", "u");
+    }
+    let now = Duration::from_secs(10);
+    let kept: Vec<u64> = (0..10).filter(|number| recent.find(now, &number.to_string(), "x").is_some()).collect();
+    assert_eq!(kept, [7, 8, 9]);
+    assert_eq!(recent.find(now, "9", "y"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
+    let credentials = credentials(&people(), settings());
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    for _ in 0..5 {
+        assert_eq!(credentials.verify("bob", "wrong", HERE).await, Verdict::Refused);
+    }
+    // Also one that is remembered: otherwise guesses would be free while its owner is there.
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+    let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    assert_eq!(credentials.verify("bob", "tanstaaf", elsewhere).await, accepted("bob"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    assert_eq!(credentials.stats().throttled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_given_up_has_failed() {
+    let credentials = credentials(&people(), settings());
+    for _ in 0..5 {
+        let verifying = credentials.verify("bob", "wrong", HERE);
+        let mut verifying = Box::pin(verifying);
+        // Begun and dropped, as a client does that hangs up at once.
+        std::future::poll_fn(|context| {
+            let _ = verifying.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scram_has_the_keys_of_those_who_have_some() {
+    let credentials = credentials(&people(), settings());
+    let Scram::Found { user, keys, pending } = credentials.scram("Scram", HERE).await else { panic!() };
+    assert_eq!((&*user, keys.iterations, &*keys.salt), ("scram", 4096, &[1; 16][..]));
+    assert_eq!(keys, scram::keys("tanstaaf", &[1; 16], 4096));
+    pending.succeeded();
+    let Scram::Found { keys, pending, .. } = credentials.scram("plain", HERE).await else { panic!() };
+    assert_eq!(keys, scram::keys("tanstaaf", &keys.salt, 4096));
+    drop(pending);
+    let Scram::Found { keys: again, .. } = credentials.scram("plain", HERE).await else { panic!() };
+    assert_eq!(keys, again, "the salt stays");
+    for user in ["bob", "nobody", "a\0b"] {
+        assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user}");
+    }
+    assert!(matches!(credentials.scram("down", HERE).await, Scram::Unavailable(_)));
+    assert!(credentials.can_scram());
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
+    let credentials = credentials(&people(), settings());
+    for number in 0..5 {
+        match credentials.scram("nobody", HERE).await {
+            Scram::Unknown { pending } if number % 2 == 0 => pending.failed(),
+            Scram::Unknown { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(credentials.scram("nobody", HERE).await, Scram::Throttled));
+    assert_eq!(credentials.verify("nobody", "x", HERE).await, Verdict::Throttled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_user_costs_what_the_last_known_one_did() {
+    let credentials = credentials(&people(), settings());
+    for (user, scheme) in [("bob", "bcrypt"), ("scram", "SCRAM-SHA-256"), ("plain", "PLAIN"), ("nobody", "PLAIN")] {
+        credentials.verify(user, "x", HERE).await;
+        assert_eq!(lock(&credentials.0.usual).decoy.scheme(), scheme);
+    }
+    // It is computed by what was stored for somebody, whose password accepts nobody else.
+    credentials.verify("scram", "x", HERE).await;
+    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, Verdict::Refused);
+    let decoy = Stored::read(DECOY).unwrap();
+    assert_eq!(decoy.scheme(), "Argon2");
+    let made = make::argon2id("nobody", [0; 16]).unwrap();
+    let costs = |text: &str| text.trim_start_matches("{ARGON2ID}").split('$').take(5).collect::<Vec<_>>().join("$");
+    assert_eq!((costs(DECOY), DECOY.len()), (costs(&made), made.len() - "{ARGON2ID}".len()));
+}
+
+#[tokio::test]
+async fn when_the_line_is_full_the_answer_is_there_at_once() {
+    let workers = Workers::start(1, 1).unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let mut busy = Box::pin(workers.run(move || {
+        let _ = begin.send(());
+        released.recv()
+    }));
+    let mut waits = Box::pin(workers.run(|| 7));
+    tokio::select! {
+        biased;
+        _ = &mut busy => panic!("it is held"),
+        begun = begun => begun.unwrap(),
+    }
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    assert_eq!(workers.waiting(), 1);
+    assert_eq!(workers.run(|| 8).await, Err(workers::Full));
+    release.send(()).unwrap();
+    assert_eq!((busy.await.unwrap(), waits.await), (Ok(()), Ok(7)));
+}

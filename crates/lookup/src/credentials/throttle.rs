@@ -17,6 +17,10 @@
 //! Each place has room for so many; a new one takes the room of the one of its group that was touched longest ago, and
 //! groups are chosen by a hash that no client knows, so that nobody can have a certain one forgotten.
 
+#[cfg(test)]
+#[path = "throttle_tests.rs"]
+mod tests;
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;

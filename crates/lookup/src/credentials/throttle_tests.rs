@@ -1,1 +1,207 @@
+//! The throttle on a clock of its own.
 
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u64) -> Duration {
+    SECOND * u32::try_from(seconds).unwrap()
+}
+
+fn settings() -> ThrottleSettings {
+    let bound = |failures, delay_max| Bound { failures, delay: SECOND, delay_max: at(delay_max) };
+    ThrottleSettings {
+        window: at(600),
+        pair: bound(3, 60),
+        client: bound(10, 60),
+        user: bound(20, 5),
+        known_for: at(86_400),
+        pair_at_once: 4,
+        client_at_once: 8,
+        places: 4096,
+    }
+}
+
+fn address(number: u32) -> IpAddr {
+    IpAddr::V4((0x0a00_0000 + number).into())
+}
+
+/// Whether an attempt is let through; it ends so.
+fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: End) -> bool {
+    let attempt = throttle.admit(now, user, client);
+    if let Some(attempt) = attempt {
+        throttle.settle(now, attempt, end);
+    }
+    attempt.is_some()
+}
+
+fn fails(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr) -> bool {
+    attempt(throttle, now, user, client, End::Failed)
+}
+
+#[test]
+fn delays_begin_after_so_many_failures_and_double_up_to_a_maximum() {
+    let mut throttle = Throttle::new(settings());
+    for _ in 0..3 {
+        assert!(fails(&mut throttle, at(0), "bob", address(1)));
+    }
+    let mut now = at(0);
+    for delay in [1, 2, 4, 8, 16, 32, 60, 60] {
+        let end = now + at(delay);
+        assert!(!fails(&mut throttle, end - Duration::from_millis(1), "bob", address(1)), "{delay}");
+        assert!(fails(&mut throttle, end, "bob", address(1)), "{delay}");
+        now = end;
+    }
+    // Another user from there, and this one from elsewhere.
+    assert!(fails(&mut throttle, now, "carol", address(2)));
+    assert!(fails(&mut throttle, now, "bob", address(2)));
+}
+
+#[test]
+fn failures_are_forgotten_after_the_window_and_those_with_delays_after_a_window_without_any() {
+    let mut throttle = Throttle::new(settings());
+    for now in [0, 300, 600, 900, 1200, 1500] {
+        assert!(fails(&mut throttle, at(now), "bob", address(1)), "{now}");
+        assert!(fails(&mut throttle, at(now), "bob", address(1)) || now >= 300, "{now}");
+    }
+    let mut throttle = Throttle::new(settings());
+    (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
+    assert!(fails(&mut throttle, at(1), "bob", address(1)));
+    // Still the third delay.
+    assert!(fails(&mut throttle, at(500), "bob", address(1)));
+    assert!(!fails(&mut throttle, at(503), "bob", address(1)));
+    assert!(fails(&mut throttle, at(504 + 600), "bob", address(1)));
+    assert!(fails(&mut throttle, at(504 + 600), "bob", address(1)));
+}
+
+#[test]
+fn the_right_password_forgives_the_pair_and_nothing_else() {
+    let mut throttle = Throttle::new(settings());
+    for _ in 0..4 {
+        assert!(fails(&mut throttle, at(0), "bob", address(1)));
+        assert!(fails(&mut throttle, at(0), "bob", address(1)));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded));
+    }
+    assert!(fails(&mut throttle, at(0), "carol", address(1)));
+    assert!(fails(&mut throttle, at(0), "carol", address(1)));
+    // Ten failures from there, whoever it was.
+    assert!(!fails(&mut throttle, at(0), "dave", address(1)));
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "bob is known there");
+}
+
+#[test]
+fn a_client_that_goes_through_many_users_is_stopped_and_so_are_its_neighbours_in_ipv6() {
+    let mut throttle = Throttle::new(settings());
+    let host = |low: u64| IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(low)).into());
+    for number in 0..10 {
+        assert!(fails(&mut throttle, at(0), &format!("user{number}"), host(number)));
+    }
+    assert!(!fails(&mut throttle, at(0), "other", host(77)));
+    assert!(fails(&mut throttle, at(0), "other", "2001:db8:0:1::1".parse().unwrap()));
+    // One of IPv4 is the same, however it is written.
+    let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+    (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", mapped)));
+    assert!(!fails(&mut throttle, at(0), "bob", address(1)));
+    assert!(fails(&mut throttle, at(0), "bob", "::ffff:10.0.0.2".parse().unwrap()));
+}
+
+#[test]
+fn nobody_can_lock_a_user_out_from_where_the_user_logs_in() {
+    let mut throttle = Throttle::new(settings());
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded));
+    for number in 0..20 {
+        assert!(fails(&mut throttle, at(1), "bob", address(100 + number)));
+    }
+    assert!(!fails(&mut throttle, at(1), "bob", address(999)), "strangers wait");
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Succeeded));
+    // A stranger is heard within the short delay, however many failed.
+    let mut now = at(1);
+    for _ in 0..20 {
+        now += at(5);
+        assert!(fails(&mut throttle, now, "bob", address(2000 + u32::try_from(now.as_secs()).unwrap())));
+    }
+    assert!(attempt(&mut throttle, now + at(5), "bob", address(7777), End::Succeeded));
+}
+
+#[test]
+fn no_more_are_let_through_at_once_than_may_fail() {
+    let mut throttle = Throttle::new(settings());
+    let mut under_way: Vec<_> = (0..4).map(|_| throttle.admit(at(0), "bob", address(1)).unwrap()).collect();
+    assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
+    throttle.settle(at(0), under_way.pop().unwrap(), End::Failed);
+    throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
+    // Two failures are left, and two are under way.
+    assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
+    throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
+    assert!(throttle.admit(at(0), "bob", address(1)).is_some());
+    let others: Vec<_> = (0..20).filter_map(|number| throttle.admit(at(0), &number.to_string(), address(2))).collect();
+    assert_eq!(others.len(), 8);
+}
+
+#[test]
+fn what_was_not_looked_at_is_no_failure() {
+    let mut throttle = Throttle::new(settings());
+    for _ in 0..100 {
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Void));
+    }
+    (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
+    for _ in 0..100 {
+        assert!(!fails(&mut throttle, at(0), "bob", address(1)));
+    }
+    assert!(fails(&mut throttle, at(1), "bob", address(1)), "they made the delay no longer");
+}
+
+#[test]
+fn memory_is_bounded_however_many_come() {
+    let mut throttle = Throttle::new(ThrottleSettings { places: 64, ..settings() });
+    for number in 0..10_000 {
+        fails(&mut throttle, at(0), &number.to_string(), address(number));
+    }
+    for places in [&throttle.pairs, &throttle.clients, &throttle.users] {
+        assert!(places.groups.iter().map(Vec::len).sum::<usize>() <= 64);
+        assert!(places.groups.iter().all(|group| group.capacity() <= GROUP));
+    }
+}
+
+proptest! {
+    #[test]
+    fn of_one_pair_no_more_fail_than_the_bound_and_the_delays_allow(
+        steps in proptest::collection::vec((0u64..5000, any::<bool>()), 1..200),
+    ) {
+        let mut throttle = Throttle::new(settings());
+        let (mut now, mut failed) = (Duration::ZERO, 0u64);
+        for (millis, is_failure) in steps {
+            now += Duration::from_millis(millis);
+            let end = if is_failure { End::Failed } else { End::Void };
+            if attempt(&mut throttle, now, "bob", address(1), end) && is_failure {
+                failed += 1;
+            }
+        }
+        // Three are free in each window, and the delays sum up to 2^n - 1 seconds until they are a minute.
+        let windows = now.as_secs() / 600 + 1;
+        prop_assert!(failed <= windows * (3 + 7 + 600 / 60), "{} in {:?}", failed, now);
+    }
+
+    #[test]
+    fn whatever_happens_nobody_waits_for_ever(
+        steps in proptest::collection::vec((0u64..100, 0u32..3, 0u32..3, 0u8..4), 0..100),
+    ) {
+        let mut throttle = Throttle::new(settings());
+        let mut now = Duration::ZERO;
+        let mut under_way = Vec::new();
+        for (seconds, user, client, what) in steps {
+            now += at(seconds);
+            under_way.extend(throttle.admit(now, &user.to_string(), address(client)));
+            if let (Some(end), false) = ([End::Succeeded, End::Failed, End::Void].get(usize::from(what)), under_way.is_empty()) {
+                throttle.settle(now, under_way.swap_remove(0), *end);
+            }
+        }
+        for attempt in under_way.drain(..) {
+            throttle.settle(now, attempt, End::Failed);
+        }
+        now += at(61);
+        prop_assert!(throttle.admit(now, "0", address(0)).is_some());
+    }
+}

@@ -1,0 +1,135 @@
+//! Passwords checked by binds to a directory that answers and misbehaves as it is told.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "ldap/server.rs"]
+#[expect(dead_code, reason = "it is made for other tests, and can do more")]
+mod server;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use lookup::credentials::{Credentials, Scram, Settings, Source, Verdict};
+use lookup::ldap::{Bind, Config, Scope, Servers};
+use server::{Entry, Manner, Request, Server};
+
+const BASE: &str = "dc=example,dc=org";
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn person(name: &str) -> Entry {
+    let mail = format!("{name}@example.org");
+    Entry::new(&format!("cn={name},{BASE}"), &[("cn", name), ("mail", &mail)])
+}
+
+fn credentials(server: &Server) -> Credentials {
+    let servers = Servers {
+        urls: vec![server.url.parse().unwrap()],
+        starttls: false,
+        ca_file: None,
+        bind: Bind::Anonymous,
+        connect_timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
+    };
+    let config = Config {
+        servers,
+        base: BASE.into(),
+        scope: Scope::Sub,
+        filter: "(mail={key})".parse().unwrap(),
+        results: Vec::new(),
+        members: None,
+        values_max: Config::VALUES_MAX,
+        referrals: false,
+    };
+    let settings = Settings { recent_ttl: Duration::ZERO, ..Settings::default() };
+    Credentials::new(Source::Ldap(Box::new(config)), settings, [3; 32]).unwrap()
+}
+
+fn accepted(user: &str) -> Verdict {
+    Verdict::Accepted { user: user.into() }
+}
+
+fn binds(server: &Server) -> Vec<(usize, String, String)> {
+    let log = server.log().into_iter();
+    log.filter_map(|(number, request)| match request {
+        Request::Bind { dn, password } => Some((number, dn, password)),
+        _ => None,
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn whoever_the_directory_lets_in_is_accepted() {
+    let server = Server::start(vec![person("bob"), person("carol")], &[]).await;
+    let credentials = credentials(&server);
+    assert_eq!(credentials.verify("Bob@example.org", "secret", HERE).await, accepted("bob@example.org"));
+    assert_eq!(credentials.verify("carol@example.org", "other", HERE).await, accepted("carol@example.org"));
+    let bound = binds(&server);
+    assert_eq!(bound[0].1, "cn=bob,dc=example,dc=org");
+    assert_eq!((&*bound[1].1, &*bound[1].2), ("cn=carol,dc=example,dc=org", "other"));
+    assert_eq!(bound[0].0, bound[1].0, "the connection is used again");
+    let log = server.log();
+    let mut searches = log.iter().filter(|(_, request)| matches!(request, Request::Search { .. }));
+    assert!(searches.all(|(number, _)| *number != bound[0].0), "nobody searches as a user");
+    assert!(!credentials.can_scram());
+    assert!(matches!(credentials.scram("bob@example.org", HERE).await, Scram::Unknown { .. }));
+}
+
+#[tokio::test]
+async fn an_empty_password_and_an_unknown_user_are_refused_without_a_bind() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    for (user, password) in [("bob@example.org", ""), ("nobody@example.org", "x"), ("*", "x"), ("b*@example.org", "x")]
+    {
+        assert_eq!(credentials.verify(user, password, HERE).await, Verdict::Refused, "{user}");
+    }
+    assert_eq!(binds(&server), []);
+}
+
+#[tokio::test]
+async fn what_the_directory_says_of_a_bind_is_told_apart() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    for code in [49, 53, 19, 48] {
+        server.set(Manner::NoBind(code, "no"));
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{code}");
+    }
+    for code in [1, 8, 13, 51, 52, 80] {
+        server.set(Manner::NoBind(code, "not now"));
+        match credentials.verify("bob@example.org", "x", HERE).await {
+            Verdict::Unavailable(why) => {
+                assert!(why.contains("not now"), "{why}")
+            }
+            other => panic!("{code}: {other:?}"),
+        }
+    }
+    server.set(Manner::Proper);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+}
+
+#[tokio::test]
+async fn a_user_who_is_two_entries_cannot_be_told() {
+    let mut other = person("bob");
+    other.dn = format!("cn=other,{BASE}");
+    let server = Server::start(vec![person("bob"), other], &[]).await;
+    let credentials = credentials(&server);
+    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("entr"));
+    assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
+    server.set(Manner::SizeLimit(1));
+    assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
+    assert_eq!(binds(&server), []);
+}
+
+#[tokio::test]
+async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    server.set(Manner::Code(52, "going down", Vec::new()));
+    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+    server.set(Manner::Proper);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+    // Connections that were closed while nobody used them.
+    server.hang_up();
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+    server.stop().await;
+    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+}
