@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use lookup::ldap::Bind;
 
-use crate::config::{Config, Durability, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind};
+use crate::config::{Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -23,7 +23,18 @@ impl fmt::Display for Summary<'_> {
                 Protocol::Smtp => "smtp",
                 Protocol::Lmtp => "lmtp",
             };
-            writeln!(f, "  listener   {protocol} at {}", listener.address)?;
+            let tls = match listener.tls {
+                ListenerTls::None => "",
+                ListenerTls::Starttls => ", STARTTLS",
+                ListenerTls::Required => ", STARTTLS required",
+                ListenerTls::Implicit => ", TLS",
+            };
+            writeln!(f, "  listener   {protocol} at {}{tls}", listener.address)?;
+        }
+        for certificate in &config.certificates {
+            let names = certificate.names.join(", ");
+            let names = if names.is_empty() { "the names in it" } else { &names };
+            writeln!(f, "  certificate {}: for {names}", certificate.chain.display())?;
         }
         for table in &config.tables {
             writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
@@ -147,7 +158,7 @@ mod tests {
     fn tables_are_summed_up_without_their_passwords() {
         let text = include_str!("../tests/tables.toml");
         let config = Config::parse(text, "text", "host.example").unwrap();
-        let summary = Summary(&Loaded { source: Source::BuiltIn, config }).to_string();
+        let summary = Summary(&Loaded { source: Source::BuiltIn, text: text.into(), config }).to_string();
         let tables: Vec<_> = summary.lines().filter(|line| line.starts_with("  table ")).collect();
         insta::assert_snapshot!(tables.join("\n"));
         assert!(!summary.contains("hidden"));
@@ -181,7 +192,7 @@ mod tests {
             }
             let table = format!("[[table]]\nname = \"x\"\n{table}\n");
             let config = Config::parse(&table, "text", "host.example").unwrap();
-            exposures(&Loaded { source: Source::File(text.clone()), config })
+            exposures(&Loaded { source: Source::File(text.clone()), text: table, config })
         };
         let postgres = |url| format!("type = \"postgres\"\nurl = {url:?}\nquery = \"SELECT $1\"");
         let ldap = "type = \"ldap\"\nurl = \"ldap://a\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";

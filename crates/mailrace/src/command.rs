@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use clap::error::ErrorKind;
 use queue::Act;
@@ -123,9 +124,11 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
 
 fn check(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
+    let doubts = config::examine(&loaded, SystemTime::now())?;
     let mut opener = Opener::new(&loaded.config, Purpose::Ask, Arc::new(|_| {}));
     let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
     write!(io::stdout(), "{}", Summary(&loaded))?;
+    doubts.iter().try_for_each(|doubt| writeln!(io::stdout(), "warning: {doubt}"))?;
     broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
         Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),

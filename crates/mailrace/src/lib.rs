@@ -7,6 +7,7 @@
 //! `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
 
 pub mod admin;
+pub mod certificates;
 pub mod check;
 pub mod cli;
 pub mod command;

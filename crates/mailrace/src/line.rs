@@ -239,7 +239,7 @@ fn must_escape(c: char) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use mail::{Enhanced, QueueId, Reply, SpoolId};
+    use mail::{Enhanced, QueueId, Reply, Security, SpoolId};
     use proptest::prelude::*;
 
     use super::*;
@@ -263,6 +263,16 @@ mod tests {
             protocol: "ESMTP",
             security: None,
         };
+        let secured = Fact::Received {
+            id,
+            client,
+            helo: "mx.example.net".into(),
+            sender: None,
+            recipients: 1,
+            size: 60,
+            protocol: "ESMTPS",
+            security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+        };
         let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
             client,
             helo: helo.into(),
@@ -273,6 +283,8 @@ mod tests {
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
+            secured,
+            Fact::Insecure { client, helo: "mx.example.net".into(), reason: "received fatal alert: \"X\"".into() },
             Fact::Delivered {
                 id,
                 recipient: spaced.clone(),

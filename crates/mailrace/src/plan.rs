@@ -12,14 +12,14 @@ use delivery::remote;
 use intake::Domains;
 use lookup::directory::{self, Directory};
 use mail::Address;
-use net::Trust;
+use net::{Acceptor, AcceptorError, Trust};
 use nix::ifaddrs::getifaddrs;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, Pattern, Queue, SmtpTransport, Tls, TransportKind};
+use crate::config::{self, Config, Families, LineEnds, ListenerTls, Pattern, Queue, SmtpTransport, Tls, TransportKind};
 use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
 use crate::tables::Tables;
 
@@ -39,6 +39,25 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
         received_max: limits.received_max,
         session_time_max: limits.session_time_max,
         idle_time_max: limits.idle_time_max,
+    }
+}
+
+/// Who makes clients' sessions secure, where any listener has TLS. Reads the certificates.
+pub fn acceptor(config: &Config) -> Result<Option<Acceptor>, AcceptorError> {
+    if config.listeners.iter().all(|listener| listener.tls == ListenerTls::None) {
+        return Ok(None);
+    }
+    let files = config.certificates.iter().map(config::Certificate::files).collect();
+    Acceptor::new(files, config.tls.version_min, config.tls.handshake_time_max).map(Some)
+}
+
+/// What TLS is to the sessions of a listener.
+pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
+    match listener.tls {
+        ListenerTls::None => smtp::Tls::Never,
+        ListenerTls::Starttls => smtp::Tls::Offered,
+        ListenerTls::Required => smtp::Tls::Required,
+        ListenerTls::Implicit => smtp::Tls::Implicit,
     }
 }
 

@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Troubles};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
-use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
+use net::{Acceptor, Gate, GateLimits, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
 use protocol::smtp::server::{self as smtp, Flavor};
 use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
@@ -30,7 +30,7 @@ use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
 use crate::tables::{self, Tables};
-use crate::{admin, check, maildrop, plan};
+use crate::{admin, certificates, check, maildrop, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -46,11 +46,15 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let sessions_max =
         privileges::sessions(config.limits.sessions_max, plan::connections(config, threads(config)), files)?;
     let identity = Identity::of(loaded)?;
+    // Keys are root's to read, so this comes before its rights are given up.
+    let doubts = config::examine(loaded, SystemTime::now())?;
+    let acceptor = plan::acceptor(config)?.map(Arc::new);
     let doors = config.listeners.iter().map(|listener| Door::open(config, listener)).collect::<Result<Vec<_>, _>>()?;
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
     warn(config, &identity, sessions_max, &log);
+    doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
     let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
@@ -63,11 +67,15 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
     let (stopper, stop) = Stopper::new();
     let (ender, end) = Stopper::new();
-    let workers = start_workers(config, &doors, &desk, &stop, &end)?;
+    let workers = start_workers(config, &doors, &desk, acceptor.as_ref(), &stop, &end)?;
     drop(stop);
     announce(loaded, &doors, &log);
     // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
     drop(doors);
+    if let Some(acceptor) = acceptor {
+        // It works as long as this thread waits for the word.
+        runtime.spawn(certificates::keep_fresh(acceptor, config.tls.reload_every, log.clone()));
+    }
     runtime.block_on(until_told_to_stop(&mut signals, &log));
 
     log.event(Level::Info, "stopping", &[]);
@@ -164,7 +172,7 @@ impl Door {
         let machine = smtp::Config {
             hostname: config.hostname.clone(),
             flavor,
-            tls: smtp::Tls::Never,
+            tls: plan::session_tls(listener),
             limits: plan::session_limits(config),
         };
         Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
@@ -317,10 +325,11 @@ fn start_workers(
     config: &Config,
     doors: &[Door],
     desk: &Arc<Desk>,
+    acceptor: Option<&Arc<Acceptor>>,
     stop: &Stop,
     end: &Stop,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    (0..threads(config)).map(|number| start_worker(number, doors, desk, stop, end)).collect()
+    (0..threads(config)).map(|number| start_worker(number, doors, desk, acceptor, stop, end)).collect()
 }
 
 /// Threads that drive sessions, and as many that bring mail to other hosts.
@@ -336,18 +345,19 @@ fn start_worker(
     number: usize,
     doors: &[Door],
     desk: &Arc<Desk>,
+    acceptor: Option<&Arc<Acceptor>>,
     stop: &Stop,
     end: &Stop,
 ) -> anyhow::Result<JoinHandle<()>> {
     let runtime = runtime()?;
     let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone())));
     let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
-    let (desk, stop, mut end) = (desk.clone(), stop.clone(), end.clone());
+    let (desk, acceptor, stop, mut end) = (desk.clone(), acceptor.cloned(), stop.clone(), end.clone());
     let work = async move {
         let answers = Answers::default();
         tokio::spawn(answers.clone().hand_on());
         for (listener, machine) in accepting {
-            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: None };
+            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: acceptor.clone() };
             let session_stop = stop.clone();
             let session =
                 move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());

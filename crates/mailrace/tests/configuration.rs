@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, LogFormat, LogTarget, Protocol, Queue, Transport, TransportKind,
+    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, TlsVersion, Transport,
+    TransportKind,
 };
 use proptest::prelude::*;
 use route::Pattern;
@@ -54,7 +55,7 @@ fn the_built_in_text_names_every_key_that_is_known() {
         missing.extend(known.split(", ").filter(|key| !stated.contains(*key)).map(|key| format!("{title}{key}")));
         sections += 1;
     }
-    assert_eq!((sections, missing), (38, Vec::<String>::new()));
+    assert_eq!((sections, missing), (40, Vec::<String>::new()));
 }
 
 /// The keys of the section of that path; where it is a list of tables, of all of them.
@@ -170,6 +171,43 @@ fn a_wrong_unit_or_range_is_told_with_examples() {
          [relay]\nnetworks = [\"10.0.0.0/8\", \"10.0.0.1/8\"]\n[spool]\nsegment = \"1KiB\"\n",
     );
     insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn what_is_wrong_about_tls_is_told() {
+    let shown = faults(
+        "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:465\"\ntls = \"implicit\"\n\
+         [tls]\nmin_version = \"1.1\"\nhandshake_timeout = \"0s\"\n",
+    );
+    insta::assert_snapshot!(shown);
+    let shown = faults(
+        "[[certificate]]\nchain = \"a.pem\"\n[[certificate]]\nchain = \"{x}/a.pem\"\nkey = \"k\"\nnames = [\"*\", \"a b\"]\n\
+         [[listener]]\nprotocol = \"lmtp\"\naddress = \"127.0.0.1:25\"\ntls = \"startls\"\n",
+    );
+    insta::assert_snapshot!("what_is_wrong_about_certificates", shown);
+}
+
+#[test]
+fn a_listener_offers_tls_where_there_is_a_certificate() {
+    let listener = |tls: &str| format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:0\"\n{tls}");
+    let certificate = "[[certificate]]\nchain = \"{data_dir}/a.pem\"\nkey = \"b.pem\"\nnames = [\"*.Example.ORG\"]\n";
+    let tls_of = |text: &str| parse(text).unwrap().listeners[0].tls;
+    assert_eq!(tls_of(""), ListenerTls::None);
+    assert_eq!(tls_of(&listener("")), ListenerTls::None);
+    assert_eq!(tls_of(certificate), ListenerTls::Starttls);
+    assert_eq!(tls_of(&format!("{}{certificate}", listener(""))), ListenerTls::Starttls);
+    for (word, tls) in [
+        ("none", ListenerTls::None),
+        ("starttls", ListenerTls::Starttls),
+        ("required", ListenerTls::Required),
+        ("implicit", ListenerTls::Implicit),
+    ] {
+        assert_eq!(tls_of(&format!("{}{certificate}", listener(&format!("tls = \"{word}\"\n")))), tls);
+    }
+    let config = parse(&format!("data_dir = \"/d\"\n{certificate}[tls]\nmin_version = \"1.3\"\n")).unwrap();
+    assert_eq!(config.certificates[0].chain, Path::new("/d/a.pem"));
+    assert_eq!(config.certificates[0].names, ["*.example.org".into()]);
+    assert_eq!(config.tls.version_min, TlsVersion::V1_3);
 }
 
 #[test]

@@ -59,6 +59,11 @@ fn within(text: &str, place: &Range<usize>) -> Range<usize> {
     start..start + line
 }
 
+/// In which line of the text a place is; the first is 1.
+pub(super) fn line_of(text: &str, place: usize) -> usize {
+    1 + text.bytes().take(place).filter(|octet| *octet == b'\n').count()
+}
+
 /// The text with a star for each byte of a secret, so that all places and lines stay what they are.
 fn masked(text: &str, secrets: &[Range<usize>]) -> String {
     let mut octets = text.as_bytes().to_vec();

@@ -127,6 +127,16 @@ pub(super) const NETWORK: Kind<Network> = Kind {
     read: parsed,
 };
 
+/// A name by which clients may call us (RFC 6066 section 3), in lower case.
+pub(super) const SERVER_NAME: Kind<Box<str>> = Kind {
+    expected: "a host name such as \"mx1.example.org\", or \"*.example.org\"",
+    read: |v| {
+        let name = v.as_str()?.to_lowercase();
+        let (wildcard, rest) = name.strip_prefix("*.").map_or(("", &*name), |rest| ("*.", rest));
+        host(rest).map(|rest| format!("{wildcard}{rest}").into())
+    },
+};
+
 /// Where a listener can be: an address, or None for a unix socket.
 pub(super) const ENDPOINT: Kind<Option<SocketAddr>> = Kind {
     expected: "an address with a port, such as \"0.0.0.0:25\" or \"[::1]:2525\"",

@@ -35,6 +35,8 @@ impl fmt::Display for Source {
 pub struct Loaded {
     /// Where it came from.
     pub source: Source,
+    /// Its text.
+    pub text: String,
     /// What it says.
     pub config: Config,
 }
@@ -43,11 +45,12 @@ pub struct Loaded {
 pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
     let source = find(named);
     let machine = machine_name();
-    let config = match &source {
-        Source::File(path) => Config::parse(&text_of(path)?, &path.display().to_string(), &machine)?,
-        Source::BuiltIn => Config::parse(DEFAULT, "the built-in default", &machine)?,
+    let (text, origin) = match &source {
+        Source::File(path) => (text_of(path)?, path.display().to_string()),
+        Source::BuiltIn => (DEFAULT.to_owned(), "the built-in default".to_owned()),
     };
-    Ok(Loaded { source, config })
+    let config = Config::parse(&text, &origin, &machine)?;
+    Ok(Loaded { source, text, config })
 }
 
 fn find(named: Option<&Path>) -> Source {

@@ -7,6 +7,7 @@
 //! `mailrace serve` runs on without a file.
 
 mod bounce;
+mod examine;
 mod fault;
 mod key;
 mod limits;
@@ -21,6 +22,7 @@ mod routing;
 mod secret;
 mod section;
 mod table;
+mod tls;
 mod transport;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +32,7 @@ use std::time::Duration;
 use mail::Address;
 
 pub use bounce::Bounce;
+pub use examine::examine;
 pub use fault::{Fault, Faults};
 pub use limits::Limits;
 pub use load::Load;
@@ -42,6 +45,7 @@ pub use route::Pattern;
 pub use route::{FixedHop, Rule as Route};
 pub use routing::{Dns, NextHop};
 pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
+pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
     Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, SmtpTransport, Timeouts, Tls, Transport,
     TransportKind,
@@ -68,6 +72,10 @@ pub struct Config {
     pub threads: usize,
     /// Where clients are awaited; at least one, no address twice.
     pub listeners: Vec<Listener>,
+    /// What listeners that use TLS show their clients; the first is for those that name none of the others.
+    pub certificates: Vec<Certificate>,
+    /// What those listeners share.
+    pub tls: ServerTls,
     /// What can be looked up; names are unique.
     pub tables: Vec<Table>,
     /// The domains whose mail is kept here; names are unique.
@@ -145,6 +153,8 @@ pub struct Listener {
     pub protocol: Protocol,
     /// The address; port 0 lets the system choose.
     pub address: SocketAddr,
+    /// Whether TLS is used there. Where it is, there is a certificate.
+    pub tls: ListenerTls,
 }
 
 /// A domain whose mail is kept here.

@@ -7,6 +7,7 @@ mod queues;
 mod routing;
 mod storage;
 mod tables;
+mod tls;
 mod transports;
 
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use toml::de::DeTable;
 use super::fault::{Fault, Faults};
 use super::key::{self, Kind};
 use super::section::{Choice, Findings, Section, did_you_mean};
-use super::{Config, Listener, Protocol, Relay, Smtp, path, secret};
+use super::{Config, Listener, ListenerTls, Protocol, Relay, Smtp, path, secret};
 
 const DATA_DIR: &str = "./mailrace-data";
 
@@ -53,12 +54,14 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let limits = bounds::limits(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
+    let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     Config {
         user: document.take("user", &key::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &key::FLAG, false),
         threads: document.take_or("threads", &Kind::COUNT_OR_ZERO, 0),
-        listeners: listeners(&mut document),
+        listeners: listeners(&mut document, has_certificate),
+        tls: tls::server(&mut document),
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
         next_hops: routing::next_hops(&mut document),
         dns: routing::dns(&mut document),
@@ -72,6 +75,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),
         limits,
+        certificates,
         tables,
         domains,
         domain_tables,
@@ -92,17 +96,19 @@ fn data_dir_of(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf
 const PROTOCOL: Choice<Protocol> =
     Choice { built: &[("smtp", Protocol::Smtp), ("lmtp", Protocol::Lmtp)], later: &["submission", "pop3", "http"] };
 
-fn listeners(document: &mut Section<'_, '_>) -> Vec<Listener> {
+fn listeners(document: &mut Section<'_, '_>, has_certificate: bool) -> Vec<Listener> {
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
-        return vec![Listener { protocol: Protocol::Smtp, address }];
+        let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
+        return vec![Listener { protocol: Protocol::Smtp, address, tls }];
     };
     let mut unique = Unique::default();
-    sections.into_iter().filter_map(|section| listener(section, &mut unique)).collect()
+    sections.into_iter().filter_map(|section| listener(section, has_certificate, &mut unique)).collect()
 }
 
-fn listener(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Listener> {
+fn listener(mut section: Section<'_, '_>, has_certificate: bool, unique: &mut Unique) -> Option<Listener> {
     let protocol = section.required_choice("protocol", &PROTOCOL);
+    let tls = tls::listener(&mut section, has_certificate);
     let endpoint = section.required("address", &key::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
@@ -112,7 +118,7 @@ fn listener(mut section: Section<'_, '_>, unique: &mut Unique) -> Option<Listene
     if address.port() != 0 {
         unique.claim(&section, "address", &address.to_string(), place);
     }
-    Some(Listener { protocol: protocol?, address })
+    Some(Listener { protocol: protocol?, address, tls })
 }
 
 /// A name that some other section has to bear.

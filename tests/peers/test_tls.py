@@ -1,0 +1,319 @@
+"""TLS for clients: real ones by STARTTLS, by required STARTTLS and by TLS from the first byte; which certificate they
+see, that it is exchanged while the server runs, and what is refused.
+"""
+
+import hashlib
+import pathlib
+import re
+import smtplib
+import socket
+import ssl
+import subprocess
+import time
+import unittest
+
+from harness import WAIT_SECONDS_MAX, Client, ServerCase, await_that, folder, letter
+from outbound import metrics
+from peers.mailrace import BINARY, Mailrace
+
+_LISTENING = re.compile(rb"listening protocol=\w+ address=127\.0\.0\.1:(\d+)")
+# In the order of the configuration; the first is the one that every test server has.
+LISTENERS = ("starttls", "required", "implicit", "none", "lmtp")
+USERS = ["swaks", "tlsc", "msmtp", "smtplib", "required", "implicit", "lmtp", "victim", "none"]
+
+
+def listener(protocol, tls):
+    return f'\n[[listener]]\nprotocol = "{protocol}"\naddress = "127.0.0.1:0"\ntls = "{tls}"\n'
+
+
+def issue(at, name, *hosts):
+    """Writes NAME.pem and NAME.key, which everyone may read: the server is nobody when it reads them again."""
+    names = ",".join(f"DNS:{host}" for host in hosts)
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30",
+         "-subj", f"/CN={hosts[0]}", "-addext", f"subjectAltName={names}", "-keyout", at / f"{name}.key",
+         "-out", at / f"{name}.pem"], check=True, capture_output=True)  # fmt: skip
+    (at / f"{name}.key").chmod(0o644)
+    return at / f"{name}.pem", at / f"{name}.key"
+
+
+def section(chain, key):
+    return f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n'
+
+
+def fingerprint(chain):
+    """Of the first certificate in a file."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pathlib.Path(chain).read_text())).hexdigest()
+
+
+def credulous(version_max=None):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if version_max:
+        context.maximum_version = version_max
+    return context
+
+
+class TlsMailrace(Mailrace):
+    """A server with several listeners of one protocol, told apart by their order."""
+
+    def _await_listeners(self, begin, offset):
+        def listening():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"mailrace ended with {self.process.returncode}:\n{self.log_tail()}")
+            return [int(port) for port in _LISTENING.findall(self.log.read_bytes()[offset:])]
+
+        wanted = self.config.read_text().count("[[listener]]")
+        ports = await_that(lambda: found if len(found := listening()) == wanted else None, "all listeners", self)
+        self.at = dict(zip(LISTENERS, ports))
+        self.ports = {"smtp": ports[0]}
+
+
+class Tls(ServerCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = folder()
+        cls.addClassCleanup(cls.folder.cleanup)
+        at = pathlib.Path(cls.folder.name)
+        cls.first, cls.second = issue(at, "first", "mx.bench.test"), issue(at, "second", "mail.other.test", "*.w.test")
+        cls.changing = issue(at, "changing", "changing.test")
+        extra = "".join(listener("smtp", tls) for tls in LISTENERS[1:4]) + listener("lmtp", "starttls")
+        extra += "".join(section(*files) for files in (cls.first, cls.second, cls.changing))
+        extra += '\n[tls]\nreload_every = "100ms"\nhandshake_timeout = "2s"\n'
+        cls.server = TlsMailrace(at, users=USERS, extra=extra)
+        cls.addClassCleanup(cls.server.stop)
+        cls.server.start()
+
+    def client(self, where="starttls"):
+        return Client(self.server.at[where])
+
+    def the_letter(self, user):
+        (path,) = self.await_letters(user, 1)
+        return path.read_bytes().decode()
+
+    def await_log(self, pattern, since=0):
+        text = lambda: self.server.log.read_text(errors="replace")[since:]  # noqa: E731
+        return await_that(lambda: re.search(pattern, text()), f"a line like {pattern}", self.server)
+
+    def seen(self, name):
+        """The certificate that a client sees who asks for this name."""
+        with socket.create_connection(("127.0.0.1", self.server.at["implicit"]), WAIT_SECONDS_MAX) as plain:
+            with credulous().wrap_socket(plain, server_hostname=name) as secure:
+                return hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
+
+    def run_client(self, *argv, text=None):
+        done = subprocess.run([str(word) for word in argv], input=text, capture_output=True, timeout=60)
+        said = (done.stdout + done.stderr).decode(errors="replace")
+        self.assertEqual(done.returncode, 0, f"{said}\n{self.server.log_tail()}")
+        return said
+
+    def swaks(self, user, where, *options):
+        return self.run_client("swaks", "--server", "127.0.0.1", "--port", self.server.at[where], "--from", "a@c.test",
+                               "--to", f"{user}@bench.test", *options)  # fmt: skip
+
+    def test_swaks_delivers_by_starttls_and_the_trace_and_the_log_say_so(self):
+        said = self.swaks("swaks", "starttls", "--tls")
+        self.assertIn("STARTTLS", said)
+        head = self.the_letter("swaks").split("\r\n\r\n")[0]
+        self.assertRegex(head, r"with ESMTPS\r\n\t\(using TLSv1\.3 with cipher TLS_\w+\) id ")
+        self.await_log(r"received .*protocol=ESMTPS tls=TLSv1\.3 cipher=TLS_\w+")
+
+    def test_swaks_delivers_where_tls_is_first(self):
+        self.swaks("tlsc", "implicit", "--tls-on-connect")
+        self.assertIn("with ESMTPS\r\n", self.the_letter("tlsc"))
+
+    def test_msmtp_delivers_by_starttls_and_trusts_the_certificate(self):
+        self.run_client("msmtp", "--file=/dev/null", "--host=127.0.0.1", f"--port={self.server.at['required']}", "--tls=on",
+                        "--tls-starttls=on", "--tls-certcheck=off", "--auth=off", "--from=a@c.test", "msmtp@bench.test",
+                        text=letter("from msmtp"))  # fmt: skip
+        self.assertIn("with ESMTPS\r\n", self.the_letter("msmtp"))
+
+    def test_smtplib_delivers_by_starttls_with_a_certificate_that_it_checks(self):
+        context = ssl.create_default_context(cafile=self.first[0])
+        with smtplib.SMTP("127.0.0.1", self.server.at["starttls"]) as client:
+            client._host = "mx.bench.test"  # the name that it asks for and checks
+            self.assertTrue(client.ehlo()[0] == 250 and client.has_extn("starttls"))
+            client.starttls(context=context)
+            client.ehlo()
+            self.assertFalse(client.has_extn("starttls"))
+            client.sendmail("a@c.test", ["smtplib@bench.test"], letter("from smtplib"))
+        self.assertIn("with ESMTPS\r\n", self.the_letter("smtplib"))
+
+    def test_smtplib_delivers_with_tls_1_2(self):
+        context = credulous(ssl.TLSVersion.TLSv1_2)
+        with smtplib.SMTP_SSL("127.0.0.1", self.server.at["implicit"], context=context) as client:
+            client.sendmail("a@c.test", ["implicit@bench.test"], letter("from smtplib"))
+        self.assertRegex(self.the_letter("implicit"), r"\(using TLSv1\.2 with cipher TLS_ECDHE_\w+\)")
+
+    def test_openssl_makes_its_handshake_by_starttls(self):
+        said = self.run_client("openssl", "s_client", "-starttls", "smtp", "-connect",
+                               f"127.0.0.1:{self.server.at['starttls']}", "-servername", "mail.other.test",
+                               text=b"QUIT\r\n")  # fmt: skip
+        self.assertIn("CN = mail.other.test", said)
+        self.assertIn("TLSv1.3", said)
+
+    def test_lmtp_has_it_too(self):
+        with self.client("lmtp") as client:
+            self.assertEqual(client.read().code, 220)
+            self.assertIn("STARTTLS", client.say("LHLO client.test").text)
+            self.assertTrue(client.say("STARTTLS").is_a(220, "2.0.0"))
+            with credulous().wrap_socket(client.socket) as secure:
+                replies = secure.makefile("rb")
+                lines = [b"LHLO c.test", b"MAIL FROM:<a@c.test>", b"RCPT TO:<lmtp@bench.test>", b"DATA"]
+                secure.sendall(b"".join(line + b"\r\n" for line in lines))
+                while not replies.readline().startswith(b"354"):
+                    pass
+                secure.sendall(letter("by lmtp") + b".\r\n")
+                self.assertEqual(replies.readline()[:3], b"250")
+        self.assertIn("with LMTPS\r\n", self.the_letter("lmtp"))
+
+    def test_where_it_is_required_no_mail_comes_without(self):
+        with self.client("required") as client:
+            client.greet()
+            for command in ("MAIL FROM:<a@c.test>", "HELO c.test", "RSET", "VRFY bob", "RCPT TO:<required@bench.test>"):
+                self.assertTrue(client.say(command).is_a(530, "5.7.0 Must issue a STARTTLS command first"), command)
+            self.assertEqual(client.say("NOOP").code, 250)
+        self.swaks("required", "required", "--tls")
+        self.the_letter("required")
+
+    def test_where_there_is_none_it_is_not_offered(self):
+        with self.client("none") as client:
+            self.assertNotIn("STARTTLS", client.greet().text)
+            self.assertEqual(client.say("STARTTLS").code, 502)
+            self.assertEqual(client.deliver(letter("in clear text"), "none@bench.test").code, 250)
+        self.assertIn("with ESMTP id", self.the_letter("none"))
+
+    def test_what_stands_behind_starttls_is_never_worked_on(self):
+        for where in ("starttls", "required"):
+            with self.client(where) as client:
+                client.greet()
+                injected = b"STARTTLS\r\nRSET\r\nMAIL FROM:<mallory@c.test>\r\nRCPT TO:<victim@bench.test>\r\n"
+                client.write(injected)
+                self.assertEqual(client.read().code, 220)
+                self.assertTrue(client.read().is_a(554, "5.5.1"))
+                self.assertTrue(client.is_closed())
+
+    def test_what_comes_in_clear_text_after_the_220_is_never_worked_on(self):
+        since = self.server.log.stat().st_size
+        with self.client() as client:
+            client.greet()
+            self.assertEqual(client.say("STARTTLS").code, 220)
+            client.write(b"RSET\r\nMAIL FROM:<mallory@c.test>\r\n")
+            rest = b""
+            while piece := client.socket.recv(4096):
+                rest += piece
+            self.assertNotIn(b"250", rest)
+        self.await_log(r"insecure client=127\.0\.0\.1 helo=client\.test reason=", since)
+
+    def test_nothing_of_before_is_known_after_the_handshake(self):
+        with self.client() as client:
+            client.greet()
+            client.say("STARTTLS")
+            with credulous().wrap_socket(client.socket) as secure:
+                replies = secure.makefile("rb")
+                secure.sendall(b"MAIL FROM:<a@c.test>\r\n")
+                self.assertEqual(replies.readline()[:9], b"503 5.5.1")
+                secure.sendall(b"STARTTLS\r\n")
+                self.assertEqual(replies.readline()[:3], b"503")
+
+    def test_the_name_that_a_client_asks_for_chooses_the_certificate(self):
+        for name, files in (
+            ("mx.bench.test", self.first), ("mail.other.test", self.second), ("a.w.test", self.second),
+            ("a.b.w.test", self.first), ("nobody.test", self.first), (None, self.first),
+        ):  # fmt: skip
+            self.assertEqual(self.seen(name), fingerprint(files[0]), name)
+
+    def test_a_certificate_is_exchanged_while_the_server_runs(self):
+        chain, key = self.changing
+        before, since = fingerprint(chain), self.server.log.stat().st_size
+        self.assertEqual(self.seen("changing.test"), before)
+        other = issue(pathlib.Path(self.folder.name), "other", "changing.test")
+        chain.write_text(other[0].read_text())
+        self.await_log(r"error .*certificates have changed and cannot be used.*does not fit", since)
+        self.assertEqual(self.seen("changing.test"), before)
+        key.write_text(other[1].read_text())
+        self.await_log(r"info .*certificates have changed and were read anew", since)
+        self.assertEqual(self.seen("changing.test"), fingerprint(other[0]))
+
+    def test_tls_1_1_is_refused_and_the_log_tells(self):
+        since = self.server.log.stat().st_size
+        done = subprocess.run(
+            ["openssl", "s_client", "-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0", "-connect",
+             f"127.0.0.1:{self.server.at['implicit']}"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)  # fmt: skip
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, rb"alert (protocol version|handshake failure)")
+        self.await_log(r"insecure client=127\.0\.0\.1 .*reason=", since)
+
+    def test_clear_text_where_tls_is_first_gets_no_banner(self):
+        since = self.server.log.stat().st_size
+        with self.client("implicit") as client:
+            client.write(b"EHLO client.test\r\n")
+            rest = b""
+            while piece := client.socket.recv(4096):
+                rest += piece
+            self.assertNotIn(b"220", rest)
+        self.await_log(r"insecure client=127\.0\.0\.1 .*reason=", since)
+
+    def test_a_handshake_that_does_not_come_ends_in_time(self):
+        begin, since = time.monotonic(), self.server.log.stat().st_size
+        with self.client("implicit") as client:
+            self.assertTrue(client.is_closed())
+        self.assertLess(time.monotonic() - begin, 20)
+        self.await_log(r"insecure .*reason=\"it took longer than 2s\"", since)
+
+    def test_metrics_count_handshakes(self):
+        self.seen("mx.bench.test")
+        self.assertGreater(metrics(self.server)['mailrace_tls_handshakes_total{result="TLSv1.3"}'], 0)
+
+
+class Check(unittest.TestCase):
+    """`mailrace check` tells what is wrong with the files, where the text names them."""
+
+    def setUp(self):
+        self.made = folder()
+        self.addCleanup(self.made.cleanup)
+        self.at = pathlib.Path(self.made.name)
+        self.sound = issue(self.at, "sound", "mx.bench.test")
+
+    def check(self, text):
+        config = self.at / "mailrace.toml"
+        config.write_text(f'data_dir = "{self.at}/data"\n{text}')
+        argv = [str(BINARY), "check", "--config", str(config)]
+        done = subprocess.run(argv, cwd=self.at, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_sound_one_is_summed_up(self):
+        code, said = self.check(section(*self.sound))
+        self.assertEqual(code, 0, said)
+        self.assertIn("smtp at 127.0.0.1:2525, STARTTLS", said)
+        self.assertNotIn("warning: ", said)
+
+    def test_what_cannot_be_used_is_told_with_its_line(self):
+        other = issue(self.at, "other", "mx.bench.test")
+        for files, place, words in (
+            ((self.sound[0], other[1]), "mailrace.toml:5:7", "does not fit"),
+            ((self.at / "none.pem", other[1]), "mailrace.toml:4:9", "No such file"),
+            ((self.sound[0], self.at / "none.key"), "mailrace.toml:5:7", "No such file"),
+            ((self.sound[1], self.sound[1]), "mailrace.toml:4:9", "no sound certificate"),
+            ((self.sound[0], self.sound[0]), "mailrace.toml:5:7", "no usable private key"),
+        ):
+            code, said = self.check(section(*files))
+            self.assertNotEqual(code, 0)
+            self.assertTrue(place in said and words in said, said)
+
+    def test_one_that_has_expired_is_a_warning(self):
+        old = (self.at / "old.pem", self.at / "old.key")
+        request = self.at / "old.csr"
+        for argv in (
+            ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=a", "-keyout",
+             old[1], "-out", request],
+            ["x509", "-req", "-days", "-1", "-in", request, "-signkey", old[1], "-out", old[0]],
+        ):  # fmt: skip
+            subprocess.run(["openssl", *argv], check=True, capture_output=True)
+        code, said = self.check(section(*old))
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"warning: .*mailrace\.toml:4: the certificate in .*old\.pem has expired")
+
+
+if __name__ == "__main__":
+    unittest.main()
