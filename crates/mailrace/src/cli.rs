@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
 use crate::admin::{By, Filter};
@@ -113,9 +113,49 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
         words: Vec<OsString>,
     },
+    /// Read another mail server's configuration, and write it as ours
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// Put any mail server under load, and hold it to what it answered
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the manual pages of all commands and of the configuration file into a folder
+    Man {
+        /// The folder; it is made where it is missing
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Print what a shell needs to complete this command line
+    Completions {
+        /// Whose completion
+        shell: Shell,
+    },
+}
+
+/// Shells whose completion can be printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "each is the shell of its name, and what stands here would be help")]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Whose configuration can be read.
+#[derive(Debug, Subcommand)]
+pub enum ImportCommand {
+    /// Read main.cf, master.cf and the tables that they name; Postfix's files stay as they are
+    Postfix {
+        /// The folder of main.cf, such as /etc/postfix or a copy of it
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// Where to write, with the tables beside it in mailrace-tables; without it only the text is shown
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Replace files that are there already
+        #[arg(long, requires = "output")]
+        force: bool,
+    },
 }
 
 /// What the laboratory can do.

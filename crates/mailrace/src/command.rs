@@ -11,12 +11,12 @@ use clap::error::ErrorKind;
 use queue::Act;
 
 use crate::check::Summary;
-use crate::cli::{BenchCommand, Cli, Command, Lane, QueueCommand, SpoolCommand, TableCommand};
+use crate::cli::{BenchCommand, Cli, Command, ImportCommand, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Config, Faults, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
-use crate::{admin, inject, serve, spool_tools, tables};
+use crate::{admin, import, inject, manual, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
@@ -62,7 +62,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
+        Command::Import(ImportCommand::Postfix { folder, output, force }) => {
+            import::from_postfix(folder, output.as_deref(), *force)
+        }
         Command::Bench(command) => measure(command),
+        Command::Man { folder } => Ok(manual::write(folder)?),
+        Command::Completions { shell } => Ok(manual::complete(*shell, &mut io::stdout())?),
     }
 }
 

@@ -15,7 +15,7 @@ use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals,
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
-use net::{Acceptor, Gate, GateLimits, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
+use net::{Acceptor, Gate, GateLimits, Inherited, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
 use protocol::smtp::server::{self as smtp, Flavor};
 use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
+use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
 use crate::{admin, certificates, check, maildrop, plan};
 
@@ -41,6 +42,7 @@ const BLOCKING_THREADS_MAX: usize = 16;
 pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
+    let manager = Manager::of_environment();
     let runtime = runtime().context("starting")?;
     let files = privileges::prepare_process()?;
     let sessions_max =
@@ -49,7 +51,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     // Keys are root's to read, so this comes before its rights are given up.
     let doubts = config::examine(loaded, SystemTime::now())?;
     let acceptor = plan::acceptor(config)?.map(Arc::new);
-    let doors = config.listeners.iter().map(|listener| Door::open(config, listener)).collect::<Result<Vec<_>, _>>()?;
+    let doors = open_doors(config, Inherited::from_environment()?)?;
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
@@ -70,6 +72,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let workers = start_workers(config, &doors, &desk, acceptor.as_ref(), &stop, &end)?;
     drop(stop);
     announce(loaded, &doors, &log);
+    tell(&manager, State::Ready, &log);
     // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
     drop(doors);
     if let Some(acceptor) = acceptor {
@@ -79,6 +82,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     runtime.block_on(until_told_to_stop(&mut signals, &log));
 
     log.event(Level::Info, "stopping", &[]);
+    tell(&manager, State::Stopping, &log);
     end_at_once_if_told_again(signals)?;
     stopper.stop();
     let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, stopper.all_gone()).await.is_ok() });
@@ -108,6 +112,21 @@ fn abort_on_panic() {
         say(format_args!("mailrace: thread {}: {panic}", thread.name().unwrap_or("without a name")));
         std::process::abort();
     }));
+}
+
+/// Whoever started the server waits for this; where it does not hear, mail goes on.
+fn tell(manager: &Manager, state: State, log: &Log) {
+    if let Err(error) = manager.tell(state) {
+        log.event(Level::Warning, "the service manager could not be told", &[("error", &error)]);
+    }
+}
+
+/// Each listener takes the socket that was passed for its address, or binds.
+fn open_doors(config: &Config, mut inherited: Inherited) -> anyhow::Result<Vec<Door>> {
+    let doors = config.listeners.iter().map(|listener| Door::open(config, listener, &mut inherited));
+    let doors = doors.collect::<anyhow::Result<Vec<_>>>()?;
+    inherited.none_left()?;
+    Ok(doors)
 }
 
 /// Makes what only root may be able to make, and the user is to have.
@@ -162,9 +181,12 @@ struct Door {
 }
 
 impl Door {
-    fn open(config: &Config, listener: &config::Listener) -> anyhow::Result<Door> {
-        let bound = net::bind(listener.address, config.limits.backlog)
-            .with_context(|| format!("listening on {}", listener.address))?;
+    fn open(config: &Config, listener: &config::Listener, inherited: &mut Inherited) -> anyhow::Result<Door> {
+        let bound = match inherited.take(listener.address) {
+            Some(socket) => socket,
+            None => net::bind(listener.address, config.limits.backlog)
+                .with_context(|| format!("listening on {}", listener.address))?,
+        };
         let (flavor, protocol) = match listener.protocol {
             Protocol::Smtp => (Flavor::Smtp, "smtp"),
             Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),

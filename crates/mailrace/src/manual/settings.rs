@@ -1,0 +1,184 @@
+//! mailrace.toml(5), made of the text of defaults line by line. What each line of that text may be:
+//!
+//! | line                            | becomes                                             |
+//! |---------------------------------|-----------------------------------------------------|
+//! | `# --- Title ---`               | a section                                           |
+//! | `[name]`, `[[name]]`, or behind `# ` | a subsection; behind `# ` all its keys are examples |
+//! | `key = value   # comment`, or behind `# ` | a key; behind `# ` its value is an example |
+//! | white space, then `# comment`   | more of the comment before                          |
+//! | `# prose`                       | prose; before a key or a table it belongs to it     |
+//! | nothing                         | the end of a paragraph                              |
+
+use super::{escaped, heading};
+
+/// Where a comment is too long for its line, it goes on in such a line.
+const COMMENT_MARK: &str = "# ";
+
+/// What a line is.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Title(&'a str),
+    Table { name: &'a str, is_example: bool },
+    Key { name: &'a str, value: &'a str, comment: &'a str, is_example: bool },
+    More(&'a str),
+    Prose(&'a str),
+    Empty,
+}
+
+/// The page, of a text of defaults.
+pub(super) fn page(defaults: &str) -> String {
+    let name = ".SH NAME\nmailrace.toml \\- the configuration of mailrace\n.SH DESCRIPTION\n";
+    let page = heading("mailrace.toml", 5) + name;
+    let mut writer = Writer { page, ..Writer::default() };
+    defaults.lines().map(read).for_each(|line| writer.write(&line));
+    writer.end_prose();
+    writer.page.push_str(".SH \"SEE ALSO\"\n\\fBmailrace\\fR(1), \\fBmailrace\\-check\\fR(1)\n");
+    writer.page
+}
+
+/// The page so far.
+#[derive(Default)]
+struct Writer {
+    page: String,
+    /// Prose that is not written yet: before a table it stands below the heading of that table.
+    prose: String,
+    /// Whether the table is an example, which all of its keys are then.
+    in_example: bool,
+}
+
+impl Writer {
+    fn write(&mut self, line: &Line) {
+        match line {
+            Line::Prose(text) => self.prose.push_str(&format!("{}\n", escaped(text))),
+            Line::Empty => self.end_prose(),
+            Line::More(text) => self.page.push_str(&format!("{}\n", escaped(text))),
+            Line::Title(title) => {
+                self.end_prose();
+                self.page.push_str(&format!(".SH \"{}\"\n", escaped(&title.to_uppercase())));
+            }
+            Line::Table { name, is_example } => {
+                self.in_example = *is_example;
+                let example = if *is_example { " (an example)" } else { "" };
+                self.page.push_str(&format!(".SS \"{}{example}\"\n", escaped(name)));
+                self.end_prose();
+            }
+            Line::Key { name, value, comment, is_example } => {
+                self.end_prose();
+                let example = if *is_example && !self.in_example { "  (an example: no default)" } else { "" };
+                self.page.push_str(&format!(".TP\n\\fB{}\\fR = {}{example}\n", escaped(name), escaped(value)));
+                if !comment.is_empty() {
+                    self.page.push_str(&format!("{}\n", escaped(comment)));
+                }
+            }
+        }
+    }
+
+    fn end_prose(&mut self) {
+        if self.prose.is_empty() {
+            return;
+        }
+        // Right below a heading a paragraph has begun by itself, and one more is a warning of mandoc(1).
+        let heading = self.page.lines().next_back().is_some_and(|line| line.starts_with(".S"));
+        self.page.push_str(if heading { "" } else { ".PP\n" });
+        self.page.push_str(&std::mem::take(&mut self.prose));
+    }
+}
+
+fn read(line: &str) -> Line<'_> {
+    if line.trim().is_empty() {
+        return Line::Empty;
+    }
+    if line.starts_with(' ') {
+        return Line::More(line.trim_start().trim_start_matches(COMMENT_MARK));
+    }
+    if let Some(title) = line.strip_prefix("# --- ") {
+        return Line::Title(title.trim_end_matches('-').trim_end());
+    }
+    let (said, is_example) = match line.strip_prefix(COMMENT_MARK) {
+        Some(said) => (said, true),
+        None => (line, false),
+    };
+    if said.starts_with('[') {
+        let name = before_comment(said).0;
+        return Line::Table { name, is_example };
+    }
+    match said.split_once(" = ") {
+        Some((name, rest)) if is_name(name) => {
+            let (value, comment) = before_comment(rest);
+            Line::Key { name, value, comment, is_example }
+        }
+        _ => Line::Prose(said.trim_start_matches('#').trim_start()),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
+/// A value, and the comment behind it. A '#' within quotes is part of the value.
+fn before_comment(text: &str) -> (&str, &str) {
+    let mut is_quoted = false;
+    let at = text.char_indices().find(|&(_, character)| {
+        is_quoted ^= character == '"';
+        character == '#' && !is_quoted
+    });
+    match at {
+        Some((at, _)) => (text[..at].trim_end(), text[at + 1..].trim_start()),
+        None => (text.trim_end(), ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"# Every setting.
+# Sizes: 1000, "64KiB".
+
+# hostname = "mx1.example.org"    # default: the machine's own name
+threads = 0                       # for sessions;
+                                  # 0: half
+
+# --- Where mail comes in -------------------
+
+# What listens.
+[[listener]]
+filter = "(a#b)"                  # a | b
+concurrency = { start = 1 }
+
+# [[table]]
+# name = "people"                 # its name
+# query = "SELECT = $1"
+"#;
+
+    #[test]
+    fn each_line_of_the_defaults_has_its_place_in_the_page() {
+        insta::assert_snapshot!(page(TEXT).replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    }
+
+    #[test]
+    fn a_hash_in_quotes_is_no_comment() {
+        let line = Line::Key { name: "a", value: "\"#\"", comment: "b", is_example: false };
+        assert_eq!(read("a = \"#\"  # b"), line);
+    }
+
+    #[test]
+    fn prose_that_speaks_of_keys_is_prose() {
+        assert_eq!(read("# A line that begins with \"# key =\""), Line::Prose("A line that begins with \"# key =\""));
+    }
+
+    #[test]
+    fn every_key_of_the_defaults_is_in_the_page() {
+        let page = page(crate::config::DEFAULT);
+        let keys = crate::config::DEFAULT.lines().filter_map(|line| match read(line) {
+            Line::Key { name, .. } => Some(name),
+            _ => None,
+        });
+        let mut count = 0;
+        for key in keys {
+            assert!(page.contains(&format!("\\fB{key}\\fR = ")), "{key}");
+            count += 1;
+        }
+        assert!(count > 100, "only {count} keys were found");
+    }
+}
