@@ -8,7 +8,7 @@ SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many
   drain-one drain-many lame collapse mailing pressure sendfile directory replica \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit
+.PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -55,3 +55,15 @@ fuzz:
 audit:
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; \
 	else echo "skipped: cargo-deny is not installed"; fi
+
+# The manual pages, into target/man; `man -l target/man/mailrace.1` shows one.
+man: all
+	$(or $(CARGO_TARGET_DIR),target)/release/mailrace man $(or $(CARGO_TARGET_DIR),target)/man
+
+# The Debian package, into target/debian. It takes dpkg-deb, which every Debian has, and nothing else.
+deb: all
+	packaging/build-deb
+
+# Installs the package in a chroot, sends a message through it, and purges it. Needs root and the network.
+try-deb: deb
+	packaging/try-in-chroot
