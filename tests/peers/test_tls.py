@@ -303,11 +303,13 @@ class Check(unittest.TestCase):
 
     def test_one_that_has_expired_is_a_warning(self):
         old = (self.at / "old.pem", self.at / "old.key")
-        request = self.at / "old.csr"
+        request, extensions = self.at / "old.csr", self.at / "old.ext"
+        extensions.write_text("subjectAltName=DNS:a\n")
         for argv in (
             ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=a", "-keyout",
              old[1], "-out", request],
-            ["x509", "-req", "-days", "-1", "-in", request, "-signkey", old[1], "-out", old[0]],
+            ["x509", "-req", "-days", "-1", "-in", request, "-signkey", old[1], "-out", old[0],
+             "-extfile", extensions],
         ):  # fmt: skip
             subprocess.run(["openssl", *argv], check=True, capture_output=True)
         code, said = self.check(section(*old))
