@@ -2,7 +2,7 @@
 //! Nothing is too broken to be read; what comes out is held to be an address elsewhere.
 
 /// The addresses as they are written, without white space around their parts.
-pub fn addresses(value: &str) -> Vec<String> {
+pub(super) fn addresses(value: &str) -> Vec<String> {
     let mut list = List::default();
     let mut rest = value.chars();
     while let Some(character) = rest.next() {

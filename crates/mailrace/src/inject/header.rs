@@ -16,7 +16,7 @@ struct Field<'a> {
 
 /// A message that came in, taken apart.
 #[derive(Debug)]
-pub struct Draft<'a> {
+pub(super) struct Draft<'a> {
     fields: Vec<Field<'a>>,
     /// Behind the header, with the empty line that parts them, where there was one.
     rest: &'a [u8],
@@ -24,15 +24,15 @@ pub struct Draft<'a> {
 
 /// What a message gets that lacks it.
 #[derive(Clone, Debug)]
-pub struct Additions<'a> {
+pub(super) struct Additions<'a> {
     /// From: the address, and the name if there is one.
-    pub from: &'a str,
+    pub(super) from: &'a str,
     /// The name of the author.
-    pub name: Option<&'a str>,
+    pub(super) name: Option<&'a str>,
     /// Date, as RFC 5322 has it.
-    pub date: &'a str,
+    pub(super) date: &'a str,
     /// Message-ID, without the angle brackets.
-    pub message_id: &'a str,
+    pub(super) message_id: &'a str,
 }
 
 /// Whoever is named here need not be known to those who get the message.
@@ -43,7 +43,7 @@ const ENCODED_OCTETS_MAX: usize = 60;
 impl<'a> Draft<'a> {
     /// Takes a message in wire form apart. A line `From ` of a mailbox file before the header is left out. The header ends
     /// with the first line that can be none of its own.
-    pub fn new(message: &'a [u8]) -> Draft<'a> {
+    pub(super) fn new(message: &'a [u8]) -> Draft<'a> {
         let mut rest = after_mbox_line(message);
         let mut fields = Vec::new();
         while let Some(field) = Field::first(rest) {
@@ -55,7 +55,7 @@ impl<'a> Draft<'a> {
 
     /// What stands in the fields that name recipients: in the Resent- ones where there are such (RFC 5322 section 3.6.6),
     /// else in To, Cc and Bcc.
-    pub fn recipients(&self) -> impl Iterator<Item = &'a [u8]> {
+    pub(super) fn recipients(&self) -> impl Iterator<Item = &'a [u8]> {
         let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
         let names = if self.has_any(&resent) { resent } else { ["To", "Cc", "Bcc"] };
         self.fields.iter().filter(move |field| names.iter().any(|name| field.is(name))).map(|field| field.value)
@@ -66,7 +66,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The message as it leaves.
-    pub fn complete(&self, additions: &Additions<'_>) -> Vec<u8> {
+    pub(super) fn complete(&self, additions: &Additions<'_>) -> Vec<u8> {
         let mut message = self.missing(additions).into_bytes();
         message.reserve(self.fields.iter().map(|field| field.raw.len()).sum::<usize>() + self.rest.len() + 2);
         for field in self.fields.iter().filter(|field| !UNSEEN.iter().any(|name| field.is(name))) {

@@ -4,7 +4,7 @@
 use std::io::{self, BufRead};
 
 /// Reads one message after the other.
-pub struct Mbox<R> {
+pub(super) struct Mbox<R> {
     input: R,
     /// A message was begun by the line that was read last.
     begun: bool,
@@ -13,7 +13,7 @@ pub struct Mbox<R> {
 
 /// A message of the file.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub(super) enum Piece {
     /// All of it, as it stands there.
     Message(Vec<u8>),
     /// It is larger than it may be; the next one can be read.
@@ -22,7 +22,7 @@ pub enum Piece {
 
 impl<R: BufRead> Mbox<R> {
     /// Of messages that have no more than so many bytes.
-    pub fn new(input: R, octets_max: u64) -> Self {
+    pub(super) fn new(input: R, octets_max: u64) -> Self {
         Mbox { input, begun: false, octets_max }
     }
 
@@ -31,7 +31,7 @@ impl<R: BufRead> Mbox<R> {
     /// # Errors
     ///
     /// The file cannot be read, or does not begin as a mailbox does.
-    pub fn next(&mut self) -> io::Result<Option<(Piece, u64)>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(Piece, u64)>> {
         let (mut message, mut read, mut too_large, mut after_empty) = (Vec::new(), 0, false, true);
         let mut line = Vec::new();
         loop {

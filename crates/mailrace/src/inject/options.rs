@@ -11,36 +11,36 @@ use crate::maildrop::is_envid;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub(super) struct Options {
     /// What to do.
-    pub mode: Mode,
+    pub(super) mode: Mode,
     /// `-C`, `--config`: the configuration file.
-    pub config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
     /// `-t`: recipients are in the header.
-    pub from_header: bool,
+    pub(super) from_header: bool,
     /// `-i`, `-oi`: a lone dot does not end the input.
-    pub keep_dots: bool,
+    pub(super) keep_dots: bool,
     /// `-f`, `-r`: the envelope sender as it was written; empty or `<>` is the null sender.
-    pub sender: Option<String>,
+    pub(super) sender: Option<String>,
     /// `-F`: the name of the sender, for a From that has to be made.
-    pub full_name: Option<String>,
+    pub(super) full_name: Option<String>,
     /// `-v`: tell what was done.
-    pub verbose: bool,
+    pub(super) verbose: bool,
     /// `-N`: what is to be reported.
-    pub notify: Notify,
+    pub(super) notify: Notify,
     /// `-R`: how much of the message a report brings back.
-    pub ret: Option<Return>,
+    pub(super) ret: Option<Return>,
     /// `-V`: the sender's name for the message.
-    pub envid: Option<Box<str>>,
+    pub(super) envid: Option<Box<str>>,
     /// `-B`: what the message is.
-    pub body_type: BodyType,
+    pub(super) body_type: BodyType,
     /// Addresses.
-    pub recipients: Vec<String>,
+    pub(super) recipients: Vec<String>,
 }
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(super) enum Mode {
     /// `-bm`: take a message.
     Message,
     /// `-bs`: speak SMTP.
@@ -60,7 +60,7 @@ pub enum Mode {
 /// An option that is not known, or not as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Wrong(pub String);
+pub(super) struct Wrong(pub(super) String);
 
 /// Letters that take a value.
 const VALUED: &str = "ABCFLNOQRVXbfhopqr";
@@ -90,7 +90,7 @@ impl Options {
     /// # Errors
     ///
     /// There is a word that is not understood.
-    pub fn read(words: impl IntoIterator<Item = String>) -> Result<Options, Wrong> {
+    pub(super) fn read(words: impl IntoIterator<Item = String>) -> Result<Options, Wrong> {
         let mut words: VecDeque<String> = words.into_iter().collect();
         let mut options = Options::default();
         while let Some(word) = words.pop_front() {

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 
 /// Why the input was not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum TextError {
+pub(super) enum TextError {
     /// The limit of the configuration.
     #[error("the message is larger than limits.message allows, {0} bytes")]
     TooLarge(u64),
@@ -19,7 +19,7 @@ pub enum TextError {
 /// # Errors
 ///
 /// It is larger than `octets_max` bytes, as they are written on the wire, or cannot be read.
-pub fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
+pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
     let mut message = Vec::new();
     // A line of the input grows by one byte for each line end, so that what is read is never more than may be kept.
     let mut input = input.take(octets_max + 1);
@@ -38,7 +38,7 @@ pub fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<
 }
 
 /// All of a text, in wire form.
-pub fn wire(text: &[u8]) -> Vec<u8> {
+pub(super) fn wire(text: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(text.len() + text.len() / 32 + 2);
     text.split_inclusive(|byte| *byte == b'\n').for_each(|line| append_line(&mut message, line));
     message
