@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use mailrace::config::Config;
+use mailrace::import::postfix::expand::Values;
 use mailrace::import::postfix::main_cf::MainCf;
 use mailrace::import::postfix::{Files, Import, import};
 use proptest::prelude::*;
@@ -102,6 +104,45 @@ example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-a
 // ADDRESS_REWRITING_README and what has no counterpart.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(limits, []);
+
+/// Postfix itself tells what a parameter expands to, where it is installed.
+#[test]
+fn parameters_expand_as_postfix_expands_them() {
+    let examples = [include_str!("postfix/stand_alone.cf"), include_str!("postfix/rewriting.cf"), EXPANSIONS];
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for main in examples {
+        let folder = tempfile::tempdir().unwrap();
+        let main = &format!("myhostname = mail.example.com\n{main}");
+        std::fs::write(folder.path().join("main.cf"), main).unwrap();
+        std::fs::write(folder.path().join("master.cf"), "").unwrap();
+        let file = MainCf::parse(main);
+        let values = Values::new(&file, "mail.example.com");
+        // What `luser_relay` names is filled in at delivery.
+        for (name, _) in file.settings().filter(|(name, _)| *name != "luser_relay") {
+            let asked = Command::new("postconf").arg("-c").arg(folder.path()).args(["-x", "-h", name]).output();
+            let Ok(told) = asked else {
+                eprintln!("skipped: postconf is not installed");
+                return;
+            };
+            if told.stdout.is_empty() {
+                continue;
+            }
+            let told = String::from_utf8(told.stdout).unwrap();
+            assert_eq!(words(&values.value(name)), words(&told), "{name}");
+        }
+    }
+}
+
+const EXPANSIONS: &str = "\
+    myhostname = host.example.org\n\
+    relayhost = ${myhostname?{$mydomain}:{none}}\n\
+    mynetworks = 10.0.0.0/8 # not a comment\n\
+    mydestination = a,\n # between\n\n  ${mydomain}\n\
+    virtual_alias_domains = $(myhostname) ${nothing_of_this_name:nothing} ${myhostname?x $mydomain}\n\
+    content_filter = ${{$mydomain} == {example.org} ? {same} : {other}}\n\
+    always_bcc = ${{10} > {9} ? {more} : {less}}\n\
+    smtpd_banner = a = b\n\
+    smtpd_banner = $myhostname $$\n";
 
 #[test]
 fn no_password_is_in_the_text() {

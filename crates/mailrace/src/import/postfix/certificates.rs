@@ -7,9 +7,15 @@ use super::words::list;
 impl Conversion<'_> {
     /// `smtpd_tls_chain_files`, or pairs of a certificate and its key.
     pub(super) fn certificates(&mut self) {
-        if self.values.value("smtpd_tls_security_level") == "none" {
+        let level = self.values.value("smtpd_tls_security_level");
+        let wanted = match level.as_str() {
+            "" => self.values.value("smtpd_use_tls") == "yes",
+            level => level != "none",
+        };
+        if !wanted {
             return;
         }
+        self.draft.mapped("smtpd_tls_security_level");
         let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty() && value != "none");
         let chains = list(&given("smtpd_tls_chain_files").unwrap_or_default());
         let mut pairs: Vec<(String, String, [&str; 2])> = Vec::new();
@@ -27,6 +33,11 @@ impl Conversion<'_> {
             from.iter().for_each(|name| self.draft.mapped(name));
             let block = Block::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
             self.draft.add(block.key("key", quoted(&key), from[1]));
+        }
+        // Where there is a certificate, TLS is offered anyway.
+        if level == "encrypt" && self.draft.blocks.iter().any(|block| block.header == "[[certificate]]") {
+            let listeners = self.draft.blocks.iter_mut().filter(|block| block.header == "[[listener]]");
+            listeners.for_each(|block| block.set("tls", quoted("required"), "smtpd_tls_security_level"));
         }
         self.versions();
     }

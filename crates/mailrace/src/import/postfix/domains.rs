@@ -199,12 +199,15 @@ impl Conversion<'_> {
     fn virtual_transport(&mut self, mailboxes: Option<&str>) -> Option<String> {
         let value = self.values.value("virtual_transport");
         if !(value == "virtual" || value.starts_with("virtual:")) {
-            let transport = self.delivery("virtual_transport", &value, "virtual");
+            let transport = self.delivery("virtual_transport", &value, "virtual-mail");
             return transport;
         }
         self.draft.mapped("virtual_transport");
-        let base = self.values.given("virtual_mailbox_base").filter(|base| base.starts_with('/'))?;
-        let name = self.free_name("virtual");
+        let base = self
+            .values
+            .given("virtual_mailbox_base")
+            .filter(|base| base.starts_with('/') && !base.contains(['{', '}']))?;
+        let name = self.free_name("virtual-mail");
         let path = format!("{}/{{domain}}/{{local}}/", base.trim_end_matches('/'));
         let mut block = Block::new(&format!("[transport.{name}]")).key("type", quoted("maildir"), "");
         block.set("path", quoted(&path), "");

@@ -64,6 +64,8 @@ pub(super) struct Draft {
     pub(super) fates: BTreeMap<String, Fate>,
     /// Parts of parameters, overrides of services and settings of tables that are lost: what, and why.
     pub(super) losses: Vec<(String, String)>,
+    /// Restrictions, and what becomes of each.
+    pub(super) rules: Vec<(String, String)>,
     pub(super) files: Vec<NewFile>,
     /// What to look at first.
     pub(super) first: Vec<String>,

@@ -66,7 +66,7 @@ pub(super) fn directory(
         scope @ ("base" | "one" | "sub") => block.set("scope", quoted(scope), "scope"),
         scope => losses.push((format!("scope = {scope}"), "expected base, one or sub".to_owned())),
     }
-    let password = bind(&or, &mut block, &mut losses);
+    let password = bind(or, &mut block, &mut losses);
     tls(&value, &urls, &mut block, &mut losses);
     members(&value, &mut block);
     if let Some(seconds) = value("timeout").and_then(|text| text.parse::<u32>().ok()).filter(|n| *n > 0) {

@@ -118,6 +118,12 @@ const RESTRICTIONS: [(&str, &str); 17] = [
     ("sleep", "nobody is kept waiting"),
 ];
 
+/// Rules that are followed by what they ask.
+fn takes_argument(rule: &str) -> bool {
+    let beginnings = ["check_", "reject_rbl_", "reject_rhsbl_", "permit_dnswl_", "permit_rhswl_", "sleep"];
+    beginnings.iter().any(|beginning| rule.starts_with(beginning))
+}
+
 impl Conversion<'_> {
     /// Gives a fate to every parameter that has none.
     pub(super) fn policy(&mut self) {
@@ -134,13 +140,17 @@ impl Conversion<'_> {
     }
 
     fn restrictions(&mut self, name: &str) {
-        self.draft.lost(name, "there are no lists of restrictions; what becomes of each follows");
-        for element in list(&self.values.value(name)) {
-            let known = RESTRICTIONS.iter().find(|(known, _)| *known == element).map(|(_, does)| *does);
+        self.draft.lost(name, "there are no lists of restrictions; what becomes of each stands below");
+        let elements = list(&self.values.value(name));
+        let mut elements = elements.iter();
+        while let Some(element) = elements.next() {
+            let known = RESTRICTIONS.iter().find(|(known, _)| known == element).map(|(_, does)| *does);
             let does = known.unwrap_or("there is no such rule");
-            self.draft.loss(format!("{name}: {element}"), does);
+            let argument = if takes_argument(element) { elements.next() } else { None };
+            let words: Vec<&str> = std::iter::once(element).chain(argument).map(String::as_str).collect();
+            self.draft.rules.push((format!("{name}: {}", words.join(" ")), does.to_owned()));
             if known.is_none() || does.starts_with("not ") || does.contains("not asked") {
-                self.draft.look_at(format!("{name}: not all of its rules hold here; see what has no counterpart"));
+                self.draft.look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
             }
         }
     }

@@ -38,6 +38,7 @@ pub(super) fn render(draft: &Draft, main: &MainCf) -> String {
     blocks.into_iter().for_each(|block| section(&mut text, block));
     mapped(&mut text, draft, main);
     losses(&mut text, draft, main);
+    rules(&mut text, draft);
     sames(&mut text, draft, main);
     text
 }
@@ -101,6 +102,13 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
     for (what, why) in lost {
         comment(text, "  ", &format!("postfix: {what}: no counterpart: {why}"));
     }
+}
+
+fn rules(text: &mut String, draft: &Draft) {
+    if !draft.rules.is_empty() {
+        text.push_str("\n# --- Restrictions, and what Mailrace does by itself ---\n#\n");
+    }
+    draft.rules.iter().for_each(|(rule, does)| comment(text, "  ", &format!("postfix: {rule}: {does}")));
 }
 
 fn sames(text: &mut String, draft: &Draft, main: &MainCf) {

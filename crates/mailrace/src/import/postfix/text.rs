@@ -99,7 +99,10 @@ fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str
         }
         (_, false) => {
             let at = |domain: &String| format!("{key}@{domain}");
-            let keys: Vec<String> = site.domains.iter().map(at).filter(|key| whole(key.clone())).collect();
+            // virtual(5): a name is meant at the origin, too.
+            let origin = Some(&site.origin).filter(|it| of_use == Use::Aliases && !site.domains.contains(it));
+            let keys: Vec<String> =
+                site.domains.iter().chain(origin).map(at).filter(|key| whole(key.clone())).collect();
             if keys.is_empty() { Err("a name without a domain, and none that it is meant at") } else { Ok(keys) }
         }
     }
