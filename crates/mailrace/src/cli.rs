@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
 use crate::admin::{By, Filter};
@@ -119,6 +119,26 @@ pub enum Command {
     /// Put any mail server under load, and hold it to what it answered
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Write the manual pages of all commands and of the configuration file into a folder
+    Man {
+        /// The folder; it is made where it is missing
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Print what a shell needs to complete this command line
+    Completions {
+        /// Whose completion
+        shell: Shell,
+    },
+}
+
+/// Shells whose completion can be printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "each is the shell of its name, and what stands here would be help")]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Whose configuration can be read.
