@@ -159,7 +159,7 @@ impl Scram {
     }
 }
 
-fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+pub(super) fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of HMAC may have any length");
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()

@@ -125,6 +125,40 @@ fn a_proof_that_differs_in_anything_is_refused() {
     }
 }
 
+/// The final message of a client that knows the password `pencil`, whatever it says beside its proof.
+fn proven(without_proof: &str) -> String {
+    let key = |proof: [u8; 32], without_proof: &str| {
+        let first = "n=user,r=rOprNGfwEbeRWgbNEkqO";
+        let challenge = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+        let messages = [first, challenge, without_proof].join(",");
+        let signature = scram::hmac(&pencil().stored_key, &[messages.as_bytes()]);
+        std::array::from_fn::<u8, 32, _>(|place| proof[place] ^ signature[place])
+    };
+    let (rfc, proof) = PROOF.split_once(",p=").unwrap();
+    format!("{without_proof},p={}", encode(&key(key(array(proof), rfc), without_proof)))
+}
+
+#[test]
+fn a_right_proof_of_another_channel_or_another_exchange_is_refused() {
+    let (rfc, _) = PROOF.split_once(",p=").unwrap();
+    assert_eq!(proven(rfc), PROOF);
+    let with_extension = format!("{rfc},x=1");
+    let finals = [
+        (with_extension.clone(), true),
+        (with_extension.replace("c=biws", "c=eSws"), false),
+        (rfc.replace("c=biws", "c=biw="), false),
+        (rfc.replace("k0", "k1"), false),
+        (rfc.replace("$k0", ""), false),
+    ];
+    for (without_proof, is_right) in finals {
+        let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+        exchange.handle_response(proven(&without_proof).as_bytes());
+        let action = exchange.poll_action();
+        assert_eq!(matches!(action, Some(Action::Challenge(_))), is_right, "{without_proof}");
+        assert_eq!(action == refused(Refusal::Credentials), !is_right, "{without_proof}");
+    }
+}
+
 #[test]
 fn who_is_unknown_looks_like_everybody_until_the_proof() {
     let (mut exchange, first) = until_proof(Keys::Unknown);
