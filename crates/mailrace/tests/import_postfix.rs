@@ -251,3 +251,30 @@ const VALUES: &[&str] = &[
     "*",
     "0.0.0.0",
 ];
+
+#[test]
+fn files_are_written_once_and_passwords_for_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let postfix = folder.path().join("postfix");
+    std::fs::create_dir(&postfix).unwrap();
+    let main =
+        "mydestination =\nvirtual_alias_maps = ldap:/etc/postfix/ldap-aliases.cf\nvirtual_alias_domains = a.example\n";
+    std::fs::write(postfix.join("main.cf"), main).unwrap();
+    std::fs::write(postfix.join("ldap-aliases.cf"), include_str!("postfix/ldap-aliases")).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
+        command.current_dir(folder.path()).args(["import", "postfix", "postfix"]).args(more).output().unwrap()
+    };
+    let shown = run(&[]);
+    assert!(shown.status.success() && shown.stdout.starts_with(b"# Made by"), "{shown:?}");
+    assert!(!folder.path().join("mailrace-tables").exists());
+    assert_eq!(run(&["--output", "new.toml"]).status.code(), Some(0));
+    let password = folder.path().join("mailrace-tables/ldap-aliases.password");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&password).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    std::fs::write(&password, "mine").unwrap();
+    assert_eq!(run(&["--output", "new.toml"]).status.code(), Some(74));
+    assert_eq!(std::fs::read_to_string(&password).unwrap(), "mine");
+    assert_eq!(run(&["--output", "new.toml", "--force"]).status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&password).unwrap(), "geheim\n");
+}
