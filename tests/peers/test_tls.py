@@ -286,7 +286,9 @@ class Check(unittest.TestCase):
         code, said = self.check(section(*self.sound))
         self.assertEqual(code, 0, said)
         self.assertIn("smtp at 127.0.0.1:2525, STARTTLS", said)
-        self.assertNotIn("warning: ", said)
+        self.assertIn("sound.key, which has a private key", said)
+        self.sound[1].chmod(0o640)
+        self.assertNotIn("warning: ", self.check(section(*self.sound))[1])
 
     def test_what_cannot_be_used_is_told_with_its_line(self):
         other = issue(self.at, "other", "mx.bench.test")

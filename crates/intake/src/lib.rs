@@ -113,15 +113,16 @@ pub async fn serve(counter: Counter, stream: TcpStream, client: IpAddr, stop: St
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
     let own_address = stream.local_addr().ok().map(|address| address.ip().to_canonical());
     let visitor = Visitor { pass, trusted, own_address };
-    let stream = match &counter.acceptor {
-        Some(acceptor) if counter.machine.tls == Tls::Implicit => {
-            // In a box: sessions that begin in clear text should not have room for it.
-            match Box::pin(secure(desk.clone(), acceptor.clone(), stream, client, stop.clone())).await {
-                Some(secured) => secured,
-                None => return,
-            }
+    let stream = if counter.machine.tls == Tls::Implicit {
+        // Without who makes the handshake there is no session: it must not be one in clear text.
+        let Some(acceptor) = counter.acceptor.clone() else { return };
+        // In a box: sessions that begin in clear text should not have room for it.
+        match Box::pin(secure(desk.clone(), acceptor, stream, client, stop.clone())).await {
+            Some(secured) => secured,
+            None => return,
         }
-        _ => Stream::from(stream),
+    } else {
+        Stream::from(stream)
     };
     let mut intake = Intake::new(counter, peer, visitor, stream.security());
     net::drive(stream, stop, &mut intake).await;

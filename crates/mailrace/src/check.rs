@@ -123,7 +123,7 @@ fn warning_of(queue: &Queue) -> Option<String> {
     }
 }
 
-/// Files with a password in them that everyone on this machine can read.
+/// Files with a password or a private key in them that everyone on this machine can read.
 fn exposures(loaded: &Loaded) -> Vec<String> {
     let kinds = || loaded.config.tables.iter().map(|table| &table.kind);
     let is_in_text = |kind: &TableKind| match kind {
@@ -142,10 +142,13 @@ fn exposures(loaded: &Loaded) -> Vec<String> {
         TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
         _ => None,
     });
-    let is_open = |file: &&PathBuf| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
-    let warning =
-        |file: &PathBuf| format!("everyone on this machine can read {}, which has a password", file.display());
-    text.into_iter().chain(others).filter(is_open).map(warning).collect()
+    let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.key, "private key"));
+    let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
+    let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
+    let warning = |(file, secret): (&PathBuf, _)| {
+        format!("everyone on this machine can read {}, which has a {secret}", file.display())
+    };
+    passwords.chain(keys).filter(is_open).map(warning).collect()
 }
 
 #[cfg(test)]

@@ -95,14 +95,17 @@ impl Acceptor {
     pub fn reload(&self) -> Result<Vec<Certificate>, CertificateError> {
         let seen = stamps(&self.files);
         let loaded = load(&self.files);
+        // What could not be read may be readable next time, changed or not.
+        let is_unread = matches!(loaded, Err(CertificateError::Unreadable { .. }));
         // Each lock guards one assignment.
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = if is_unread { Vec::new() } else { seen };
         let loaded = loaded?;
         *self.shelf.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Order::of(&loaded));
         Ok(loaded)
     }
 
-    /// The same, where any file has changed since it was last read, wrong or not; else None. Waits for the disk.
+    /// The same, where any file has changed since it was last read, wrong or not, or could not be read then; else None.
+    /// Waits for the disk.
     pub fn reload_if_changed(&self) -> Option<Result<Vec<Certificate>, CertificateError>> {
         let now = stamps(&self.files);
         let is_changed = *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != now;
