@@ -10,7 +10,7 @@ use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
     Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session, Tls,
 };
-use transcript::{Event, Step, Transcript, duration};
+use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
 /// How the input comes.
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +174,9 @@ impl<'a> Run<'a> {
                     let address = address.map(|address| format!("<{address}> ")).unwrap_or_default();
                     self.note(format!("refused {stage} {address}{}", reply.code), Vec::new());
                 }
+                Action::Login { mechanism, user, outcome } => {
+                    self.note(format!("{mechanism} {user} {}", outcome.reply().code), Vec::new());
+                }
             }
         }
         let output = self.session.output().to_vec();
@@ -188,11 +191,19 @@ impl<'a> Run<'a> {
             Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
+            Question::Login(request) => ("login", Some(request.user.to_string())),
+            Question::Keys(request) => ("keys", Some(request.user.to_string())),
         };
         let exact = format!("{kind} {}", address.unwrap_or_default());
         let reply = self.script.get(exact.trim_end()).or_else(|| self.script.get(kind)).cloned();
-        if let Question::Message(end) = &question {
-            return self.take_message(end, reply);
+        match &question {
+            Question::Message(end) => return self.take_message(end, reply),
+            Question::Login(request) => {
+                self.note(format!("login {} {}", request.user, request.password.reveal()), Vec::new());
+                return verdict(request, reply.as_ref());
+            }
+            Question::Keys(request) => return keys(request, reply.as_ref()),
+            Question::Mail(_) | Question::Recipient(_) | Question::Data => {}
         }
         if let Some(reply) = reply {
             return Answer::Refuse(reply);
@@ -200,7 +211,7 @@ impl<'a> Run<'a> {
         match &question {
             Question::Mail(request) => self.note(told_mail(request), Vec::new()),
             Question::Recipient(request) => self.note(told_rcpt(request), Vec::new()),
-            Question::Data | Question::Message(_) => {}
+            _ => {}
         }
         Answer::Accept
     }
@@ -275,8 +286,13 @@ fn told_rcpt(request: &RcptRequest) -> String {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config =
-        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
+    let mut config = Config {
+        hostname: "mx.example.org".into(),
+        flavor: Flavor::Smtp,
+        tls: Tls::Never,
+        auth: None,
+        limits: Limits::default(),
+    };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
@@ -285,6 +301,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
             "tls" => config.tls = tls(value).expect("never, offered, required or implicit"),
+            "auth" => config.auth = Some(auth(value)),
+            "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
+            "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),
+            "failed_logins_max" => limits.failed_logins_max = number(),
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),

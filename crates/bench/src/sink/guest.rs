@@ -91,6 +91,8 @@ impl Guest {
             Question::Recipient(request) => self.meet(Stage::Rcpt, Some(request.address.domain())).await,
             Question::Data => self.meet(Stage::Data, None).await,
             Question::Message(_) => self.meet(Stage::Message, None).await,
+            // There is no AUTH here.
+            Question::Login(_) | Question::Keys(_) => None,
         };
         match (refusal, question) {
             (Some(reply), Question::Message(_)) => {
@@ -98,7 +100,7 @@ impl Guest {
                 return Answer::Done(reply);
             }
             (Some(reply), _) => return Answer::Refuse(reply),
-            (None, Question::Mail(_)) => {}
+            (None, Question::Mail(_) | Question::Login(_) | Question::Keys(_)) => {}
             (None, Question::Recipient(request)) => self.add(request.address),
             (None, Question::Data) => self.examiner = self.counter.house.verifies().then(Examiner::default),
             (None, Question::Message(end)) => self.receive(end.octets),
@@ -196,7 +198,7 @@ impl Guest {
                     self.session.handle_answer(net::steady_now(), answer, &mut Body(self.examiner.as_mut()));
                 }
                 Ask::Abandon => self.forget(),
-                Ask::Refused { .. } => {}
+                Ask::Refused { .. } | Ask::Login { .. } => {}
             }
         }
     }

@@ -71,6 +71,7 @@ impl Server {
             hostname: "mx.example.org".into(),
             flavor: Flavor::Smtp,
             tls: Tls::Never,
+            auth: None,
             limits: Limits::default(),
         };
         let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None };

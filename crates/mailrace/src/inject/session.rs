@@ -65,7 +65,7 @@ impl<'a> Conversation<'a> {
             ..plan::session_limits(config)
         };
         let machine =
-            smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never };
+            smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never, auth: None };
         let peer = Peer { address: None, normalise_bare_newlines: true };
         let session = Session::new(Arc::new(machine), peer, now());
         Conversation { clerk, session, transaction: None, body: Vec::new(), complains: false, tally: Tally::default() }
@@ -105,6 +105,8 @@ impl<'a> Conversation<'a> {
                     self.session.handle_answer(now(), answer, &mut self.body);
                 }
                 Action::Abandon => self.forget(),
+                // Nobody logs in who is known to the machine.
+                Action::Login { .. } => {}
                 Action::Refused { stage, address, reply } => self.count(stage, address.as_ref(), &reply),
             }
         }
@@ -134,6 +136,7 @@ impl<'a> Conversation<'a> {
             }
             Question::Data => self.body.clear(),
             Question::Message(_) => return Answer::Done(self.keep()),
+            Question::Login(_) | Question::Keys(_) => {}
         }
         Answer::Accept
     }

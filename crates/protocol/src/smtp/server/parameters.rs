@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn parameters_of_mail_are_read_in_any_order_and_case() {
-        let found = MailParameters::parse(" ret=hdrs SMTPUTF8 Size=0100 ENVID=a+2Bb body=8bitmime auth=e+3Dmc2@x").unwrap();
+        let found =
+            MailParameters::parse(" ret=hdrs SMTPUTF8 Size=0100 ENVID=a+2Bb body=8bitmime auth=e+3Dmc2@x").unwrap();
         let expected = MailParameters {
             size: Some(100),
             body_type: Some(BodyType::EightBitMime),
