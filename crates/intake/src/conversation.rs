@@ -4,13 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use lookup::credentials::Pending;
 use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
 use net::{Acceptor, Conversation};
+use protocol::sasl::{Mechanism, Outcome};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
 
 use crate::body::Incoming;
+use crate::completion::Completion;
 use crate::recipients::{Recipients, TooMany};
 use crate::trace::Trace;
 use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
@@ -22,6 +25,9 @@ pub(crate) struct Intake {
     session: Session,
     visitor: Visitor,
     acceptor: Option<Arc<Acceptor>>,
+    completes: bool,
+    /// A proof that the client is about to give (SCRAM), and who is to be told of it. In a box: few log in so.
+    proof: Option<Box<Pending>>,
     /// In a box: most sessions are in clear text.
     security: Option<Box<Security>>,
     /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
@@ -34,6 +40,8 @@ struct Transaction {
     recipients: Recipients,
     /// From DATA on.
     body: Option<Incoming>,
+    /// From DATA to the end of the header, where that may lack something.
+    header: Option<Box<Completion>>,
     /// The Received line may name what is beyond ASCII (RFC 6531 section 3.7.3).
     trace_is_ascii: bool,
     /// The body could not be written; said at the end of the data, and no more of it is taken.
@@ -49,7 +57,23 @@ impl BodySink for Sink<'_> {
             && transaction.failed.is_none()
             && let Some(body) = &mut transaction.body
         {
-            body.append(bytes);
+            match &mut transaction.header {
+                None => body.append(bytes),
+                Some(header) => {
+                    if header.append(bytes) {
+                        transaction.complete(false);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Transaction {
+    /// Writes the header that was held back, at its end or at that of the message.
+    fn complete(&mut self, ended: bool) {
+        if let (Some(header), Some(body)) = (self.header.take(), &mut self.body) {
+            body.append(&header.finish(ended));
         }
     }
 }
@@ -57,30 +81,41 @@ impl BodySink for Sink<'_> {
 impl Intake {
     /// With `security` the connection is over TLS from the beginning.
     pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor, security: Option<Security>) -> Self {
-        let Counter { desk, machine, answers, acceptor } = counter;
+        let Counter { desk, machine, answers, acceptor, completes } = counter;
         let session = Session::new(machine, peer, net::steady_now());
-        Intake { desk, answers, session, visitor, acceptor, security: security.map(Box::new), transaction: None }
+        let security = security.map(Box::new);
+        Intake { desk, answers, session, visitor, acceptor, completes, proof: None, security, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
         let refused = match question {
-            Question::Mail(request) => self.begin(request),
+            Question::Mail(request) => self.begin(request).await,
             Question::Recipient(request) => self.add(request).await,
             Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
+            Question::Login(request) => return self.desk.verify(&request, self.session.peer().address).await,
+            Question::Keys(request) => {
+                let (answer, pending) = self.desk.keys(&request, self.session.peer().address).await;
+                self.proof = pending.map(Box::new);
+                return answer;
+            }
         };
         refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
     }
 
     /// MAIL: the last moment at which load, or what the client has brought so far, may say no.
-    fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
+    async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.desk.take_message(&self.visitor.pass).map_err(Refusal::reply)?;
+        if let Some(user) = self.session.user() {
+            self.desk.check_sender(user, mail.sender.as_ref()).await?;
+        }
         let id = self.desk.spool.begin();
         self.transaction = Some(Box::new(Transaction {
             id,
             mail,
             recipients: Recipients::default(),
             body: None,
+            header: None,
             trace_is_ascii: true,
             failed: None,
         }));
@@ -100,7 +135,7 @@ impl Intake {
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
-        if !self.visitor.trusted {
+        if !self.is_trusted() {
             self.refuse_ways(&finals).await?;
         }
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
@@ -108,10 +143,25 @@ impl Intake {
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)
     }
 
-    /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another
+    /// Whether it may send to other people's domains, and has the memory that is kept for those who may.
+    fn is_trusted(&self) -> bool {
+        self.visitor.trusted || self.session.user().is_some()
+    }
+
+    /// AUTH has ended. What was said of a proof counts as what is said of a password.
+    fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
+        match (self.proof.take(), outcome) {
+            (Some(pending), Outcome::Accepted { .. }) => pending.succeeded(),
+            (Some(pending), Outcome::Refused(_)) => pending.failed(),
+            (None, _) => {}
+        }
+        self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
+    }
+
+    /// A recipient whose domain is not ours: for the relay networks and for users only. That an alias of ours leads elsewhere is another
     /// matter: it is ours to say where.
     fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
-        if !self.visitor.trusted {
+        if !self.is_trusted() {
             return Err(replies::RELAY_DENIED);
         }
         if whom::is_dotless(&address) && !(self.desk.routed)(address.domain()) {
@@ -142,8 +192,9 @@ impl Intake {
 
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
     async fn open(&mut self) -> Result<(), Reply> {
+        let is_trusted = self.is_trusted();
         let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
-        let memory = self.desk.memory.reserve(self.visitor.trusted, self.desk.message_wait_max).await;
+        let memory = self.desk.memory.reserve(is_trusted, self.desk.message_wait_max).await;
         let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
         let recipient = transaction.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
         let trace = Trace {
@@ -152,6 +203,7 @@ impl Intake {
             hostname: &self.desk.hostname,
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
+            user: self.session.user().filter(|_| self.desk.logins.as_ref().is_some_and(|logins| logins.traced)),
             id: transaction.id,
             recipient,
             now: now(),
@@ -159,13 +211,18 @@ impl Intake {
         let line = trace.line();
         transaction.trace_is_ascii = line.is_ascii();
         body.append(line.as_bytes());
+        if self.completes {
+            let completion = Completion::new(transaction.id, &self.desk.hostname, trace.now);
+            transaction.header = Some(Box::new(completion));
+        }
         Ok(())
     }
 
     /// End of data: the message goes to the spool, and the answer waits for it.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
-        let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        let Transaction { id, mail, recipients, body, trace_is_ascii, failed } = *transaction;
+        let Some(mut transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
+        transaction.complete(true);
+        let Transaction { id, mail, recipients, body, header: _, trace_is_ascii, failed } = *transaction;
         if let Some(reply) = failed {
             return reply;
         }
@@ -185,6 +242,7 @@ impl Intake {
             size,
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
+            user: self.session.user().map(Into::into),
         };
         let envelope = Envelope {
             sender: mail.sender,
@@ -260,6 +318,7 @@ impl Conversation for Intake {
                 }
                 Some(Action::Abandon) => self.transaction = None,
                 Some(Action::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),
+                Some(Action::Login { mechanism, user, outcome }) => self.end_login(mechanism, user, &outcome),
                 None => break,
             }
         }

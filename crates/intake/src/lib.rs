@@ -4,7 +4,8 @@
 //! | step | asked | answers beside yes |
 //! |---|---|---|
 //! | connect | load, sessions, how often the client comes | 421 4.3.2, 421 4.7.0 |
-//! | MAIL | room on the disks, memory, how much the client brings | 452 4.3.1, 451 4.7.1 |
+//! | AUTH | who the client is | 535 5.7.8, 454 4.7.0 |
+//! | MAIL | room on the disks, memory, how much the client brings, whose the sender is | 452 4.3.1, 451 4.7.1, 553 5.7.1, 451 4.3.0 |
 //! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
@@ -14,8 +15,10 @@
 
 mod answers;
 mod body;
+mod completion;
 mod conversation;
 mod handshakes;
+mod logins;
 mod recipients;
 mod refusals;
 mod replies;
@@ -40,6 +43,7 @@ pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
+pub use logins::Logins;
 pub use refusals::{Refusal, Refusals};
 pub use troubles::Troubles;
 
@@ -67,6 +71,8 @@ pub struct Desk {
     pub refusals: Refusals,
     /// Counts handshakes of TLS.
     pub handshakes: Handshakes,
+    /// Who may log in; None: nobody.
+    pub logins: Option<Logins>,
     /// Who is let in when the load is too high for everybody.
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
@@ -99,6 +105,8 @@ pub struct Counter {
     pub answers: Answers,
     /// Who makes sessions secure; the machine says when.
     pub acceptor: Option<Arc<Acceptor>>,
+    /// Messages get the Date and Message-ID that they lack: users submit them, and no other server (RFC 6409 section 8).
+    pub completes: bool,
 }
 
 /// One session of one client, from the banner to the end.

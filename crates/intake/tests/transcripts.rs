@@ -246,8 +246,13 @@ impl<'a> Run<'a> {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config =
-        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, auth: None, limits: Limits::default() };
+    let mut config = Config {
+        hostname: "mx.example.org".into(),
+        flavor: Flavor::Smtp,
+        tls: Tls::Never,
+        auth: None,
+        limits: Limits::default(),
+    };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {

@@ -66,13 +66,14 @@ fn name(fact: &Fact) -> &'static str {
         Fact::Bounced { .. } => "bounced",
         Fact::Refused { .. } => "refused",
         Fact::Insecure { .. } => "insecure",
+        Fact::Login { .. } => "login",
         Fact::SetAside { .. } => "set_aside",
     }
 }
 
 fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
-        Fact::Received { id, client, helo, sender, recipients, size, protocol, security } => {
+        Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user } => {
             pen.plain("id", id);
             pen.optional("client", client.as_ref());
             pen.text("helo", helo);
@@ -84,6 +85,16 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
                 pen.plain("tls", &security.version);
                 pen.plain("cipher", &security.cipher);
             }
+            if let Some(user) = user {
+                pen.text("user", user);
+            }
+        }
+        Fact::Login { client, helo, user, mechanism, result } => {
+            pen.plain("result", result);
+            pen.optional("client", client.as_ref());
+            pen.text("helo", helo);
+            pen.plain("mechanism", mechanism);
+            pen.text("user", user);
         }
         Fact::Insecure { client, helo, reason } => {
             pen.optional("client", client.as_ref());
@@ -262,6 +273,7 @@ mod tests {
             size: 6000,
             protocol: "ESMTP",
             security: None,
+            user: None,
         };
         let secured = Fact::Received {
             id,
@@ -270,8 +282,9 @@ mod tests {
             sender: None,
             recipients: 1,
             size: 60,
-            protocol: "ESMTPS",
+            protocol: "ESMTPSA",
             security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+            user: Some("bob".into()),
         };
         let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
             client,
@@ -280,10 +293,20 @@ mod tests {
             address,
             reply: reply.clone(),
         };
+        let login = |user: &str, result| Fact::Login {
+            client,
+            helo: "mx.example.net".into(),
+            user: user.into(),
+            mechanism: "SCRAM-SHA-256",
+            result,
+        };
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
             secured,
+            login("bob", "ok"),
+            login("evil\r\n2026 received", "refused"),
+            login("", "cancelled"),
             Fact::Insecure { client, helo: "mx.example.net".into(), reason: "received fatal alert: \"X\"".into() },
             Fact::Delivered {
                 id,

@@ -74,7 +74,8 @@ impl Server {
             auth: None,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None };
+        let counter =
+            Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, completes: false };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -188,6 +189,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         gate: Gate::new(GATE_LIMITS),
         refusals: Refusals::default(),
         handshakes: Handshakes::default(),
+        logins: None,
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
