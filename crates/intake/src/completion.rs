@@ -38,9 +38,10 @@ impl Completion {
     pub(crate) fn finish(self, ended: bool) -> Vec<u8> {
         let header = match find_end(&self.held) {
             _ if self.held.starts_with(b"\r\n") => &[],
-            Some(end) => &self.held[..end],
-            None if ended => &self.held[..],
-            None => return self.held,
+            Some(end) if end <= HELD_BYTES_MAX => &self.held[..end],
+            None if ended && self.held.len() <= HELD_BYTES_MAX => &self.held[..],
+            // Where it was cut must not say what is added.
+            _ => return self.held,
         };
         let mut whole = Vec::with_capacity(self.held.len() + 128);
         if !has_field(header, b"Date") {
@@ -114,10 +115,9 @@ mod tests {
 
     #[test]
     fn a_header_that_is_too_long_to_be_held_goes_on_as_it_is() {
-        let message = format!("X: {}\r\nDate: y\r\n\r\nz\r\n", "x".repeat(HELD_BYTES_MAX));
+        let message = format!("X: {}\r\nDate: y\r\n\r\nz\r\n", "x".repeat(2 * HELD_BYTES_MAX));
         for size in [1000, 4096, message.len()] {
-            let expected = if size == message.len() { format!("{ID}{message}") } else { message.clone() };
-            assert_eq!(completed(&message, size), expected, "in pieces of {size}");
+            assert!(completed(&message, size) == message, "in pieces of {size}");
         }
     }
 }

@@ -128,9 +128,8 @@ fn is_meant(value: &str, sender: &Address) -> bool {
         Some((local, domain)) => (Some(local), domain),
     };
     // Addresses bring names into one form, so that the two can be compared.
-    let Ok(meant) = Address::new(local.unwrap_or("x"), domain).or_else(|_| value.parse::<Address>()) else {
-        return false;
-    };
+    let meant = if local.is_some() { value.parse() } else { Address::new("x", domain) };
+    let Ok(meant) = meant else { return false };
     let same_box = || meant.mailbox_name().to_lowercase() == sender.mailbox_name().to_lowercase();
     meant.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
 }
