@@ -14,6 +14,7 @@ use lookup::directory::{self, Directory};
 use mail::Address;
 use net::{Acceptor, AcceptorError, Trust};
 use nix::ifaddrs::getifaddrs;
+use protocol::sasl;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
@@ -33,6 +34,7 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
         command_line_octets_max: limits.command_line_octets_max,
         commands_max: limits.commands_max,
         errors_max: limits.errors_max,
+        failed_logins_max: limits.failed_logins_max,
         recipients_max: limits.recipients_max,
         message_octets_max: limits.message_octets_max,
         header_octets_max: limits.header_octets_max,
@@ -59,6 +61,17 @@ pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
         ListenerTls::Required => smtp::Tls::Required,
         ListenerTls::Implicit => smtp::Tls::Implicit,
     }
+}
+
+/// Who may log in to the sessions of a listener. `secret` is the server's own.
+pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 32]) -> Option<smtp::Auth> {
+    let auth = config.auth.as_ref().filter(|_| listener.auth)?;
+    Some(smtp::Auth {
+        mechanisms: auth.mechanisms.as_slice().into(),
+        clear_text: auth.clear_text,
+        required: listener.require_auth,
+        exchanges: sasl::Config { secret, iterations: sasl::Config::ITERATIONS },
+    })
 }
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Logins, Networks, Refusals, Troubles};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
@@ -26,6 +26,7 @@ use crate::exit;
 use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
+use crate::logins::{self, Secret};
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::say::say;
@@ -51,18 +52,20 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     // Keys are root's to read, so this comes before its rights are given up.
     let doubts = config::examine(loaded, SystemTime::now())?;
     let acceptor = plan::acceptor(config)?.map(Arc::new);
-    let doors = open_doors(config, Inherited::from_environment()?)?;
+    let mut doors = open_doors(config, Inherited::from_environment()?)?;
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
     warn(config, &identity, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
     let mut signals = runtime.block_on(async { Signals::hear() })?;
-    let house = House::open(config, log.clone())?;
+    let secret = logins::secret(config)?;
+    doors.iter_mut().for_each(|door| door.let_log_in(config, secret));
+    let mut house = House::open(config, secret, log.clone())?;
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let House { spool, tables, directory, flow, mailbag, attempts, log: _ } = house;
+    let House { spool, tables, directory, flow, mailbag, attempts, log: _, .. } = house;
     let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
     drop(directory);
 
@@ -177,6 +180,7 @@ struct Door {
     listener: TcpListener,
     address: SocketAddr,
     protocol: &'static str,
+    settings: config::Listener,
     machine: Arc<smtp::Config>,
 }
 
@@ -190,14 +194,28 @@ impl Door {
         let (flavor, protocol) = match listener.protocol {
             Protocol::Smtp => (Flavor::Smtp, "smtp"),
             Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),
+            Protocol::Submission => (Flavor::Smtp, "submission"),
         };
         let machine = smtp::Config {
             hostname: config.hostname.clone(),
             flavor,
             tls: plan::session_tls(listener),
+            auth: None,
             limits: plan::session_limits(config),
         };
-        Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
+        let (address, settings) = (bound.local_addr()?, listener.clone());
+        Ok(Door { address, listener: bound, protocol, settings, machine: Arc::new(machine) })
+    }
+
+    /// The secret can be read only by who the server becomes after it has bound.
+    fn let_log_in(&mut self, config: &Config, secret: Option<Secret>) {
+        let auth = secret.and_then(|secret| plan::session_auth(config, &self.settings, secret));
+        Arc::make_mut(&mut self.machine).auth = auth;
+    }
+
+    /// Whether what comes in is from users, and no other server.
+    fn completes(&self) -> bool {
+        self.settings.protocol == Protocol::Submission
     }
 }
 
@@ -206,6 +224,7 @@ struct House {
     spool: Arc<Spool>,
     tables: Tables,
     directory: Arc<Directory>,
+    logins: Option<Logins>,
     flow: Flow,
     mailbag: Mailbag,
     attempts: Arc<Attempts>,
@@ -213,10 +232,11 @@ struct House {
 }
 
 impl House {
-    fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
+    fn open(config: &Config, secret: Option<Secret>, log: Arc<Log>) -> anyhow::Result<House> {
         let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
         let mut queues = Queues::new(plan::queues(config), random());
         let tables = Tables::open(config, tables::tell(log.clone()))?;
+        let logins = logins::open(config, &tables, secret)?;
         let rules = Arc::new(plan::rules(config, &tables));
         let mut admit = |message| flow::admit(&mut queues, &rules, &mailbag, message);
         let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
@@ -239,10 +259,10 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, directory, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, directory, logins, flow, mailbag, attempts, log })
     }
 
-    fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
+    fn desk(&mut self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
         let limits = &config.limits;
         let rate = |rate: config::Rate| Rate { count: rate.count, per: rate.per };
         let gate = Gate::new(GateLimits {
@@ -261,6 +281,7 @@ impl House {
             gate,
             refusals: Refusals::default(),
             handshakes: Handshakes::default(),
+            logins: self.logins.take(),
             reserved: networks(&config.load.reserve),
             relays: networks(&config.relay.networks),
             normalised: networks(&config.smtp.normalise_bare_newlines_from),
@@ -372,14 +393,15 @@ fn start_worker(
     end: &Stop,
 ) -> anyhow::Result<JoinHandle<()>> {
     let runtime = runtime()?;
-    let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone())));
+    let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone(), door.completes())));
     let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
     let (desk, acceptor, stop, mut end) = (desk.clone(), acceptor.cloned(), stop.clone(), end.clone());
     let work = async move {
         let answers = Answers::default();
         tokio::spawn(answers.clone().hand_on());
-        for (listener, machine) in accepting {
-            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: acceptor.clone() };
+        for (listener, machine, completes) in accepting {
+            let (desk, answers, acceptor) = (desk.clone(), answers.clone(), acceptor.clone());
+            let counter = Counter { desk, machine, answers, acceptor, completes };
             let session_stop = stop.clone();
             let session =
                 move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());

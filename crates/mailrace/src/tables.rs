@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::exit::{self, Exit};
 
 pub use events::tell;
+pub use open::directory;
 use open::{failed, open};
 
 /// All tables of a configuration, open.

@@ -276,6 +276,7 @@ impl Clerk {
             attempts: self.attempts.counted(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
             handshakes: self.desk.handshakes.counted(),
+            logins: self.desk.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.desk.load.report(),
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,

@@ -6,6 +6,7 @@
 //! the server is put together. `default.toml`, beside this file, states every key with its default and is what
 //! `mailrace serve` runs on without a file.
 
+mod auth;
 mod bounce;
 mod examine;
 mod fault;
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use mail::Address;
 
+pub use auth::{Auth, AuthSource, Mechanism};
 pub use bounce::Bounce;
 pub use examine::examine;
 pub use fault::{Fault, Faults};
@@ -76,6 +78,8 @@ pub struct Config {
     pub certificates: Vec<Certificate>,
     /// What those listeners share.
     pub tls: ServerTls,
+    /// Who may log in; None: nobody, and no listener has AUTH.
+    pub auth: Option<Auth>,
     /// What can be looked up; names are unique.
     pub tables: Vec<Table>,
     /// The domains whose mail is kept here; names are unique.
@@ -144,6 +148,8 @@ pub enum Protocol {
     Smtp,
     /// RFC 2033.
     Lmtp,
+    /// RFC 6409: SMTP for users, whose mail gets what it lacks.
+    Submission,
 }
 
 /// An address at which clients are awaited.
@@ -155,6 +161,10 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Whether TLS is used there. Where it is, there is a certificate.
     pub tls: ListenerTls,
+    /// Whether clients may log in. Where they may, there is [`Config::auth`].
+    pub auth: bool,
+    /// Whether they have to before they send, whoever they are.
+    pub require_auth: bool,
 }
 
 /// A domain whose mail is kept here.

@@ -64,8 +64,13 @@ impl<'a> Conversation<'a> {
             recipients_max: clerk.recipients_max,
             ..plan::session_limits(config)
         };
-        let machine =
-            smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never, auth: None };
+        let machine = smtp::Config {
+            hostname: config.hostname.clone(),
+            flavor: Flavor::Smtp,
+            limits,
+            tls: smtp::Tls::Never,
+            auth: None,
+        };
         let peer = Peer { address: None, normalise_bare_newlines: true };
         let session = Session::new(Arc::new(machine), peer, now());
         Conversation { clerk, session, transaction: None, body: Vec::new(), complains: false, tally: Tally::default() }
