@@ -248,6 +248,7 @@ fn must_escape(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::time::Duration;
 
     use mail::{Enhanced, QueueId, Reply, Security, SpoolId};
@@ -275,17 +276,6 @@ mod tests {
             security: None,
             user: None,
         };
-        let secured = Fact::Received {
-            id,
-            client,
-            helo: "mx.example.net".into(),
-            sender: None,
-            recipients: 1,
-            size: 60,
-            protocol: "ESMTPSA",
-            security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
-            user: Some("bob".into()),
-        };
         let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
             client,
             helo: helo.into(),
@@ -293,17 +283,10 @@ mod tests {
             address,
             reply: reply.clone(),
         };
-        let login = |user: &str, result| Fact::Login {
-            client,
-            helo: "mx.example.net".into(),
-            user: user.into(),
-            mechanism: "SCRAM-SHA-256",
-            result,
-        };
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
-            secured,
+            secured(id, client),
             login("bob", "ok"),
             login("evil\r\n2026 received", "refused"),
             login("", "cancelled"),
@@ -335,6 +318,30 @@ mod tests {
         let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
         lines.push(Line::Event { level: Level::Warning, text: "listening".into(), fields });
         lines
+    }
+
+    fn secured(id: QueueId, client: Option<IpAddr>) -> Fact {
+        Fact::Received {
+            id,
+            client,
+            helo: "mx.example.net".into(),
+            sender: None,
+            recipients: 1,
+            size: 60,
+            protocol: "ESMTPSA",
+            security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+            user: Some("bob".into()),
+        }
+    }
+
+    fn login(user: &str, result: &'static str) -> Fact {
+        Fact::Login {
+            client: Some("192.0.2.1".parse().unwrap()),
+            helo: "mx.example.net".into(),
+            user: user.into(),
+            mechanism: "SCRAM-SHA-256",
+            result,
+        }
     }
 
     fn written(format: LogFormat) -> String {

@@ -12,7 +12,8 @@ use lookup::directory::{self, Directory, Domain};
 use lookup::{Answer, Table};
 use mail::{Fact, Journal, Timestamp};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
-use protocol::smtp::server::{Config as Machine, Flavor, Limits, Tls};
+use protocol::sasl::{self, Mechanism};
+use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls};
 use spool::{Disk, Folder, Stored};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -60,6 +61,17 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 impl Server {
     /// Starts one whose desk was changed so before.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_as(None, change)
+    }
+
+    /// One to which users submit mail, in clear text, and nobody else.
+    pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
+        let exchanges = sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS };
+        let auth = Auth { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required: true, exchanges };
+        Server::start_as(Some(auth), change)
+    }
+
+    fn start_as(auth: Option<Auth>, change: impl FnOnce(&mut Desk)) -> Server {
         let folder = TempDir::new().unwrap();
         let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
         let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
@@ -67,15 +79,15 @@ impl Server {
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
+        let completes = auth.is_some();
         let machine = Machine {
             hostname: "mx.example.org".into(),
             flavor: Flavor::Smtp,
             tls: Tls::Never,
-            auth: None,
+            auth,
             limits: Limits::default(),
         };
-        let counter =
-            Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, completes: false };
+        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, completes };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -106,6 +118,14 @@ impl Server {
         let (mut client, banner) = self.connect().await;
         assert!(banner.starts_with("220 "), "{banner}");
         client.expect("HELO client.example", "250").await;
+        client
+    }
+
+    /// A client that was greeted with EHLO.
+    pub(crate) async fn user(&self) -> Client {
+        let (mut client, _) = self.connect().await;
+        client.send(b"EHLO client.example\r\n").await;
+        while client.reply().await.starts_with("250-") {}
         client
     }
 
@@ -217,6 +237,17 @@ impl Facts {
     }
 }
 
+impl Facts {
+    /// Who tried to log in, by what and with what result.
+    pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
+        let login = |fact: &Fact| match fact {
+            Fact::Login { user, mechanism, result, .. } => Some((user.to_string(), *mechanism, *result)),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(login).collect()
+    }
+}
+
 impl Journal for Facts {
     fn write(&self, fact: Fact) {
         self.0.lock().unwrap().push(fact);
@@ -278,7 +309,7 @@ fn directory() -> Arc<Directory> {
 }
 
 /// A table that was told its answers.
-struct Told(&'static str, HashMap<&'static str, Answer>);
+pub(crate) struct Told(pub(crate) &'static str, pub(crate) HashMap<&'static str, Answer>);
 
 impl Table for Told {
     fn name(&self) -> &str {
