@@ -161,13 +161,21 @@ fn exposures(loaded: &Loaded) -> Vec<String> {
         TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
         _ => None,
     });
+    let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
+        Some(AuthSource::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
+        Some(AuthSource::Bind(_)) | None => None,
+    };
+    let stored = match logins {
+        Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "stored password")),
+        _ => None,
+    };
     let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.key, "private key"));
     let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {
         format!("everyone on this machine can read {}, which has a {secret}", file.display())
     };
-    passwords.chain(keys).filter(is_open).map(warning).collect()
+    passwords.chain(keys).chain(stored).filter(is_open).map(warning).collect()
 }
 
 #[cfg(test)]
@@ -237,5 +245,8 @@ mod tests {
             assert_eq!(told.len(), usize::from(file.is_some()), "{table}: {told:?}");
             assert!(file.is_none_or(|file| told[0].contains(file.to_str().unwrap())), "{table}: {told:?}");
         }
+        let stored = format!("type = \"text\"\npath = {password:?}\n[auth]\npasswords = \"x\"");
+        assert_eq!(told(&stored, 0o640), [""; 0]);
+        assert!(told(&stored, 0o644)[0].ends_with("which has a stored password"));
     }
 }
