@@ -331,6 +331,7 @@ struct Echo {
     error: Option<String>,
     closes: bool,
     ended: bool,
+    stopped: bool,
 }
 
 impl Conversation for Echo {
@@ -350,7 +351,9 @@ impl Conversation for Echo {
 
     fn handle_timeout(&mut self, _now: Timestamp) {}
 
-    fn handle_stop(&mut self, _now: Timestamp) {}
+    fn handle_stop(&mut self, _now: Timestamp) {
+        self.stopped = true;
+    }
 
     async fn work(&mut self) {}
 
@@ -386,7 +389,16 @@ impl Conversation for Echo {
 fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
     let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
     let acceptor = Arc::new(Acceptor::new(files, TlsVersion::V1_2, handshake_time_max).unwrap());
-    Echo { acceptor, output: Vec::new(), wants: false, secured: None, error: None, closes: false, ended: false }
+    Echo {
+        acceptor,
+        output: Vec::new(),
+        wants: false,
+        secured: None,
+        error: None,
+        closes: false,
+        ended: false,
+        stopped: false,
+    }
 }
 
 /// Says "tls", and does with the connection what `client` does, while the other side drives.
@@ -474,5 +486,24 @@ async fn a_stop_ends_a_handshake() {
     };
     let both = async { tokio::join!(net::drive(theirs.into(), stop, &mut echo), client) };
     tokio::time::timeout(PATIENCE / 2, both).await.unwrap();
+    assert!(echo.stopped && echo.ended);
+    assert_eq!(echo.error, None, "it is not the handshake that failed");
+}
+
+#[tokio::test]
+async fn a_client_that_ends_first_is_told_the_end_too() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, PATIENCE);
+    with_echo(&mut echo, async |socket| {
+        let name = ServerName::try_from("mx.example.org").unwrap();
+        let mut stream = connector(rustls::ALL_VERSIONS).connect(name, socket).await.unwrap();
+        stream.write_all(b"last").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        // Without the server's close_notify this would be an error.
+        stream.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"last");
+    })
+    .await;
     assert!(echo.ended);
 }
