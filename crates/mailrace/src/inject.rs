@@ -87,7 +87,7 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         );
         return Ok(());
     }
-    let config = config::load(named.as_deref())?.config;
+    let config = config::load_for_mail(named.as_deref())?.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
         Mode::Message => Clerk::new(&config, options)?.take_input(),
