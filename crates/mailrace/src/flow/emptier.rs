@@ -225,7 +225,7 @@ impl DropFolder {
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         // It may grow while it is read.
         file.take(octets_max).read_to_end(&mut bytes)?;
-        Ok(match Parcel::decode(&bytes) {
+        Ok(match Parcel::decode(&bytes, self.desk.desk.expanded_recipients_max) {
             Ok(parcel) if parcel.content.len() as u64 <= self.message_octets_max => {
                 Found::Message(parcel, metadata.uid())
             }

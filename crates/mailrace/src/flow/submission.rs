@@ -56,7 +56,7 @@ impl Desk {
             return Err(Unkept::Later("room or memory is short".into()));
         }
         let flags = parcel.flags();
-        let Parcel { sender, recipients, ret, envid, body_type, content } = parcel;
+        let Parcel { sender, recipients, ret, envid, body_type, smtputf8, content } = parcel;
         let is_loop = received_lines(&content) > self.received_max as usize;
         let Sorted { good, bad } = if is_loop { looping(recipients) } else { self.sort(recipients)? };
         let international = sender.iter().chain(good.iter().map(|to| &to.address)).any(|address| !address.is_ascii());
@@ -68,7 +68,7 @@ impl Desk {
             accepted_at: now,
             client,
             body_type,
-            smtputf8: international,
+            smtputf8: smtputf8 || international,
             ret,
             envid,
         };
