@@ -22,25 +22,29 @@ fn person(name: &str) -> Entry {
 }
 
 fn credentials(server: &Server) -> Credentials {
+    credentials_by(server, "(mail={key})", Duration::from_secs(5), 16)
+}
+
+fn credentials_by(server: &Server, filter: &str, timeout: Duration, binds_at_once: usize) -> Credentials {
     let servers = Servers {
         urls: vec![server.url.parse().unwrap()],
         starttls: false,
         ca_file: None,
         bind: Bind::Anonymous,
         connect_timeout: Duration::from_secs(5),
-        timeout: Duration::from_secs(5),
+        timeout,
     };
     let config = Config {
         servers,
         base: BASE.into(),
         scope: Scope::Sub,
-        filter: "(mail={key})".parse().unwrap(),
+        filter: filter.parse().unwrap(),
         results: Vec::new(),
         members: None,
         values_max: Config::VALUES_MAX,
         referrals: false,
     };
-    let settings = Settings { recent_ttl: Duration::ZERO, ..Settings::default() };
+    let settings = Settings { recent_ttl: Duration::ZERO, binds_at_once, ..Settings::default() };
     Credentials::new(Source::Ldap(Box::new(config)), settings, [3; 32]).unwrap()
 }
 
@@ -117,6 +121,33 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
     server.set(Manner::SizeLimit(1));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
     assert_eq!(binds(&server), []);
+}
+
+#[tokio::test]
+async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
+    // A full-width b, which the directory takes for the plain one.
+    let spelled = "\u{ff42}ob@example.org";
+    let mut hidden = person("carol");
+    hidden.attributes.iter_mut().for_each(|(name, _)| name.insert(0, '!'));
+    let mut wide = person("dave");
+    wide.attributes[1].1 = vec!["  Dave  \u{c4}@Example.org".into()];
+    let server = Server::start(vec![person("bob"), hidden, wide], &[]).await;
+    let credentials = credentials(&server);
+    assert_eq!(credentials.verify(spelled, "x", HERE).await, Verdict::Refused);
+    for user in ["bob@example.org ", " bob@example.org"] {
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Refused, "{user}");
+    }
+    assert_eq!(binds(&server), []);
+    assert_eq!(credentials.verify("BOB@example.org", "x", HERE).await, accepted("bob@example.org"));
+    assert_eq!(credentials.verify("dave \u{e4}@example.org", "x", HERE).await, accepted("dave \u{e4}@example.org"));
+    // What may not be read can be no other spelling of printable ASCII.
+    assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
+    let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
+    assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
+    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("spelled"));
+    assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
+    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("any domain"));
+    assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
 }
 
 #[tokio::test]

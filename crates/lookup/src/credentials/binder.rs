@@ -4,6 +4,11 @@
 //! says; users are bound on other connections, which are used for that alone: one that is bound as somebody else must
 //! never be searched on. An entry that the filter finds must be the only one.
 //!
+//! Directories take more spellings for the same than we do: case, spaces, some of them accents. So that each user is known
+//! to the throttle and to others by one, an entry is the user's only where a value that the filter compares is the name.
+//! Where such values are not shown, or the filter compares parts of names, a name must be printable ASCII;
+//! and where the filter does not look at domains, a name must have none.
+//!
 //! | the server ends the bind with                                                | what that means            |
 //! |------------------------------------------------------------------------------|----------------------------|
 //! | success (0)                                                                  | the password is right      |
@@ -25,7 +30,9 @@ use zeroize::Zeroizing;
 
 use super::CredentialsError;
 use crate::backend::Failure;
-use crate::ldap::connection::{Connector, Response, Search, Session};
+use crate::fold;
+use crate::ldap::connection::{Connector, Entry, Response, Search, Session};
+use crate::ldap::schema::{Rule, is_plain};
 use crate::ldap::{Bind, Config, Servers};
 
 const SUCCESS: u32 = 0;
@@ -99,6 +106,10 @@ impl Desk {
         let (desk, places) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
         while let Some(Question { user, password, answer }) = asked.recv().await {
             let place = places.clone().acquire_owned().await;
+            // Nobody waits for it any more.
+            if answer.is_closed() {
+                continue;
+            }
             let desk = desk.clone();
             tokio::task::spawn_local(async move {
                 let found = desk.check(&user, &password).await;
@@ -134,11 +145,30 @@ impl Desk {
     async fn dn_of(&self, session: &Session, user: &str) -> Result<Option<String>, Failure> {
         let failed = |what: String| Failure::new(session.url().to_string(), what);
         let Some(filter) = self.config.filter.one(user) else { return Ok(None) };
+        let is_same_elsewhere = || {
+            user.rsplit_once('@').is_some_and(|(local, _)| {
+                ["a.invalid", "b.invalid"]
+                    .iter()
+                    .all(|domain| self.config.filter.one(&format!("{local}@{domain}")).as_ref() == Some(&filter))
+            })
+        };
+        if is_same_elsewhere() {
+            return Err(failed(format!(
+                "the filter finds user '{user}' under any domain: expected a name without one"
+            )));
+        }
         let (base, scope) = (&*self.config.base, self.config.scope);
-        let mut stream = session.search(&Search { base, scope, filter: &filter, attributes: &[], controls: &[] })?;
+        let attributes = self.config.filter.key_attributes().unwrap_or_default();
+        let mut stream =
+            session.search(&Search { base, scope, filter: &filter, attributes: &attributes, controls: &[] })?;
         let mut dn = None;
         loop {
             match stream.next().await? {
+                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Other => {}
+                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Unknown => {
+                    let dn = entry.dn();
+                    return Err(failed(format!("entry '{dn}' does not show whether user '{user}' is spelled so")));
+                }
                 Response::Entry(entry) if dn.is_some() => {
                     let (one, other) = (dn.unwrap_or_default(), entry.dn());
                     return Err(failed(format!("user '{user}' is two entries: '{one}' and '{other}'")));
@@ -155,6 +185,37 @@ impl Desk {
                 Response::Reference(_) | Response::Intermediate { .. } => {}
             }
         }
+    }
+}
+
+/// Whether an entry is that of a user.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Likeness {
+    /// It is.
+    Same,
+    /// All that the filter compares shows, and is spelled otherwise.
+    Other,
+    /// What the filter found does not show, and the name could be spelled otherwise.
+    Unknown,
+}
+
+/// Whether the entry has the name among its values of these attributes, which are all that was asked for.
+fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
+    let mut shown = vec![false; attributes.len()];
+    for (name, values) in entry.attributes() {
+        // By another name of the attribute or with options it may be a part of the values only.
+        if let Some(place) = attributes.iter().position(|attribute| attribute.eq_ignore_ascii_case(name)) {
+            shown[place] = true;
+        }
+        let mut texts = values.filter_map(|value| str::from_utf8(value).ok());
+        if texts.any(|text| Rule::Exact.form(&fold(text)) == user) {
+            return Likeness::Same;
+        }
+    }
+    match is_plain(user.as_bytes()) {
+        _ if !shown.is_empty() && !shown.contains(&false) => Likeness::Other,
+        true => Likeness::Same,
+        false => Likeness::Unknown,
     }
 }
 

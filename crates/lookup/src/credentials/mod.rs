@@ -6,7 +6,7 @@
 //!
 //! | step                             | cost           | then                                                           |
 //! |----------------------------------|----------------|----------------------------------------------------------------|
-//! | 1. empty, or with NUL, or too long | none         | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
+//! | 1. empty, with NUL, or too long; a name with white space at an end or doubled | none | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
 //! | 2. the [`Throttle`]              | a microsecond  | Throttled                                                      |
 //! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
 //! | 4. the table                     | its cache's    | Unavailable, where it cannot say or its entry is of no use     |
@@ -425,9 +425,15 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// Whether anybody could be called so.
+/// Whether anybody could be called so. White space at either end or doubled is none that directories see: so spelled the
+/// same user would be listened to anew each time.
 fn is_name(user: &str) -> bool {
-    (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control)
+    let is_spelled_once = || {
+        let mut was_space = true;
+        let is_lone = |character: char| !(std::mem::replace(&mut was_space, character.is_whitespace()) && was_space);
+        user.chars().all(is_lone) && !was_space
+    };
+    (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control) && is_spelled_once()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

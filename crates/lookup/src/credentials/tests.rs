@@ -72,6 +72,21 @@ async fn the_right_password_is_accepted_and_everything_else_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_that_is_spelled_with_more_white_space_is_nobodys() {
+    let credentials = credentials(&people(), settings());
+    for user in ["bob ", "bob  b", "bob\u{3000} b", "bob\u{a0}"] {
+        assert_eq!(credentials.verify(user, "tanstaaf", HERE).await, Verdict::Refused, "{user:?}");
+    }
+    assert_eq!(credentials.verify("bob b", "tanstaaf", HERE).await, accepted("bob b"));
+    for user in ["scram ", "scram  m"] {
+        assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user:?}");
+    }
+    for user in [" bob", " ", "b  b", "b ", "\u{2003}b"] {
+        assert!(!is_name(user), "{user:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [
