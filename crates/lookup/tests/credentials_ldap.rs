@@ -97,9 +97,10 @@ async fn what_the_directory_says_of_a_bind_is_told_apart() {
         server.set(Manner::NoBind(code, "no"));
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{code}");
     }
-    for code in [1, 8, 13, 51, 52, 80] {
+    for (code, client) in [1, 8, 13, 51, 52, 80].into_iter().zip(2..) {
+        let client = IpAddr::V4(Ipv4Addr::new(127, 0, 0, client));
         server.set(Manner::NoBind(code, "not now"));
-        match credentials.verify("bob@example.org", "x", HERE).await {
+        match credentials.verify("bob@example.org", "x", client).await {
             Verdict::Unavailable(why) => {
                 assert!(why.contains("not now"), "{why}")
             }
@@ -163,4 +164,40 @@ async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
     server.stop().await;
     assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+}
+
+#[tokio::test]
+async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
+    for manner in [Manner::SilentToBinds, Manner::ClosesAtBinds, Manner::NoBind(51, "busy")] {
+        let server = Server::start(vec![person("bob")], &[]).await;
+        let credentials = credentials_by(&server, "(mail={key})", Duration::from_millis(300), 16);
+        // The connection for the next bind is one that has worked.
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+        server.set(manner.clone());
+        for number in 0..5 {
+            let verdict = credentials.verify("bob@example.org", &number.to_string(), HERE).await;
+            assert!(matches!(verdict, Verdict::Unavailable(_)), "{manner:?}: {verdict:?}");
+        }
+        assert_eq!(binds(&server).len(), 6, "{manner:?}");
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled, "{manner:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_no_longer_waits_is_not_asked_for() {
+    let server = Server::start(vec![person("bob"), person("carol"), person("dave")], &[]).await;
+    let credentials = credentials_by(&server, "(mail={key})", Duration::from_secs(1), 1);
+    server.set(Manner::SilentToBinds);
+    let bob = credentials.verify("bob@example.org", "x", HERE);
+    let carol = credentials.verify("carol@example.org", "x", HERE);
+    let dave = credentials.verify("dave@example.org", "x", HERE);
+    let (mut bob, mut carol, mut dave) = (Box::pin(bob), Box::pin(carol), Box::pin(dave));
+    assert!(futures_util::poll!(&mut bob).is_pending());
+    server.asked(1).await;
+    assert!(futures_util::poll!(&mut carol).is_pending());
+    assert!(futures_util::poll!(&mut dave).is_pending());
+    drop(carol);
+    let _ = tokio::join!(bob, dave);
+    let asked = format!("{:?}", server.filters());
+    assert!(asked.contains("bob@") && asked.contains("dave@") && !asked.contains("carol@"), "{asked}");
 }

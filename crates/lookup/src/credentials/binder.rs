@@ -14,7 +14,9 @@
 //! | success (0)                                                                  | the password is right      |
 //! | invalidCredentials (49), noSuchObject (32)                                   | it is wrong                |
 //! | constraintViolation (19), inappropriateAuthentication (48), insufficientAccessRights (50), unwillingToPerform (53) | the user may not log in: locked, or without a password |
-//! | anything else                                                                | it cannot be said          |
+//! | anything else, or nothing in time                                            | it cannot be said, and counts as wrong: a directory that holds its answer back must not make guesses free |
+//!
+//! A bind that was sent is not sent again.
 //!
 //! For a user who is not there nobody is bound; the answer waits as long as the last bind with a wrong password took.
 
@@ -51,7 +53,9 @@ pub(super) enum Found {
     Right,
     /// It is not, or there is no such user.
     Wrong,
-    /// It cannot be said; why.
+    /// It was looked at and was not found to be right; why that cannot be said.
+    Unproven(String),
+    /// It was not looked at; why.
     Unknowable(String),
 }
 
@@ -124,8 +128,14 @@ impl Desk {
             tokio::time::sleep(self.wrong_takes.get()).await;
             return Ok(Found::Wrong);
         };
+        let session = self.binding.open_one().await?;
         let began = Instant::now();
-        let done = self.binding.with(async |session| session.bind(&dn, password).await).await?;
+        // From here on it is sent: the session is open, and its task runs on this thread.
+        let done = match self.binding.in_time(&session, &mut async |session| session.bind(&dn, password).await).await {
+            Ok(done) => done,
+            Err(failure) => return Ok(Found::Unproven(failure.to_string())),
+        };
+        self.binding.keep(session);
         match done.code {
             SUCCESS => Ok(Found::Right),
             INVALID_CREDENTIALS
@@ -137,7 +147,7 @@ impl Desk {
                 self.wrong_takes.set(began.elapsed());
                 Ok(Found::Wrong)
             }
-            _ => Ok(Found::Unknowable(format!("bind as '{dn}': {done}"))),
+            _ => Ok(Found::Unproven(format!("bind as '{dn}': {done}"))),
         }
     }
 
@@ -236,12 +246,24 @@ impl Connections {
         if let Some(session) = self.take() {
             match self.in_time(&session, &mut act).await {
                 Err(_) if session.is_closed() => {}
-                ended => return self.put_back(session, ended),
+                ended => return ended.inspect(|_| self.keep(session)),
             }
         }
         let session = self.connector.connect().await?;
-        let ended = self.in_time(&session, &mut act).await;
-        self.put_back(session, ended)
+        self.in_time(&session, &mut act).await.inspect(|_| self.keep(session))
+    }
+
+    /// One that is open, also after what has come for it was read.
+    async fn open_one(&self) -> Result<Session, Failure> {
+        tokio::task::yield_now().await;
+        let session = match self.take() {
+            Some(session) => session,
+            None => self.connector.connect().await?,
+        };
+        match session.is_closed() {
+            false => Ok(session),
+            true => Err(Failure::new(session.url().to_string(), "closed before the bind")),
+        }
     }
 
     async fn in_time<T>(
@@ -260,11 +282,10 @@ impl Connections {
     }
 
     /// Only one that did what it should: on another something may still be under way.
-    fn put_back<T>(&self, session: Session, ended: Result<T, Failure>) -> Result<T, Failure> {
+    fn keep(&self, session: Session) {
         let mut idle = self.idle.borrow_mut();
-        if ended.is_ok() && idle.len() < self.idle_max && !session.is_closed() {
+        if idle.len() < self.idle_max && !session.is_closed() {
             idle.push(session);
         }
-        ended
     }
 }

@@ -309,6 +309,10 @@ impl Credentials {
                 pending.end(End::Failed);
                 Verdict::Refused
             }
+            Found::Unproven(why) => {
+                pending.end(End::Failed);
+                Verdict::Unavailable(why)
+            }
             Found::Unknowable(why) => {
                 pending.end(End::Void);
                 Verdict::Unavailable(why)
