@@ -44,7 +44,7 @@ pub use password::{
     ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, SCRAM_ITERATIONS_MAX,
     SHA_CRYPT_ROUNDS_MAX, Stored, StoredError,
 };
-pub use throttle::{Attempt, Bound, End, Throttle, ThrottleSettings};
+pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
 
 use binder::{Binder, Found};
 use recent::Recent;
@@ -66,7 +66,7 @@ pub enum Source {
 }
 
 /// What checking is set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Threads that compute hashes.
     pub threads: usize,
@@ -248,8 +248,8 @@ impl Credentials {
             return Scram::Throttled;
         };
         match self.0.scram_keys(&user).await {
-            Ok(Some(keys)) => Scram::Found { user: user.into(), keys, pending },
-            Ok(None) => Scram::Unknown { pending },
+            Ok(Some(keys)) => Scram::Found { user: user.into(), keys, pending: pending.charged() },
+            Ok(None) => Scram::Unknown { pending: pending.charged() },
             Err(why) => {
                 pending.end(End::Void);
                 self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
@@ -299,6 +299,7 @@ impl Credentials {
             Kind::Table(table) => shared.verify_by(&**table, &user, password).await,
             Kind::Ldap(binder) => binder.verify(&user, password).await,
         };
+        let wrong = || End::Wrong(lock(&shared.recent).short_mark(&user, password));
         match found {
             Found::Right => {
                 lock(&shared.recent).add(shared.now(), &user, password, &user);
@@ -306,11 +307,11 @@ impl Credentials {
                 Verdict::Accepted { user: user.into() }
             }
             Found::Wrong => {
-                pending.end(End::Failed);
+                pending.end(wrong());
                 Verdict::Refused
             }
             Found::Unproven(why) => {
-                pending.end(End::Failed);
+                pending.end(wrong());
                 Verdict::Unavailable(why)
             }
             Found::Unknowable(why) => {
@@ -404,6 +405,14 @@ impl Pending {
     pub fn failed(self) {
         self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         self.end(End::Failed);
+    }
+
+    /// From here on the client has it in its hand when, and whether, this ends.
+    fn charged(mut self) -> Pending {
+        if let Some(attempt) = &mut self.attempt {
+            lock(&self.shared.throttle).charge(self.shared.now(), attempt);
+        }
+        self
     }
 
     fn end(mut self, end: End) {

@@ -143,8 +143,8 @@ fn what_is_remembered_is_bounded() {
 async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     let credentials = credentials(&people(), settings());
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
-    for _ in 0..5 {
-        assert_eq!(credentials.verify("bob", "wrong", HERE).await, Verdict::Refused);
+    for wrong in ["1", "2", "3", "4", "5"] {
+        assert_eq!(credentials.verify("bob", wrong, HERE).await, Verdict::Refused);
     }
     // Also one that is remembered: otherwise guesses would be free while its owner is there.
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
@@ -153,6 +153,28 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
     assert_eq!(credentials.stats().throttled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_an_old_password_locks_nobody_out() {
+    let credentials = credentials(&people(), settings());
+    for _ in 0..50 {
+        assert_eq!(credentials.verify("bob", "old", HERE).await, Verdict::Refused);
+    }
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn exchanges_that_are_held_open_hold_up_no_other_user_of_the_client() {
+    let mut settings = settings();
+    settings.throttle.client_at_once = 3;
+    let credentials = credentials(&people(), settings);
+    let mut held = Vec::new();
+    for user in ["scram", "plain", "nobody"] {
+        held.push(credentials.scram(user, HERE).await);
+    }
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]
