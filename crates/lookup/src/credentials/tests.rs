@@ -37,6 +37,7 @@ fn people() -> Arc<Fake> {
         ("gone", Answer::Unconfirmed("was not there".to_owned())),
         ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("bare", Answer::Found(Vec::new())),
+        ("locked", found("!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
     ])))
 }
 
@@ -89,19 +90,48 @@ async fn a_name_that_is_spelled_with_more_white_space_is_nobodys() {
 #[tokio::test(start_paused = true)]
 async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
     let credentials = credentials(&people(), settings());
-    for (user, words) in [
-        ("down", "the directory is down"),
-        ("gone", "was not there"),
-        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
-        ("bare", "0 stored passwords"),
-    ] {
-        for _ in 0..20 {
-            match credentials.verify(user, "x", HERE).await {
+    for (user, words) in [("down", "the directory is down"), ("gone", "was not there")] {
+        for number in 0..20 {
+            match credentials.verify(user, &number.to_string(), HERE).await {
                 Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
+    let credentials = credentials(&people(), settings());
+    for (user, words) in [
+        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
+        ("bare", "0 stored passwords"),
+    ] {
+        for number in 0..5 {
+            match credentials.verify(user, &number.to_string(), HERE).await {
+                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                other => panic!("{user}: {other:?}"),
+            }
+        }
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        assert!(matches!(credentials.scram(&format!("{user}2"), HERE).await, Scram::Unavailable(_)), "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_locked_is_refused_as_nobody_is() {
+    let credentials = credentials(&people(), settings());
+    for number in 0..5 {
+        assert_eq!(credentials.verify("locked", &number.to_string(), HERE).await, Verdict::Refused);
+    }
+    assert_eq!(credentials.verify("locked", "x", HERE).await, Verdict::Throttled);
+    assert!(matches!(credentials.scram("locked2", HERE).await, Scram::Unknown { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scram_is_offered_only_where_it_is_set() {
+    let with = |scram| credentials(&people(), Settings { scram, ..settings() }).can_scram();
+    assert!(with(true) && !with(Settings::default().scram));
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +239,6 @@ async fn scram_has_the_keys_of_those_who_have_some() {
         assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user}");
     }
     assert!(matches!(credentials.scram("down", HERE).await, Scram::Unavailable(_)));
-    assert!(credentials.can_scram());
 }
 
 #[tokio::test(start_paused = true)]

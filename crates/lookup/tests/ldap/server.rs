@@ -192,8 +192,10 @@ pub(crate) enum Manner {
     /// A bind fails with this code and these words.
     NoBind(u8, &'static str),
     /// It says nothing to binds.
+    #[allow(dead_code, reason = "only tests of passwords are about binds that are not answered")]
     SilentToBinds,
     /// It closes the connection on which a bind comes.
+    #[allow(dead_code, reason = "the same")]
     ClosesAtBinds,
     /// This comes for StartTLS.
     ForTls(Vec<u8>),
