@@ -147,6 +147,38 @@ class Sendmail(InjectCase):
         await_letters(self.server, "carol", 2)
 
 
+class Bounds(InjectCase):
+    SERVER = {
+        "users": ["alice", "bob", "carol"],
+        "aliases": "patterns",
+        "limits": "recipients = 2\nexpanded_recipients = 2\n",
+    }
+
+    def setUp(self):
+        place = folder()
+        self.addCleanup(place.cleanup)
+        patterns = pathlib.Path(place.name) / "patterns"
+        patterns.write_text("/^all@bench\\.test$/ alice@bench.test, bob@bench.test, carol@bench.test\n")
+        patterns.chmod(0o644)
+        table = f'\n[[table]]\nname = "patterns"\ntype = "regexp"\npath = "{patterns}"\n'
+        self.SERVER = self.SERVER | {"extra": table + '\n[bounce]\nper_sender = "2/h"\n'}
+        super().setUp()
+        self.start()
+
+    def test_too_many_behind_an_alias_are_told_of_to_the_sender(self):
+        self.sendmail("-f", "alice@bench.test", "all@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
+        self.assertIn(b"Status: 5.5.3", self.letter("alice"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
+        self.assertEqual(self.rejected(), [])
+
+    def test_one_sender_gets_no_more_notices_than_he_may(self):
+        for _ in range(3):
+            self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
+        await_that(lambda: len(self.rejected()) == 1, "one set aside", self.server)
+        await_letters(self.server, "alice", 2)
+        self.assertEqual(self.dropped(), [])
+
+
 class Sessions(InjectCase):
     def setUp(self):
         super().setUp()
