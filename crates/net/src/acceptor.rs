@@ -303,4 +303,22 @@ mod tests {
         assert!(!Arc::ptr_eq(&entry.certificate.signer, &old));
         assert!(entry.look(later, |_| unreachable!("nothing has changed")).is_none());
     }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_though_nothing_has_changed() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = |name| folder.path().join(name);
+        let files = CertificateFiles { chain: file("a.pem"), key: file("a.key"), names: Vec::new() };
+        write(&files);
+        let mut entry = Entry::load(files.clone()).unwrap();
+        fs::write(&files.key, [fs::read(&files.key).unwrap(), b"\n".to_vec()].concat()).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(60);
+        let denied = |files: &CertificateFiles| {
+            let error = io::ErrorKind::PermissionDenied.into();
+            Err(CertificateError::Unreadable { path: files.key.clone(), error, is_key: true })
+        };
+        assert!(entry.look(later, denied).unwrap().is_err());
+        assert!(entry.look(later, denied).is_none(), "it is told once");
+        assert!(entry.look(later, Certificate::load).unwrap().is_ok());
+    }
 }
