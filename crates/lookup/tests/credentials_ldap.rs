@@ -149,6 +149,10 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
     let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("any domain"));
     assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
+    let by_either = credentials_by(&server, "(|(cn={local})(mail={local}@{domain}))", Duration::from_secs(5), 16);
+    assert!(refused(by_either.verify("bob@anywhere.org", "x", HERE).await));
+    let by_whole = credentials_by(&server, "(mail={local}@{domain})", Duration::from_secs(5), 16);
+    assert_eq!(by_whole.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 //! Directories take more spellings for the same than we do: case, spaces, some of them accents. So that each user is known
 //! to the throttle and to others by one, an entry is the user's only where a value that the filter compares is the name.
 //! Where such values are not shown, or the filter compares parts of names, a name must be printable ASCII;
-//! and where the filter does not look at domains, a name must have none.
+//! and one that is found under any domain must have none.
 //!
 //! | the server ends the bind with                                                | what that means            |
 //! |------------------------------------------------------------------------------|----------------------------|
@@ -45,6 +45,9 @@ const INAPPROPRIATE_AUTHENTICATION: u32 = 48;
 const INVALID_CREDENTIALS: u32 = 49;
 const INSUFFICIENT_ACCESS_RIGHTS: u32 = 50;
 const UNWILLING_TO_PERFORM: u32 = 53;
+
+/// A domain that nobody has (RFC 6761 section 6.4).
+const NOWHERE: &str = "nobody.invalid";
 
 /// What was found out about a password.
 #[derive(Debug, PartialEq, Eq)]
@@ -153,20 +156,21 @@ impl Desk {
 
     /// The DN of the one entry that is this user's.
     async fn dn_of(&self, session: &Session, user: &str) -> Result<Option<String>, Failure> {
-        let failed = |what: String| Failure::new(session.url().to_string(), what);
-        let Some(filter) = self.config.filter.one(user) else { return Ok(None) };
-        let is_same_elsewhere = || {
-            user.rsplit_once('@').is_some_and(|(local, _)| {
-                ["a.invalid", "b.invalid"]
-                    .iter()
-                    .all(|domain| self.config.filter.one(&format!("{local}@{domain}")).as_ref() == Some(&filter))
-            })
-        };
-        if is_same_elsewhere() {
-            return Err(failed(format!(
-                "the filter finds user '{user}' under any domain: expected a name without one"
-            )));
+        let found = self.find(session, user, user).await?;
+        // What shows no names may be found by less than the name: under a domain that nobody has it must not be there.
+        if let (Some(dn), None, Some((local, _))) = (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
+            && self.find(session, user, &format!("{local}@{NOWHERE}")).await?.is_some()
+        {
+            let what = format!("the filter finds user '{user}' under any domain: '{dn}'");
+            return Err(Failure::new(session.url().to_string(), what));
         }
+        Ok(found)
+    }
+
+    /// The DN of the one entry that the filter finds by this key for the user.
+    async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Option<String>, Failure> {
+        let failed = |what: String| Failure::new(session.url().to_string(), what);
+        let Some(filter) = self.config.filter.one(key) else { return Ok(None) };
         let (base, scope) = (&*self.config.base, self.config.scope);
         let attributes = self.config.filter.key_attributes().unwrap_or_default();
         let mut stream =
