@@ -1,8 +1,8 @@
 //! TLS for those who come to us: which certificate a client sees, and how a connection becomes a secure one.
 //!
-//! The files are read when an [`Acceptor`] is made, and those that have changed again by [`Acceptor::reload_changed`]. Each
-//! certificate is exchanged by itself: where its files are wrong it stays as it was, and the others do not wait for it.
-//! Handshakes under way keep what they began with.
+//! The files are read when an [`Acceptor`] is made, and those that have changed again by
+//! [`Acceptor::reload_changed`]. Each certificate is exchanged by itself: where its files are wrong it stays as it was,
+//! and the others do not wait for it. Handshakes under way keep what they began with.
 //!
 //! The client's name for us (SNI, RFC 6066 section 3) chooses: a certificate with just that name, else one with a wildcard
 //! in place of its first label, else the first of the configuration. Of several for a name (one RSA, one ECDSA) it is the
@@ -93,10 +93,10 @@ impl Acceptor {
         Ok(Acceptor { shelf, entries: Mutex::new(entries), tls, handshake_time_max })
     }
 
-    /// Reads the certificates again whose files have changed since they were last read, and presents from now on those that
-    /// are sound; gives each that was exchanged, and each error that was not told before. What cannot be read is tried every
-    /// time, and told again only where the reason or the files are others. Files that changed within the last 2 s, or while
-    /// they were read, are left for the next time. Waits for the disk.
+    /// Reads the certificates again whose files have changed since they were last read, and presents from now on those
+    /// that are sound; gives each that was exchanged, and each error that was not told before. What cannot be read is
+    /// tried every time, and told again only where the reason or the files are others. Files that changed within the
+    /// last 2 s, or while they were read, are left for the next time. Waits for the disk.
     pub fn reload_changed(&self, now: SystemTime) -> Vec<Result<Certificate, CertificateError>> {
         // An entry changes in one piece.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

@@ -240,8 +240,8 @@ async fn wait_until_writable(
     Ok(())
 }
 
-/// Tells the peer over TLS that nothing more comes, whichever side ends first: a client that is not told takes the end for
-/// a truncation (RFC 8446 section 6.1). It goes out as output does.
+/// Tells the peer over TLS that nothing more comes, whichever side ends first: a client that is not told takes the end
+/// for a truncation (RFC 8446 section 6.1). It goes out as output does.
 async fn end(
     mut stream: Stream,
     watch: &mut Watch<'_, impl Future<Output = ()>>,

@@ -78,7 +78,8 @@ impl Stream {
         }
     }
 
-    /// Over TLS, takes the word that nothing more comes (RFC 8446 section 6.1), which is then unsent. No bytes may follow.
+    /// Over TLS, takes the word that nothing more comes (RFC 8446 section 6.1), which is then unsent. No bytes may
+    /// follow.
     pub(crate) fn announce_end(&mut self) {
         if let Stream::Secure(stream) = self {
             stream.get_mut().1.send_close_notify();

@@ -1,5 +1,5 @@
-//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes what is sound and
-//! nothing else.
+//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes what is sound
+//! and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
