@@ -258,11 +258,12 @@ impl DropFolder {
     /// Whether it left the folder.
     fn one(&self, folder: &File, name: &OsStr, stopping: &AtomicBool, round: &mut Round) -> bool {
         if let Some(committed) = round.committed.get(name).copied() {
-            let now = self.folder.join(name).symlink_metadata();
-            if now.is_ok_and(|now| (now.dev(), now.ino()) == committed) {
-                return self.remove(name, committed, round);
-            }
-            round.committed.remove(name);
+            match self.folder.join(name).symlink_metadata() {
+                Ok(now) if (now.dev(), now.ino()) == committed => return self.remove(name, committed, round),
+                Err(error) if error.kind() != ErrorKind::NotFound => return false,
+                // Another file by the same name.
+                _ => round.committed.remove(name),
+            };
         }
         let found = match self.read(folder, name) {
             Ok(found) => found,
