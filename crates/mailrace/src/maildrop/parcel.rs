@@ -133,7 +133,8 @@ impl Parcel {
     pub fn decode(file: &[u8], recipients_max: usize) -> Result<Parcel, NotAParcel> {
         let rest = sealed(file)?;
         let (mut parcel, mut wishes) = (Parcel::empty(), Wishes::default());
-        let (mut rest, mut number, mut has_sender, mut room) = (rest, 0, false, PARCEL_HEAD_OCTETS_MAX as usize);
+        let mut room = PARCEL_HEAD_OCTETS_MAX as usize - (file.len() - rest.len());
+        let (mut rest, mut number, mut has_sender) = (rest, 0, false);
         loop {
             number += 1;
             let head = &rest[..rest.len().min(room)];
