@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use lookup::credentials::{Credentials, Source};
+use lookup::credentials::{Credentials, Networks, Source};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{AuthSource, Config, TableKind};
@@ -63,7 +63,12 @@ pub fn open(config: &Config, tables: &Tables, secret: Option<Secret>) -> anyhow:
             _ => anyhow::bail!("the table {name:?} is no directory"),
         },
     };
-    let credentials = Credentials::new(source, auth.checking, secret).context("[auth]")?;
+    let mut checking = auth.checking.clone();
+    if !auth.shared_clients.is_empty() {
+        let networks = auth.shared_clients.clone();
+        checking.throttle.shared_clients = Networks::new(move |client| networks.iter().any(|it| it.contains(client)));
+    }
+    let credentials = Credentials::new(source, checking, secret).context("[auth]")?;
     let senders = auth.senders.as_ref().and_then(|name| tables.find(name)).cloned();
     Ok(Some(intake::Logins { credentials, senders, traced: auth.trace_users }))
 }

@@ -327,6 +327,7 @@ fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>) -> anyhow::Res
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
+        cap: plan::notices(config, random()).cap.map(Into::into),
         log: log.clone(),
     };
     Ok(DropFolder {

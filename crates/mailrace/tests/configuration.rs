@@ -324,7 +324,7 @@ fn what_is_wrong_about_logins_is_told() {
 }
 
 #[test]
-fn a_submission_wants_users_and_a_directory_shows_no_keys() {
+fn a_submission_wants_users_and_scram_is_spoken_where_it_is_named() {
     let of = |auth: &str| {
         let table =
             "[[table]]\nname = \"a\"\ntype = \"ldap\"\nurl = \"ldap://x\"\nbase = \"x\"\nfilter = \"(x={key})\"\n";
@@ -336,7 +336,12 @@ fn a_submission_wants_users_and_a_directory_shows_no_keys() {
     let config = of("passwords = \"a\"\n");
     let asked: Vec<_> = config.listeners.iter().map(|listener| (listener.auth, listener.require_auth)).collect();
     assert_eq!(asked, [(true, true), (true, false), (false, false)]);
-    let mechanisms = |config: Config| config.auth.unwrap().mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>();
-    assert_eq!(mechanisms(config), ["PLAIN", "LOGIN", "SCRAM-SHA-256"]);
-    assert_eq!(mechanisms(of("bind = \"a\"\n")), ["PLAIN", "LOGIN"]);
+    let spoken = |config: Config| {
+        let auth = config.auth.unwrap();
+        (auth.mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>(), auth.checking.scram)
+    };
+    assert_eq!(spoken(config), (vec!["PLAIN", "LOGIN"], false));
+    assert_eq!(spoken(of("bind = \"a\"\n")), (vec!["PLAIN", "LOGIN"], false));
+    let named = "passwords = \"a\"\nmechanisms = [\"SCRAM-SHA-256\", \"PLAIN\"]\n";
+    assert_eq!(spoken(of(named)), (vec!["SCRAM-SHA-256", "PLAIN"], true));
 }

@@ -1,21 +1,28 @@
 //! Where the cache keeps its entries: hash tables, each behind a lock of its own, in which a question costs as few reads of
-//! memory as can be: the slot, and one piece that holds the key and the values.
+//! memory as can be: the slot, and one piece that holds all that there is about a key.
+//!
+//! | octets of a piece | what                                                                              |
+//! |-------------------|-----------------------------------------------------------------------------------|
+//! | 8                 | when the backend said so: nanoseconds since the store was made, signed            |
+//! | 4                 | length of the key                                                                 |
+//! | 4                 | number of values; or that the key is known not to be there                        |
+//! | 4 for each value  | where it ends in the text; nothing for one value alone, which ends with the text  |
+//! |                   | the text: the key, then the values                                                |
 //!
 //! A full table makes room by the clock: a hand takes what is of no use any more, or was not asked for since it came by the
 //! last time. It takes an eighth at once, so that its way through the table is paid by many; then it comes down elsewhere,
 //! since a place in such a table means nothing once others have come and gone.
 
-use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashTable;
 
 use crate::Answer;
 
-/// Tables of a store that is not small.
+/// Tables of a store that is not small; a power of two.
 const TABLES: usize = 16;
 /// Where chance would make the tables uneven, there is only one.
 const SMALL: usize = 1024;
@@ -23,49 +30,42 @@ const SMALL: usize = 1024;
 const SWEPT_PART: usize = 8;
 /// The golden section of 2^32: in such steps around, the hand leaves out no part of the table for long.
 const HAND_STEP: u32 = 0x9e37_79b9;
+/// In place of the number of values: the key is known not to be there.
+const NOT_FOUND: u32 = u32::MAX;
 
 pub(super) struct Store {
     tables: Box<[RwLock<Entries>]>,
     hasher: RandomState,
+    made: Instant,
 }
 
 struct Entries {
-    by_key: HashMap<Record, Entry>,
+    table: HashTable<Entry>,
     entries_max: usize,
     /// Where the hand of the clock came down last, in 1/2^32 of the table.
     hand: u32,
 }
 
-/// A key, and the values behind it in the same piece of memory; equal to another one if the keys are.
-struct Record {
-    text: Box<str>,
-    key_octets: usize,
-}
-
 struct Entry {
-    said: Instant,
-    values: Values,
+    piece: Box<[u8]>,
     /// Whether it was asked for since the hand came by.
     is_asked_for: AtomicBool,
 }
 
-/// Where in the text the values are.
-enum Values {
-    /// The key is not there.
-    NotFound,
-    /// It has none.
-    None,
-    /// One, as long as the rest of the text.
-    One,
-    /// Each ends here.
-    Many(Box<[usize]>),
-}
-
 /// An entry as it is seen while its table is locked.
 pub(super) struct Kept<'a> {
-    text: &'a str,
+    made: Instant,
+    piece: Piece<'a>,
+}
+
+/// A piece as it is read.
+struct Piece<'a> {
+    said: i64,
     key_octets: usize,
-    entry: &'a Entry,
+    /// Of values; or [`NOT_FOUND`].
+    count: u32,
+    ends: &'a [[u8; 4]],
+    text: &'a [u8],
 }
 
 impl Store {
@@ -73,18 +73,20 @@ impl Store {
     pub(super) fn new(entries_max: u64) -> Self {
         let entries_max = usize::try_from(entries_max).unwrap_or(usize::MAX);
         let tables = if entries_max < SMALL { 1 } else { TABLES };
-        let table = || Entries { by_key: HashMap::new(), entries_max: entries_max.div_ceil(tables).max(1), hand: 0 };
-        Store { tables: (0..tables).map(|_| RwLock::new(table())).collect(), hasher: RandomState::new() }
+        let entries_max = entries_max.div_ceil(tables).max(1);
+        let table = || RwLock::new(Entries { table: HashTable::new(), entries_max, hand: 0 });
+        Store { tables: (0..tables).map(|_| table()).collect(), hasher: RandomState::new(), made: Instant::now() }
     }
 
     /// What is made of the entry of a key, if there is one.
     pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(Kept<'_>) -> Option<T>) -> Option<T> {
-        let table = self.table(key).read().unwrap_or_else(PoisonError::into_inner);
-        let (Record { text, key_octets }, entry) = table.by_key.get_key_value(key)?;
+        let hash = self.hash(key.as_bytes());
+        let entries = self.entries(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.table.find(hash, |entry| entry.key() == key.as_bytes())?;
         if !entry.is_asked_for.load(Relaxed) {
             entry.is_asked_for.store(true, Relaxed);
         }
-        make(Kept { text, key_octets: *key_octets, entry })
+        make(entry.kept(self.made))
     }
 
     /// Puts an entry in the place of the one that the key has: values, or None where it is known not to be there.
@@ -95,34 +97,41 @@ impl Store {
         said: Instant,
         is_useful: impl Fn(Kept<'_>) -> bool,
     ) {
-        let record = Record::new(key, values);
-        let entry = Entry { said, values: Values::new(key, values), is_asked_for: AtomicBool::new(false) };
-        let mut table = self.table(key).write().unwrap_or_else(PoisonError::into_inner);
-        // The old record has the old values in it.
-        table.by_key.remove(key);
-        while table.by_key.len() >= table.entries_max {
-            table.make_room(&is_useful);
+        let Some(entry) = Entry::new(key, values, nanoseconds(self.made, said)) else { return };
+        let hash = self.hash(key.as_bytes());
+        let mut entries = self.entries(hash).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = entries.table.find_mut(hash, |entry| entry.key() == key.as_bytes()) {
+            *old = entry;
+            return;
         }
-        table.by_key.insert(record, entry);
+        while entries.table.len() >= entries.entries_max {
+            entries.make_room(|entry| is_useful(entry.kept(self.made)));
+        }
+        entries.table.insert_unique(hash, entry, |entry| self.hash(entry.key()));
     }
 
     /// How many entries there are.
     pub(super) fn count(&self) -> usize {
-        let count = |table: &RwLock<Entries>| table.read().unwrap_or_else(PoisonError::into_inner).by_key.len();
+        let count = |entries: &RwLock<Entries>| entries.read().unwrap_or_else(PoisonError::into_inner).table.len();
         self.tables.iter().map(count).sum()
     }
 
-    fn table(&self, key: &str) -> &RwLock<Entries> {
-        &self.tables[self.hasher.hash_one(key) as usize % self.tables.len()]
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The lower bits are for the slot, and the uppermost ones for its tag.
+    fn entries(&self, hash: u64) -> &RwLock<Entries> {
+        &self.tables[(hash >> 40) as usize % self.tables.len()]
     }
 }
 
 impl Entries {
     /// Lets the hand come down and go on until enough is gone, or it has been everywhere.
-    fn make_room(&mut self, is_useful: impl Fn(Kept<'_>) -> bool) {
-        let excess = self.by_key.len() / SWEPT_PART + 1;
+    fn make_room(&mut self, is_useful: impl Fn(&Entry) -> bool) {
+        let excess = self.table.len() / SWEPT_PART + 1;
         self.hand = self.hand.wrapping_add(HAND_STEP);
-        let first = (u64::from(self.hand) * self.by_key.len() as u64) >> u32::BITS;
+        let first = (u64::from(self.hand) * self.table.len() as u64) >> u32::BITS;
         let gone = self.sweep(first as usize, excess, &is_useful);
         if gone < excess {
             self.sweep(0, excess - gone, &is_useful);
@@ -130,15 +139,15 @@ impl Entries {
     }
 
     /// Goes from an entry on, until so many are gone or to the end; returns how many are gone.
-    fn sweep(&mut self, first: usize, excess: usize, is_useful: impl Fn(Kept<'_>) -> bool) -> usize {
+    fn sweep(&mut self, first: usize, excess: usize, is_useful: impl Fn(&Entry) -> bool) -> usize {
         let (mut place, mut gone) = (0, 0);
-        self.by_key.retain(|Record { text, key_octets }, entry| {
+        self.table.retain(|entry| {
             place += 1;
             if place <= first || gone == excess {
                 return true;
             }
             let was_asked_for = std::mem::take(entry.is_asked_for.get_mut());
-            let stays = was_asked_for && is_useful(Kept { text, key_octets: *key_octets, entry });
+            let stays = was_asked_for && is_useful(entry);
             gone += usize::from(!stays);
             stays
         });
@@ -146,74 +155,92 @@ impl Entries {
     }
 }
 
-impl Record {
-    fn new(key: &str, values: Option<&[String]>) -> Self {
-        let values = values.unwrap_or_default();
-        let mut text = String::with_capacity(key.len() + values.iter().map(String::len).sum::<usize>());
-        text.push_str(key);
-        values.iter().for_each(|value| text.push_str(value));
-        Record { text: text.into(), key_octets: key.len() }
+impl Entry {
+    /// None where a piece would be larger than its numbers can say.
+    fn new(key: &str, values: Option<&[String]>, said: i64) -> Option<Self> {
+        let texts = values.unwrap_or_default();
+        let octets = key.len() + texts.iter().map(String::len).sum::<usize>();
+        u32::try_from(octets).ok()?;
+        let ends = if texts.len() == 1 { 0 } else { texts.len() };
+        let mut piece = Vec::with_capacity(8 + 4 + 4 + 4 * ends + octets);
+        piece.extend_from_slice(&said.to_le_bytes());
+        piece.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        piece.extend_from_slice(&values.map_or(NOT_FOUND, |values| values.len() as u32).to_le_bytes());
+        let mut end = key.len();
+        for text in texts.iter().take(ends) {
+            end += text.len();
+            piece.extend_from_slice(&(end as u32).to_le_bytes());
+        }
+        piece.extend_from_slice(key.as_bytes());
+        texts.iter().for_each(|text| piece.extend_from_slice(text.as_bytes()));
+        Some(Entry { piece: piece.into(), is_asked_for: AtomicBool::new(false) })
+    }
+
+    fn piece(&self) -> Piece<'_> {
+        Piece::read(&self.piece).expect("a piece is as it was made")
+    }
+
+    fn key(&self) -> &[u8] {
+        self.piece().key()
+    }
+
+    fn kept(&self, made: Instant) -> Kept<'_> {
+        Kept { made, piece: self.piece() }
     }
 }
 
-impl Borrow<str> for Record {
-    fn borrow(&self) -> &str {
+impl<'a> Piece<'a> {
+    fn read(octets: &'a [u8]) -> Option<Self> {
+        let (said, octets) = octets.split_first_chunk()?;
+        let (key_octets, octets) = octets.split_first_chunk()?;
+        let (count, octets) = octets.split_first_chunk()?;
+        let (key_octets, count) = (u32::from_le_bytes(*key_octets) as usize, u32::from_le_bytes(*count));
+        let ends = if matches!(count, 1 | NOT_FOUND) { 0 } else { count as usize };
+        let (ends, text) = octets.split_at_checked(4 * ends)?;
+        text.split_at_checked(key_octets)?;
+        Some(Piece { said: i64::from_le_bytes(*said), key_octets, count, ends: ends.as_chunks().0, text })
+    }
+
+    fn key(&self) -> &'a [u8] {
         &self.text[..self.key_octets]
     }
-}
 
-impl Hash for Record {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Borrow::<str>::borrow(self).hash(state);
+    /// The text from `start` to `end`, which was a text by itself.
+    fn value(&self, start: usize, end: usize) -> String {
+        String::from_utf8_lossy(&self.text[start..end]).into_owned()
     }
-}
 
-impl PartialEq for Record {
-    fn eq(&self, other: &Self) -> bool {
-        Borrow::<str>::borrow(self) == Borrow::<str>::borrow(other)
-    }
-}
-
-impl Eq for Record {}
-
-impl Values {
-    fn new(key: &str, values: Option<&[String]>) -> Self {
-        let ends = |values: &[String]| {
-            let end = |start: &mut usize, value: &String| {
-                *start += value.len();
-                Some(*start)
-            };
-            values.iter().scan(key.len(), end).collect()
-        };
-        match values {
-            None => Values::NotFound,
-            Some([]) => Values::None,
-            Some([_]) => Values::One,
-            Some(values) => Values::Many(ends(values)),
+    fn values(&self) -> Vec<String> {
+        if self.count == 1 {
+            return vec![self.value(self.key_octets, self.text.len())];
         }
+        let mut start = self.key_octets;
+        let mut value_until = |end: usize| self.value(std::mem::replace(&mut start, end), end);
+        self.ends.iter().map(|end| value_until(u32::from_le_bytes(*end) as usize)).collect()
     }
 }
 
 impl Kept<'_> {
     /// When the backend said so.
     pub(super) fn said(&self) -> Instant {
-        self.entry.said
+        let apart = Duration::from_nanos(self.piece.said.unsigned_abs());
+        let said = if self.piece.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
+        said.unwrap_or(self.made)
     }
 
     pub(super) fn is_found(&self) -> bool {
-        !matches!(self.entry.values, Values::NotFound)
+        self.piece.count != NOT_FOUND
     }
 
     pub(super) fn answer(&self) -> Answer {
-        let mut start = self.key_octets;
-        let mut value_until = |end: usize| self.text[std::mem::replace(&mut start, end)..end].to_owned();
-        match &self.entry.values {
-            Values::NotFound => Answer::NotFound,
-            Values::None => Answer::Found(Vec::new()),
-            Values::One => Answer::Found(vec![value_until(self.text.len())]),
-            Values::Many(ends) => Answer::Found(ends.iter().map(|&end| value_until(end)).collect()),
-        }
+        if self.is_found() { Answer::Found(self.piece.values()) } else { Answer::NotFound }
     }
+}
+
+/// From one moment to another one, which may be the earlier one.
+fn nanoseconds(from: Instant, to: Instant) -> i64 {
+    let within = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+    if to < from { -within(from - to) } else { within(to - from) }
 }
 
 #[cfg(test)]

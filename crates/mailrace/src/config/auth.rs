@@ -2,6 +2,8 @@
 
 use lookup::credentials::Settings;
 
+use super::Network;
+
 pub use protocol::sasl::Mechanism;
 
 /// Who may log in.
@@ -17,8 +19,10 @@ pub struct Auth {
     pub clear_text: bool,
     /// Whether Received lines name users.
     pub trace_users: bool,
-    /// How passwords are checked, and who is not listened to.
+    /// How passwords are checked, and who is not listened to. SCRAM is on where `mechanisms` has it.
     pub checking: Settings,
+    /// Clients that many users come from; what checks gets them where it is opened.
+    pub shared_clients: Vec<Network>,
 }
 
 /// Where passwords are checked.

@@ -3,10 +3,10 @@
 use lookup::credentials::{Bound, Settings, ThrottleSettings};
 use toml::Spanned;
 
-use super::{known, named};
+use super::{bare, known, named};
 use crate::config::key::{self, Kind};
 use crate::config::section::Section;
-use crate::config::{Auth, AuthSource, ListenerTls, Mechanism, Protocol, Table, TableKind};
+use crate::config::{Auth, AuthSource, ListenerTls, Mechanism, Network, Protocol, Table, TableKind};
 
 /// What listeners have to know of it.
 #[derive(Clone, Copy, Default)]
@@ -21,20 +21,22 @@ const MECHANISM: Kind<Mechanism> = Kind {
     read: |v| Mechanism::from_name(v.as_str()?).filter(|mechanism| Mechanism::ADVERTISED.contains(mechanism)),
 };
 
-/// In the order in which old clients look for them.
+/// What is spoken where nothing is said, in the order in which old clients look for them. SCRAM is not among them: clients
+/// prefer it and do not fall back, so that whoever is stored as another hash could not log in.
 const PASSWORD_MECHANISMS: [Mechanism; 2] = [Mechanism::Plain, Mechanism::Login];
 
 pub(super) fn auth(document: &mut Section<'_, '_>, tables: &[Table], names: &[String]) -> (Option<Auth>, Known) {
     let Some(mut section) = document.section("auth") else { return (None, Known::default()) };
     let source = source(&mut section, tables, names);
     let mechanisms = mechanisms(&mut section, source.as_ref());
+    let scram = mechanisms.contains(&Mechanism::ScramSha256);
     let senders = named(&mut section, "senders", "table", names).map(|name| name.into_inner().into());
     let clear_text = section.take_or("clear_text", &key::FLAG, false);
     let trace_users = section.take_or("trace_users", &key::FLAG, false);
-    let checking = checking(&mut section);
+    let (checking, shared_clients) = checking(&mut section, scram);
     let known = Known { is_there: true, clear_text };
-    let auth = source.map(|source| Auth { source, mechanisms, senders, clear_text, trace_users, checking });
-    (auth, known)
+    let sound = |source| Auth { source, mechanisms, senders, clear_text, trace_users, checking, shared_clients };
+    (source.map(sound), known)
 }
 
 fn source(section: &mut Section<'_, '_>, tables: &[Table], names: &[String]) -> Option<AuthSource> {
@@ -57,10 +59,7 @@ fn source(section: &mut Section<'_, '_>, tables: &[Table], names: &[String]) -> 
 fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec<Mechanism> {
     let binds = matches!(source, Some(AuthSource::Bind(_)));
     let place = section.place_of("mechanisms");
-    let Some(written) = section.list("mechanisms", &MECHANISM) else {
-        let scram = (!binds).then_some(Mechanism::ScramSha256);
-        return PASSWORD_MECHANISMS.into_iter().chain(scram).collect();
-    };
+    let Some(written) = section.list("mechanisms", &MECHANISM) else { return PASSWORD_MECHANISMS.into() };
     if written.is_empty() {
         section.state(place, "mechanisms", "is empty", format!("expected at least one of {}", MECHANISM.expected));
     }
@@ -77,24 +76,22 @@ fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec
     mechanisms
 }
 
-fn checking(section: &mut Section<'_, '_>) -> Settings {
+fn checking(section: &mut Section<'_, '_>, scram: bool) -> (Settings, Vec<Network>) {
     let or = Settings::default();
     let threads = match section.take_or("threads", &Kind::COUNT_OR_ZERO, 0) {
         0 => or.threads,
         count => count,
     };
-    Settings {
-        threads,
-        waiting_max: section.take_or("waiting", &Kind::COUNT, or.waiting_max),
-        recent_ttl: section.take_or("remember", &key::SPAN_OR_ZERO, or.recent_ttl),
-        throttle: section.section("throttle").map_or(or.throttle, throttle),
-        ..or
-    }
+    let waiting_max = section.take_or("waiting", &Kind::COUNT, or.waiting_max);
+    let recent_ttl = section.take_or("remember", &key::SPAN_OR_ZERO, or.recent_ttl);
+    let (throttle, shared_clients) = section.section("throttle").map_or_else(Default::default, throttle);
+    (Settings { threads, waiting_max, recent_ttl, throttle, scram, ..or }, shared_clients)
 }
 
-fn throttle(mut section: Section<'_, '_>) -> ThrottleSettings {
+fn throttle(mut section: Section<'_, '_>) -> (ThrottleSettings, Vec<Network>) {
     let or = ThrottleSettings::default();
-    ThrottleSettings {
+    let shared_clients = section.list("shared_clients", &key::NETWORK).map(bare).unwrap_or_default();
+    let settings = ThrottleSettings {
         window: section.take_or("window", &key::SPAN, or.window),
         pair: bound(&mut section, "pair", or.pair),
         client: bound(&mut section, "client", or.client),
@@ -103,7 +100,9 @@ fn throttle(mut section: Section<'_, '_>) -> ThrottleSettings {
         pair_at_once: section.take_or("pair_at_once", &Kind::COUNT, or.pair_at_once),
         client_at_once: section.take_or("client_at_once", &Kind::COUNT, or.client_at_once),
         places: section.take_or("places", &Kind::COUNT, or.places),
-    }
+        ..or
+    };
+    (settings, shared_clients)
 }
 
 fn bound(section: &mut Section<'_, '_>, key: &'static str, or: Bound) -> Bound {
