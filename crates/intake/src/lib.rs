@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | connect | load, sessions, how often the client comes | 421 4.3.2, 421 4.7.0 |
 //! | MAIL | room on the disks, memory, how much the client brings | 452 4.3.1, 451 4.7.1 |
-//! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
+//! | RCPT | whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
@@ -19,6 +19,7 @@ mod handshakes;
 mod recipients;
 mod refusals;
 mod replies;
+mod room;
 mod trace;
 mod troubles;
 mod whom;
@@ -41,6 +42,7 @@ pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
 pub use refusals::{Refusal, Refusals};
+pub use room::{Fit, Room};
 pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
@@ -84,6 +86,8 @@ pub struct Desk {
     /// Domains of one label, like `backup`, that are not ours and to which a route of the configuration leads. Mail to
     /// others of their kind is not taken.
     pub routed: Domains,
+    /// Whether mailboxes have room; None where no quota is in force.
+    pub room: Option<Arc<dyn Room>>,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }
