@@ -48,6 +48,13 @@ pub struct Standing {
     pub is_settled: bool,
 }
 
+impl Standing {
+    /// Whether it tells if there is room for so much more.
+    pub fn decides(self, limits: Limits, more: Usage) -> bool {
+        self.is_settled || limits.allow(self.usage + more)
+    }
+}
+
 /// What the file says; None where the Maildir has to be counted.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Room, Troubles};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
@@ -28,6 +28,7 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
+use crate::quota::Rooms;
 use crate::say::say;
 use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
@@ -62,9 +63,9 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let House { spool, tables, directory, flow, mailbag, attempts, log: _ } = house;
+    let House { spool, tables, directory, room, flow, mailbag, attempts, log: _ } = house;
     let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
-    drop(directory);
+    drop((directory, room));
 
     let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
     let (stopper, stop) = Stopper::new();
@@ -206,6 +207,7 @@ struct House {
     spool: Arc<Spool>,
     tables: Tables,
     directory: Arc<Directory>,
+    room: Option<Arc<dyn Room>>,
     flow: Flow,
     mailbag: Mailbag,
     attempts: Arc<Attempts>,
@@ -223,6 +225,8 @@ impl House {
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
         let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
+        let transports = plan::maildirs(config, &tables).context("starting")?;
+        let room = Rooms::of(&transports, &directory, &log).map(|rooms| Arc::new(rooms) as Arc<dyn Room>);
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
@@ -231,7 +235,7 @@ impl House {
             rules,
             router: plan::routes(config),
             fleet: plan::fleet(config)?,
-            transports: plan::maildirs(config, &tables),
+            transports,
             carriers: threads(config),
             notices: plan::notices(config, random()),
             hostname: config.hostname.clone(),
@@ -239,7 +243,7 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, directory, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, directory, room, flow, mailbag, attempts, log })
     }
 
     fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
@@ -269,6 +273,7 @@ impl House {
             message_wait_max: limits.message_wait_max,
             postmaster: plan::postmaster(config)?,
             routed: plan::routed(config),
+            room: self.room.clone(),
             hostname: config.hostname.clone(),
         })
     }
