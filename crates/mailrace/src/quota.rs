@@ -21,7 +21,7 @@ use delivery::local::WhenFull;
 use lookup::{Answer, Table};
 use mail::Address;
 use mailbox::Quota;
-use mailbox::quota::{Limits, Usage, recorded};
+use mailbox::quota::{Limits, NoLimits, Usage, recorded};
 
 pub use counter::Counter;
 pub use rooms::Rooms;
@@ -66,14 +66,12 @@ impl Allowance {
         let Some(table) = &self.table else { return self.usual_limits(mailboxes.len()) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
         let limits = |(mailbox, answer): (&&Address, Answer)| match answer {
-            Answer::Found(values) => match values.first() {
-                Some(text) => {
-                    let at = |error| format!("table '{}': the quota of {mailbox}: {error}", table.name());
-                    text.parse().map_err(|error: mailbox::quota::NoLimits| at(error))
-                }
-                None => Ok(self.usual),
-            },
-            Answer::NotFound => Ok(self.usual),
+            // A text that has commas is several values to some tables.
+            Answer::Found(values) if !values.is_empty() => {
+                let wrong = |error: NoLimits| format!("table '{}': {mailbox}: {error}", table.name());
+                values.join(",").parse().map_err(wrong)
+            }
+            Answer::Found(_) | Answer::NotFound => Ok(self.usual),
             Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
         };
         mailboxes.iter().zip(table.lookup(&keys).await).map(limits).collect()
@@ -197,7 +195,7 @@ mod tests {
         let bob: Address = "bob@example.org".parse().unwrap();
         for (values, expected) in [
             (vec!["1KiB"], Ok(Limits { bytes: 1024, messages: 0 })),
-            (vec!["10S,2C"], Ok(Limits { bytes: 10, messages: 2 })),
+            (vec!["10S", "2C"], Ok(Limits { bytes: 10, messages: 2 })),
             (vec!["0"], Ok(Limits::default())),
             (vec![], Ok(LIMITS)),
         ] {

@@ -77,27 +77,29 @@ impl fmt::Display for Limits {
     }
 }
 
-/// As the header of `maildirsize` has them, or a number of bytes, with a unit or without.
+/// As the header of `maildirsize` has them, but bytes may also be a plain number, or one with a unit.
 impl FromStr for Limits {
     type Err = NoLimits;
 
     fn from_str(text: &str) -> Result<Self, NoLimits> {
-        let bytes = || number(text).or_else(|| units::size(text)).map(|bytes| Limits { bytes, messages: 0 });
-        listed(text).or_else(bytes).ok_or_else(|| NoLimits(text.into()))
+        parse(text, |part| number(part.strip_suffix('S').unwrap_or(part)).or_else(|| units::size(part)))
+            .ok_or_else(|| NoLimits(text.into()))
     }
 }
 
-fn listed(text: &str) -> Option<Limits> {
-    let mut limits = Limits::default();
-    for part in text.split(',') {
-        let part = part.trim_ascii();
-        if let Some(bytes) = part.strip_suffix('S') {
-            limits.bytes = number(bytes)?;
-        } else {
-            limits.messages = number(part.strip_suffix('C')?)?;
+/// Limits, each at most once, where `bytes` reads what is no number of messages.
+fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<Limits> {
+    let mut limits = (None, None);
+    for part in text.split(',').map(str::trim_ascii) {
+        let earlier = match part.strip_suffix('C') {
+            Some(messages) => limits.1.replace(number(messages)?),
+            None => limits.0.replace(bytes(part)?),
+        };
+        if earlier.is_some() {
+            return None;
         }
     }
-    Some(limits)
+    Some(Limits { bytes: limits.0.unwrap_or(0), messages: limits.1.unwrap_or(0) })
 }
 
 /// Digits alone: a sign would pass for a number, too.
@@ -121,7 +123,7 @@ impl Record {
         let whole = memchr::memrchr(b'\n', bytes)?;
         let text = str::from_utf8(&bytes[..whole]).ok()?;
         let mut lines = text.split('\n');
-        let limits = listed(lines.next()?)?;
+        let limits = parse(lines.next()?, |part| number(part.strip_suffix('S')?))?;
         let (mut bytes, mut messages, mut count) = (0i64, 0i64, 0);
         for line in lines {
             let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<i64>().ok());
@@ -169,10 +171,12 @@ mod tests {
             ("4096", limits(4096, 0)),
             ("0", limits(0, 0)),
             ("0S,0C", limits(0, 0)),
+            ("1GiB, 10C", limits(1 << 30, 10)),
+            ("100,10C", limits(100, 10)),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        for text in ["", "S", "-1S", "+1S", "1X", "1S,,1C", "1S;1C", "many", "99999999999999999999S"] {
+        for text in ["", "S", "-1S", "+1S", "1X", "1S,,1C", "1S;1C", "1S,2S", "1,1KiB", "1GS", "many", "99999999999999999999S"] {
             assert!(text.parse::<Limits>().is_err(), "{text}");
         }
     }
