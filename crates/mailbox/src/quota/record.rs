@@ -59,10 +59,7 @@ impl std::ops::Add for Usage {
     type Output = Usage;
 
     fn add(self, more: Usage) -> Usage {
-        Usage {
-            bytes: self.bytes.saturating_add(more.bytes),
-            messages: self.messages.saturating_add(more.messages),
-        }
+        Usage { bytes: self.bytes.saturating_add(more.bytes), messages: self.messages.saturating_add(more.messages) }
     }
 }
 
@@ -127,7 +124,8 @@ impl Record {
         let (mut bytes, mut messages, mut count) = (0i64, 0i64, 0);
         for line in lines {
             let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<i64>().ok());
-            let (Some(more_bytes), Some(more_messages), None) = (numbers.next()?, numbers.next()?, numbers.next()) else {
+            let (Some(more_bytes), Some(more_messages), None) = (numbers.next()?, numbers.next()?, numbers.next())
+            else {
                 return None;
             };
             bytes = bytes.checked_add(more_bytes)?;
@@ -176,7 +174,9 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        for text in ["", "S", "-1S", "+1S", "1X", "1S,,1C", "1S;1C", "1S,2S", "1,1KiB", "1GS", "many", "99999999999999999999S"] {
+        for text in
+            ["", "S", "-1S", "+1S", "1X", "1S,,1C", "1S;1C", "1S,2S", "1,1KiB", "1GS", "many", "99999999999999999999S"]
+        {
             assert!(text.parse::<Limits>().is_err(), "{text}");
         }
     }
@@ -202,9 +202,21 @@ mod tests {
 
     #[test]
     fn what_is_broken_is_no_record() {
-        for text in ["", "\n", "100S", "100S\n", "100S\n1\n", "100S\n1 1 1\n", "100S\nx 1\n", "100S\n-1 0\n", "1 1\n1 1\n",
-            "100S\n\0\0\0 1\n", "100S\n9223372036854775807 1\n1 1\n", "100S\n1 1\n\n", "\n1 1\n"]
-        {
+        for text in [
+            "",
+            "\n",
+            "100S",
+            "100S\n",
+            "100S\n1\n",
+            "100S\n1 1 1\n",
+            "100S\nx 1\n",
+            "100S\n-1 0\n",
+            "1 1\n1 1\n",
+            "100S\n\0\0\0 1\n",
+            "100S\n9223372036854775807 1\n1 1\n",
+            "100S\n1 1\n\n",
+            "\n1 1\n",
+        ] {
             assert_eq!(Record::parse(text.as_bytes()), None, "{text:?}");
         }
     }

@@ -88,8 +88,10 @@ impl Rooms {
         }
         let folder = house.places.of(&[mailbox]).await.pop().ok_or_else(unanswered)??;
         let (sender, told) = oneshot::channel();
-        // Who asked may have lost patience.
-        let done = Box::new(move |standing| drop(sender.send(standing)));
+        let done = Box::new(move |standing| {
+            // Who asked may have lost patience.
+            let _ = sender.send(standing);
+        });
         house.allowance.counter.look(Look { folder, limits, more, done });
         match tokio::time::timeout(PATIENCE, told).await {
             Ok(Ok(Some(standing))) => Ok(Found::Limited(limits, standing, house.allowance.when_full)),
