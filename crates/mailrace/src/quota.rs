@@ -181,9 +181,9 @@ mod tests {
             Letter { limits: Some(Limits::default()), ..letter(&*full, 1000) },
             Letter { limits: None, ..letter(&*full, 1000) },
         ];
-        use Quota::{Counted, Full, None};
-        let expected = [Counted, Counted, Full, Counted, Full, None, Counted];
-        let allowance = allowance(Option::None);
+        use Quota::{Counted, Full};
+        let expected = [Counted, Counted, Full, Counted, Full, Quota::None, Counted];
+        let allowance = allowance(None);
         assert_eq!(allowance.seats(&letters, SystemTime::now()), expected);
         // From the files, as it is from counting.
         assert!(full.join("maildirsize").exists());
