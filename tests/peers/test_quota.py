@@ -113,6 +113,10 @@ class Quotas(OutboundCase):
         await_letters(server, "bob", 2)
         self.assertEqual(self.await_reply(server, 552, "bob").text, "5.2.2 <bob@bench.test>: Mailbox full")
         self.assertEqual(self.rcpt(server, "alice").code, 250)
+        argv = [str(server.binary), "explain", "bob@bench.test", "--config", str(server.config)]
+        told = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+        octets, _ = self.held(server, "bob")
+        self.assertIn(f"  quota: 2C; the mailbox holds {octets} bytes in 2 messages\n", told)
 
     def test_a_table_says_what_single_mailboxes_may_hold(self):
         path = self.folder / "quotas"

@@ -63,9 +63,9 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let House { spool, tables, directory, room, flow, mailbag, attempts, log: _ } = house;
-    let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
-    drop((directory, room));
+    let House { spool, tables, directory, rooms, flow, mailbag, attempts, log: _ } = house;
+    let admin = admin::Server::start(config, mailbag, desk.clone(), rooms, tables, log.clone(), attempts)?;
+    drop(directory);
 
     let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
     let (stopper, stop) = Stopper::new();
@@ -207,7 +207,7 @@ struct House {
     spool: Arc<Spool>,
     tables: Tables,
     directory: Arc<Directory>,
-    room: Option<Arc<dyn Room>>,
+    rooms: Option<Arc<Rooms>>,
     flow: Flow,
     mailbag: Mailbag,
     attempts: Arc<Attempts>,
@@ -226,7 +226,7 @@ impl House {
         let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
         let transports = plan::maildirs(config, &tables).context("starting")?;
-        let room = Rooms::of(&transports, &directory, &log).map(|rooms| Arc::new(rooms) as Arc<dyn Room>);
+        let rooms = Rooms::of(&transports, &directory, &log).map(Arc::new);
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
@@ -243,7 +243,7 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, directory, room, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, directory, rooms, flow, mailbag, attempts, log })
     }
 
     fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
@@ -273,7 +273,7 @@ impl House {
             message_wait_max: limits.message_wait_max,
             postmaster: plan::postmaster(config)?,
             routed: plan::routed(config),
-            room: self.room.clone(),
+            room: self.rooms.clone().map(|rooms| rooms as Arc<dyn Room>),
             hostname: config.hostname.clone(),
         })
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFull, TlsVersion, Transport,
-    TransportKind,
+    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFull, TlsVersion,
+    Transport, TransportKind,
 };
 use proptest::prelude::*;
 use route::Pattern;
@@ -152,7 +152,8 @@ fn every_setting_arrives_where_it_belongs() {
 #[test]
 fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
     let quota = |text: &str| {
-        let text = format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"1S\"]\n[transport.maildir]\n{text}\n");
+        let text =
+            format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"1S\"]\n[transport.maildir]\n{text}\n");
         let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else { panic!("no Maildir") };
         maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
     };

@@ -68,6 +68,17 @@ impl Rooms {
         (!houses.is_empty()).then_some(Rooms { directory, houses, log, known })
     }
 
+    /// For the operator: what the mailbox may hold and does hold; None where nothing limits it.
+    pub async fn account(&self, mailbox: &Address) -> Option<String> {
+        match self.looked_up(mailbox, Usage::default()).await {
+            Ok(Found::Limited(limits, Standing { usage: Usage { bytes, messages }, .. }, _)) => {
+                Some(format!("{limits}; the mailbox holds {bytes} bytes in {messages} messages"))
+            }
+            Ok(Found::Free | Found::Unknown) => None,
+            Err(why) => Some(format!("nobody can say now: {why}")),
+        }
+    }
+
     async fn find(&self, mailbox: &Address, more: Usage) -> Found {
         match self.looked_up(mailbox, more).await {
             Ok(found) => found,
