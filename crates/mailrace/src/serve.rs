@@ -226,7 +226,7 @@ impl House {
         let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
         let transports = plan::maildirs(config, &tables).context("starting")?;
-        let rooms = Rooms::of(&transports, &directory, &log).map(Arc::new);
+        let rooms = Rooms::of(&transports, &directory, troubles(log.clone())).map(Arc::new);
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use delivery::local::WhenFull;
-use intake::{Fit, Room};
+use intake::{Fit, Room, Troubles};
 use lookup::directory::{Directory, Store};
 use mail::Address;
 use mailbox::quota::{Limits, Standing, Usage};
@@ -17,8 +17,6 @@ use tokio::sync::oneshot;
 use super::counter::Look;
 use super::{Allowance, PATIENCE};
 use crate::flow::{Places, Transport};
-use crate::line::Level;
-use crate::log::Log;
 
 /// For so long what was found out counts.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -30,7 +28,8 @@ pub struct Rooms {
     directory: Arc<Directory>,
     /// Those of transports that have a quota.
     houses: HashMap<Box<str>, House>,
-    log: Arc<Log>,
+    /// Where the operator hears why nobody could say.
+    troubles: Troubles,
     known: RwLock<HashMap<Box<str>, Known>>,
 }
 
@@ -58,14 +57,14 @@ enum Found {
 
 impl Rooms {
     /// Of these transports; None if none of them has a quota.
-    pub fn of(transports: &[Transport], directory: &Arc<Directory>, log: &Arc<Log>) -> Option<Rooms> {
+    pub fn of(transports: &[Transport], directory: &Arc<Directory>, troubles: Troubles) -> Option<Rooms> {
         let house = |transport: &Transport| {
             let house = House { places: transport.places.clone(), allowance: transport.allowance.clone()? };
             Some((transport.name.clone(), house))
         };
         let houses: HashMap<_, _> = transports.iter().filter_map(house).collect();
-        let (directory, log, known) = (directory.clone(), log.clone(), RwLock::default());
-        (!houses.is_empty()).then_some(Rooms { directory, houses, log, known })
+        let (directory, known) = (directory.clone(), RwLock::default());
+        (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, known })
     }
 
     /// For the operator: what the mailbox may hold and does hold; None where nothing limits it.
@@ -83,8 +82,9 @@ impl Rooms {
         match self.looked_up(mailbox, more).await {
             Ok(found) => found,
             Err(why) => {
-                let text = "nobody can say whether a mailbox has room, so its mail is taken";
-                self.log.event(Level::Warning, text, &[("mailbox", mailbox), ("error", &why)]);
+                let what =
+                    format_args!("mail for <{mailbox}> is taken, since nobody can say whether there is room: {why}");
+                self.troubles.report(what);
                 Found::Unknown
             }
         }
