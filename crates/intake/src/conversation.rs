@@ -122,7 +122,7 @@ impl Intake {
         Ok(())
     }
 
-    /// RCPT: whose mail it is, and whom the recipient stands for.
+    /// RCPT: whose mail it is, whom the recipient stands for, and whether there is room for it.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
@@ -138,6 +138,8 @@ impl Intake {
         if !self.is_trusted() {
             self.refuse_ways(&finals).await?;
         }
+        let size = self.transaction.as_ref().and_then(|transaction| transaction.mail.size);
+        self.desk.refuse_full(&request.address, &finals, size).await?;
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)

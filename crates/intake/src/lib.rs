@@ -6,7 +6,7 @@
 //! | connect | load, sessions, how often the client comes | 421 4.3.2, 421 4.7.0 |
 //! | AUTH | who the client is | 535 5.7.8, 454 4.7.0 |
 //! | MAIL | room on the disks, memory, how much the client brings, whose the sender is | 452 4.3.1, 451 4.7.1, 553 5.7.1, 451 4.3.0 |
-//! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
+//! | RCPT | whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
@@ -22,6 +22,7 @@ mod logins;
 mod recipients;
 mod refusals;
 mod replies;
+mod room;
 mod trace;
 mod troubles;
 mod whom;
@@ -45,6 +46,7 @@ use conversation::Intake;
 pub use handshakes::Handshakes;
 pub use logins::Logins;
 pub use refusals::{Refusal, Refusals};
+pub use room::{Fit, Room};
 pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
@@ -90,6 +92,8 @@ pub struct Desk {
     /// Domains of one label, like `backup`, that are not ours and to which a route of the configuration leads. Mail to
     /// others of their kind is not taken.
     pub routed: Domains,
+    /// Whether mailboxes have room; None where no quota is in force.
+    pub room: Option<Arc<dyn Room>>,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }

@@ -40,6 +40,14 @@ pub(crate) fn not_owned(sender: &Address, user: &str) -> Reply {
     Reply::new(553, Enhanced(5, 7, 1), text)
 }
 
+pub(crate) const MAILBOX_FULL: Reply = fixed(452, Enhanced(4, 2, 2), "Mailbox full");
+
+/// One that has no room for this message.
+pub(crate) fn mailbox_full(address: &Address, for_good: bool) -> Reply {
+    let (code, enhanced) = if for_good { (552, Enhanced(5, 2, 2)) } else { (452, Enhanced(4, 2, 2)) };
+    Reply::new(code, enhanced, format!("<{address}>: {}", MAILBOX_FULL.text))
+}
+
 pub(crate) fn kept(id: QueueId) -> Reply {
     Reply::new(250, Enhanced(2, 0, 0), format!("Ok: queued as {id}"))
 }

@@ -46,6 +46,7 @@ use crate::config::{Config, Durability};
 use crate::flow::Mailbag;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::quota::Rooms;
 use crate::tables::Tables;
 
 use clerk::Clerk;
@@ -72,13 +73,14 @@ impl Server {
         config: &Config,
         mailbag: Mailbag,
         desk: Arc<Desk>,
+        rooms: Option<Arc<Rooms>>,
         tables: Tables,
         log: Arc<Log>,
         attempts: Arc<Attempts>,
     ) -> anyhow::Result<Server> {
         let clerk = Clerk {
             mailbag,
-            guide: Guide::new(config, &tables, desk.directory.clone())?,
+            guide: Guide::new(config, &tables, desk.directory.clone(), rooms)?,
             desk,
             tables,
             log,

@@ -54,7 +54,7 @@ pub use courier::Transport;
 pub use emptier::{DropFolder, Emptier};
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
-pub use places::{Folders, PlaceTable};
+pub use places::{Folders, PlaceTable, Places};
 use record::Recorder;
 use registrar::Registrar;
 use scheduler::{Crew, Scheduler};

@@ -1,6 +1,7 @@
 //! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
 //! configuration has checked every value and every name. The system is asked only for its own addresses.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use delivery::bounce::{Cap, CapLimits};
+use delivery::local::WhenFull;
 use delivery::remote;
 use intake::Domains;
 use lookup::directory::{self, Directory};
@@ -20,8 +22,11 @@ use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, ListenerTls, Pattern, Queue, SmtpTransport, Tls, TransportKind};
-use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
+use crate::config::{
+    self, Config, Families, LineEnds, ListenerTls, Pattern, Queue, QuotaFull, SmtpTransport, Tls, TransportKind,
+};
+use crate::flow::{Exception, Fleet, Notices, PlaceTable, Places, Rules, Ship, Transport};
+use crate::quota::{Allowance, Counter};
 use crate::tables::Tables;
 
 /// Recipients of one attempt where no next hop says otherwise.
@@ -334,26 +339,46 @@ fn rate(rate: config::Rate) -> queue::Rate {
     queue::Rate { messages: rate.count, per: rate.per }
 }
 
-/// The transports to mailboxes here.
-pub fn maildirs(config: &Config, tables: &Tables) -> Vec<Transport> {
-    config.transports.iter().filter_map(|transport| maildir(transport, tables)).collect()
+/// The transports to mailboxes here. Where one has a quota, threads are started that count.
+pub fn maildirs(config: &Config, tables: &Tables) -> io::Result<Vec<Transport>> {
+    let maildirs = || config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
+    let counter = maildirs().any(|(_, maildir)| maildir.quota.is_some()).then(Counter::start).transpose()?;
+    Ok(maildirs().map(|(name, maildir)| one_maildir(name, maildir, tables, counter.as_ref())).collect())
 }
 
-fn maildir(transport: &config::Transport, tables: &Tables) -> Option<Transport> {
-    let TransportKind::Maildir(maildir) = &transport.kind else { return None };
-    let path = maildir.path.clone();
-    let places = |places: &config::Places| {
-        Some(PlaceTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
-    };
-    Some(Transport {
-        name: transport.name.clone(),
-        places: maildir.places.as_ref().and_then(places),
-        folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+fn one_maildir(name: &str, maildir: &config::Maildir, tables: &Tables, counter: Option<&Counter>) -> Transport {
+    Transport {
+        name: name.into(),
+        places: places(maildir, tables),
         line_ends: match maildir.line_ends {
             LineEnds::Crlf => mailbox::LineEnds::Crlf,
             LineEnds::Lf => mailbox::LineEnds::Lf,
         },
-    })
+        allowance: maildir.quota.as_ref().zip(counter).map(|(quota, counter)| allowance(quota, tables, counter).into()),
+    }
+}
+
+fn places(maildir: &config::Maildir, tables: &Tables) -> Places {
+    let path = maildir.path.clone();
+    let table = |places: &config::Places| {
+        Some(PlaceTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
+    };
+    Places {
+        folders: Arc::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        table: maildir.places.as_ref().and_then(table),
+    }
+}
+
+fn allowance(quota: &config::Quota, tables: &Tables, counter: &Counter) -> Allowance {
+    Allowance {
+        usual: mailbox::quota::Limits { bytes: quota.bytes, messages: quota.messages },
+        table: quota.table.as_ref().and_then(|name| tables.find(name)).cloned(),
+        when_full: match quota.full {
+            QuotaFull::Defer => WhenFull::Defer,
+            QuotaFull::Refuse => WhenFull::Refuse,
+        },
+        counter: counter.clone(),
+    }
 }
 
 /// The folders whose disks must have room: those of the lanes, and where everything else is kept.
@@ -393,6 +418,13 @@ pub fn directory(config: &Config, tables: &Tables) -> Directory {
     Directory::new(domains, directory::Limits::default())
         .with_tables(config.domain_tables.iter().filter_map(tabled).collect())
         .on_host(&config.hostname)
+}
+
+fn maildir_of(transport: &config::Transport) -> Option<&config::Maildir> {
+    match &transport.kind {
+        TransportKind::Maildir(maildir) => Some(maildir),
+        TransportKind::Smtp(_) => None,
+    }
 }
 
 fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Logins, Networks, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Logins, Networks, Refusals, Room, Troubles};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use mail::Journal;
@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::logins::{self, Secret};
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
+use crate::quota::Rooms;
 use crate::say::say;
 use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
@@ -65,8 +66,8 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let monitor = monitor(config, house.mailbag.clone(), log.clone());
     let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
     let gauges = monitor.start(config.load.every)?;
-    let House { spool, tables, directory, flow, mailbag, attempts, log: _, .. } = house;
-    let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
+    let House { spool, tables, directory, rooms, flow, mailbag, attempts, log: _, .. } = house;
+    let admin = admin::Server::start(config, mailbag, desk.clone(), rooms, tables, log.clone(), attempts)?;
     drop(directory);
 
     let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
@@ -225,6 +226,7 @@ struct House {
     tables: Tables,
     directory: Arc<Directory>,
     logins: Option<Logins>,
+    rooms: Option<Arc<Rooms>>,
     flow: Flow,
     mailbag: Mailbag,
     attempts: Arc<Attempts>,
@@ -243,6 +245,8 @@ impl House {
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
         let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
+        let transports = plan::maildirs(config, &tables).context("starting")?;
+        let rooms = Rooms::of(&transports, &directory, troubles(log.clone())).map(Arc::new);
         let parts = Parts {
             spool: spool.clone(),
             directory: directory.clone(),
@@ -251,7 +255,7 @@ impl House {
             rules,
             router: plan::routes(config),
             fleet: plan::fleet(config)?,
-            transports: plan::maildirs(config, &tables),
+            transports,
             carriers: threads(config),
             notices: plan::notices(config, random()),
             hostname: config.hostname.clone(),
@@ -259,7 +263,7 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, directory, logins, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, directory, logins, rooms, flow, mailbag, attempts, log })
     }
 
     fn desk(&mut self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
@@ -290,6 +294,7 @@ impl House {
             message_wait_max: limits.message_wait_max,
             postmaster: plan::postmaster(config)?,
             routed: plan::routed(config),
+            room: self.rooms.clone().map(|rooms| rooms as Arc<dyn Room>),
             hostname: config.hostname.clone(),
         })
     }

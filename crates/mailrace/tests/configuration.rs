@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, TlsVersion, Transport,
-    TransportKind,
+    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFull, TlsVersion,
+    Transport, TransportKind,
 };
 use proptest::prelude::*;
 use route::Pattern;
@@ -148,6 +148,24 @@ fn every_setting_arrives_where_it_belongs() {
     assert_eq!(names, ["local", "standard", "lame", "lists"]);
     assert_eq!(config.spool.durability, Durability::Relaxed { sync_every: Duration::from_millis(250) });
     assert_eq!((config.log.format, config.log.to), (LogFormat::Json, LogTarget::File("/srv/mail/log".into())));
+}
+
+#[test]
+fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
+    let quota = |text: &str| {
+        let text =
+            format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"1S\"]\n[transport.maildir]\n{text}\n");
+        let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else { panic!("no Maildir") };
+        maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
+    };
+    assert_eq!(quota(""), None);
+    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, QuotaFull::Defer)));
+    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, QuotaFull::Refuse)));
+    let shown = faults(
+        "[transport.maildir]\nquota_full = \"defer\"\n[transport.a]\ntype = \"maildir\"\nquota_table = \"nowhere\"\n\
+         quota = { bytes = \"much\", mesages = 1 }\nquota_full = \"bounce\"\n",
+    );
+    insta::assert_snapshot!(shown);
 }
 
 #[test]

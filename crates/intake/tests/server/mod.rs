@@ -218,6 +218,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
         routed: Arc::new(|domain| domain == "backup"),
+        room: None,
         hostname: "mx.example.org".into(),
     }
 }

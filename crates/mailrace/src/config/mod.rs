@@ -49,8 +49,8 @@ pub use routing::{Dns, NextHop};
 pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
 pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, SmtpTransport, Timeouts, Tls, Transport,
-    TransportKind,
+    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, Quota, QuotaFull, SmtpTransport, Timeouts, Tls,
+    Transport, TransportKind,
 };
 
 /// A unix socket's path without its final NUL, as the kernel has it.

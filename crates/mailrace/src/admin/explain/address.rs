@@ -17,6 +17,7 @@ use super::{busy, obstacle_lines};
 use crate::config::Config;
 use crate::flow::{Fleet, Rules};
 use crate::plan;
+use crate::quota::Rooms;
 use crate::tables::Tables;
 
 /// Of the addresses that one stands for, so many are followed.
@@ -29,6 +30,7 @@ pub(in super::super) struct Guide {
     tables: Tables,
     routes: route::Config,
     fleet: Fleet,
+    rooms: Option<Arc<Rooms>>,
 }
 
 /// What became of the question, before the queues are asked.
@@ -49,6 +51,8 @@ pub(in super::super) struct Leg {
     queue: QueueNumber,
     rule: String,
     route: Result<Route, String>,
+    /// What its mailbox may hold, if that is here and limited.
+    quota: Option<String>,
 }
 
 /// What the queues know of a leg.
@@ -60,9 +64,14 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    pub(in super::super) fn new(config: &Config, tables: &Tables, directory: Arc<Directory>) -> anyhow::Result<Guide> {
+    pub(in super::super) fn new(
+        config: &Config,
+        tables: &Tables,
+        directory: Arc<Directory>,
+        rooms: Option<Arc<Rooms>>,
+    ) -> anyhow::Result<Guide> {
         let (rules, routes) = (plan::rules(config, tables), plan::routes(config));
-        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)? })
+        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)?, rooms })
     }
 
     /// Asks the directory and the DNS. That may take its time; None if `stopping` was set meanwhile.
@@ -106,7 +115,11 @@ impl Guide {
             (_, Ok(router)) => Ok(router.route(&destination).await),
             (_, Err(why)) => Err(why.clone()),
         };
-        Leg { address: address.clone(), destination, queue, rule, route }
+        let quota = match &self.rooms {
+            Some(rooms) => rooms.account(address).await,
+            None => None,
+        };
+        Leg { address: address.clone(), destination, queue, rule, route, quota }
     }
 
     /// The queue and the rule that names it, in the order of precedence that the sorter has.
@@ -155,6 +168,9 @@ impl Guide {
             match &leg.route {
                 Ok(route) => self.tell_route(route, out)?,
                 Err(why) => writeln!(out, "  route: not known: {why}")?,
+            }
+            if let Some(quota) = &leg.quota {
+                writeln!(out, "  quota: {quota}")?;
             }
             if let Some(busy) = &situation.busy {
                 writeln!(out, "  next hop now: {busy}")?;
@@ -316,7 +332,7 @@ mod tests {
     fn guide(text: &str) -> Guide {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
-        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables))).unwrap()
+        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), None).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
@@ -393,6 +409,7 @@ mod tests {
             queue: QueueNumber(0),
             rule: String::new(),
             route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO }),
+            quota: None,
         };
         let situation = leg.situation(&mut sample.queues, NOW);
         assert!(!situation.obstacles.contains(&Obstacle::NoRoute));
