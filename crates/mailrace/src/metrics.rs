@@ -150,11 +150,12 @@ pub fn text(reading: &Reading) -> String {
 }
 
 fn tell_logins(logins: &CredentialStats, out: &mut Text) {
-    let &CredentialStats { accepted, remembered, refused, throttled, unavailable, waiting } = logins;
+    let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
     out.family("mailrace_auth_logins_total", "Passwords and proofs of users by what became of them", "counter");
     let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
     results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     out.counter("mailrace_auth_remembered_total", "Passwords that had been right a moment ago", remembered);
+    out.counter("mailrace_auth_repeated_total", "Passwords that had been wrong a moment ago", repeated);
     out.gauge("mailrace_auth_waiting", "Passwords that wait to be checked", waiting);
 }
 
@@ -263,6 +264,7 @@ mod tests {
                 accepted: 5,
                 remembered: 4,
                 refused: 3,
+                repeated: 7,
                 throttled: 2,
                 unavailable: 1,
                 waiting: 6,
