@@ -19,7 +19,7 @@ from test_tls import TlsMailrace, credulous, issue, listener, section
 # In the order of the configuration; the first is the one that every test server has.
 LISTENERS = ("smtp", "submission", "submissions")
 PASSWORD = "tanstaaf, hm"
-USERS = ["bob", "carol", "eve", "dora", "swaks", "msmtp", "curl", "lacks", "has", "chunks", "trusted", "out"]
+USERS = ["bob", "carol", "eve", "dora", "swaks", "msmtp", "curl", "lacks", "has", "chunks", "trusted", "out", "full"]
 
 
 def stored(password, scheme):
@@ -43,13 +43,16 @@ class SubmissionMailrace(TlsMailrace):
 
 class SubmissionCase(ServerCase):
     @classmethod
-    def serve(cls, auth):
-        """A server that lets users in as `auth` has it, none of whom is in a network that may relay."""
+    def serve(cls, auth, maildir=""):
+        """A server that lets users in as `auth` has it, none of whom is in a network that may relay. `maildir` are more
+        settings of its transport."""
         at = pathlib.Path(cls.folder.name)
         extra = listener("submission", "starttls") + listener("submission", "implicit") + auth
         extra += section(*issue(at, "own", "mx.bench.test"))
         cls.server = SubmissionMailrace(at, users=USERS, extra=extra)
         cls.addClassCleanup(cls.server.stop)
+        text = cls.server.config.read_text()
+        cls.server.config.write_text(text.replace('type = "maildir"\n', f'type = "maildir"\n{maildir}\n', 1))
         cls.server.start()
 
     def client(self, where="submission"):
@@ -93,11 +96,13 @@ class Logins(SubmissionCase):
         logins = "".join(f"{user} {stored(PASSWORD, scheme)}\n" for user, scheme in schemes.items())
         (at / "logins").write_text(logins)
         (at / "senders").write_text("bob bob@bench.test, @bob.test\ncarol @bench.test\ndora @bench.test\neve eve@bench.test\n")
+        (at / "quotas").write_text("full@bench.test 1KiB\n")
         tables = "".join(
-            f'\n[[table]]\nname = "{name}"\ntype = "text"\npath = "{at / name}"\n' for name in ("logins", "senders")
+            f'\n[[table]]\nname = "{name}"\ntype = "text"\npath = "{at / name}"\n'
+            for name in ("logins", "senders", "quotas")
         )
         offered = 'mechanisms = ["PLAIN", "LOGIN", "SCRAM-SHA-256"]'
-        cls.serve(tables + f'\n[auth]\npasswords = "logins"\nsenders = "senders"\n{offered}\n')
+        cls.serve(tables + f'\n[auth]\npasswords = "logins"\nsenders = "senders"\n{offered}\n', 'quota_table = "quotas"')
 
     def test_mechanisms_are_offered_within_tls_alone_and_to_users_alone(self):
         offered = "AUTH PLAIN LOGIN SCRAM-SHA-256"
@@ -163,6 +168,31 @@ class Logins(SubmissionCase):
         self.assertEqual((code, text), (454, "4.7.0 Too many failures, try again later"))
         counted = metrics(self.server)
         self.assertGreaterEqual(counted['mailrace_auth_logins_total{result="throttled"}'], 1)
+
+    def test_failures_are_in_the_log_and_counted_and_a_repeated_one_costs_no_hash(self):
+        before = metrics(self.server)
+        client = self.session()
+        for _ in range(3):
+            self.assertEqual(client.docmd("AUTH", f"PLAIN {plain('frank', 'a guess')}")[0], 535)
+        self.await_log(f"login result=refused client=127.0.0.1 helo={client.local_hostname} mechanism=PLAIN user=frank")
+        with self.client("submission") as clear:
+            clear.greet()
+            self.assertEqual(clear.say(f"AUTH PLAIN {plain('frank', 'a guess')}").code, 538)
+        self.await_log("stage=AUTH")
+        self.assertNotIn("a guess", self.server.log.read_text(errors="replace"))
+        after = metrics(self.server)
+        grown = {key: after[key] - before[key] for key in after if key.startswith("mailrace_auth_")}
+        # Tests of this class run one after the other.
+        self.assertEqual(grown['mailrace_auth_logins_total{result="refused"}'], 3)
+        self.assertEqual(grown["mailrace_auth_repeated_total"], 2)
+
+    def test_a_user_is_told_of_a_full_mailbox_as_everybody_is(self):
+        client, code, _ = self.login("carol")
+        self.assertEqual(code, 235)
+        client.docmd("MAIL", "FROM:<carol@bench.test> SIZE=99999")
+        code, text = client.docmd("RCPT", "TO:<full@bench.test>")
+        self.assertEqual((code, text), (452, b"4.2.2 <full@bench.test>: Mailbox full"))
+        self.assertEqual(client.docmd("RCPT", "TO:<out@bench.test>")[0], 250)
 
     def test_who_logged_in_sends_to_other_domains_and_nobody_else_does(self):
         client, code, _ = self.login("carol")
