@@ -6,8 +6,8 @@
 Each session comes from another address of 127.0.0.0/8, makes as many guesses as a session may (three), and is over; the
 next ones do not wait for it. COMMAND is `auth`: each guess is at another of USERS users, every second of whom does not
 exist, and is a password that nobody tried before; or `noop`: the same sessions, with NOOP where the guess would be. It
-prints JSON: `guesses`, `sessions`, `replies` (code: how many, of those to the guesses), `seconds`, `late_seconds` (how far
-the sessions were behind the rate at worst), and what `failed`.
+prints JSON: `guesses`, `sessions`, `replies` (code: how many, of those to the guesses), `seconds`, `late_seconds` (how
+far the sessions were behind the rate at worst), and what `failed`.
 """
 
 import base64
@@ -64,7 +64,8 @@ class Guesser:
                 octets = connection.recv(_READ_OCTETS)
                 if octets and not state[1]:
                     state[1] = True
-                    connection.send(_GREETING + b"".join(self._guess() for _ in range(GUESSES_PER_SESSION)) + b"QUIT\r\n")
+                    guesses = b"".join(self._guess() for _ in range(GUESSES_PER_SESSION))
+                    connection.send(_GREETING + guesses + b"QUIT\r\n")
                     continue
             except OSError as error:
                 self.failed[str(error)] += 1

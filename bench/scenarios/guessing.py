@@ -3,7 +3,7 @@
 Mail comes at a steady rate, well below what the server can do; beside it are, in turns,
 
     alone       nothing
-    sessions    the sessions of those who guess, with NOOP in the place of each guess: what so many sessions cost anybody
+    sessions    the sessions of those who guess, with NOOP in the place of each guess: what so many cost anybody
     guesses     those who guess: each session from another address, at users of whom one half exists
 
 Processors are shared by the server, the source, and those who guess; so `sessions` is what `guesses` is held against.
@@ -56,10 +56,10 @@ TARGETS = (
 )
 
 NOTES = (
-    f"{MESSAGES_PER_SECOND:,} messages of 6,000 octets a second come in over 100 connections (open loop), and nothing is "
-    f"delivered. Guesses come to another listener of the same server, {guesses.GUESSES_PER_SESSION} in a session.",
-    f"There are {USERS:,} users, whose passwords are kept as argon2id of 19 MiB; a guess is at one of them, or at one who "
-    "does not exist. Passwords travel in clear text, so that TLS is no part of it.",
+    f"{MESSAGES_PER_SECOND:,} messages of 6,000 octets a second come in over 100 connections (open loop), and nothing "
+    f"is delivered. Guesses come to another listener of the same server, {guesses.GUESSES_PER_SESSION} in a session.",
+    f"There are {USERS:,} users, whose passwords are kept as argon2id of 19 MiB; a guess is at one of them, or at one "
+    "who does not exist. Passwords travel in clear text, so that TLS is no part of it.",
     "The time of a message is that from the moment when it was due until its last reply.",
     "CPU of the server has that for the guesses in it: hashes are computed by a thread of its own, of low priority, as "
     "many as it can.",
@@ -102,7 +102,8 @@ def scenario(options):
         sides = {name: _side(stored, other) for name, other in _OTHERS.items()}
         found = Contest("Wrong passwords beside mail", sides, TARGETS, NOTES).measure("guessing", folder, options)
         loads = {name: sides[name].load for name in found.rounds[0]}
-        found.commands |= {f"beside {name}": [" ".join(one.other_command())] for name, one in loads.items() if one.other}
+        for name, one in loads.items():
+            found.commands[name].extend([" ".join(one.other_command())] if one.other else [])
         found.tables = {"Medians": [_row(name, one, found.rounds) for name, one in loads.items()]}
         found.checks = list(_checks(loads))
         print("\n".join(map(str, found.tables["Medians"])))
