@@ -1,65 +1,57 @@
-//! Where the cache keeps its entries: hash tables, each behind a lock of its own, in which a question costs as few reads of
-//! memory as can be: the slot, and one piece that holds all that there is about a key.
+//! Where the cache keeps its entries: shards, each behind a lock of its own. A shard is an [arena](crate::arena) of records,
+//! and slots that lead to them; a record is
 //!
-//! | octets of a piece | what                                                                              |
-//! |-------------------|-----------------------------------------------------------------------------------|
-//! | 8                 | when the backend said so: nanoseconds since the store was made, signed            |
-//! | 4                 | length of the key                                                                 |
-//! | 4                 | number of values; or that the key is known not to be there                        |
-//! | 4 for each value  | where it ends in the text; nothing for one value alone, which ends with the text  |
-//! |                   | the text: the key, then the values                                                |
+//! | octets           | what                                                                              |
+//! |------------------|-----------------------------------------------------------------------------------|
+//! | 8                | when the backend said so: nanoseconds since the store was made, signed            |
+//! | 4                | length of the key                                                                 |
+//! | 4                | number of values; or that the key is known not to be there                        |
+//! | 4 for each value | where it ends in the text                                                         |
+//! |                  | the text: the key, then the values                                                |
 //!
-//! A full table makes room by the clock: a hand takes what is of no use any more, or was not asked for since it came by the
-//! last time. It takes an eighth at once, so that its way through the table is paid by many; then it comes down elsewhere,
-//! since a place in such a table means nothing once others have come and gone.
+//! A full shard makes room by the clock: a hand goes over the slots and takes what is of no use any more, or was not asked
+//! for (its slot is not marked) since it came by the last time. It takes an eighth at once, so that writing the arena anew
+//! is paid by many.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use hashbrown::HashTable;
-
 use crate::Answer;
+use crate::arena::{Arena, Slots, Tag};
 
-/// Tables of a store that is not small; a power of two.
-const TABLES: usize = 16;
-/// Where chance would make the tables uneven, there is only one.
-const SMALL: usize = 1024;
-/// A full table makes room for this part of what is in it.
+/// Shards at most; a power of two.
+const SHARDS_MAX: u64 = 256;
+/// Where chance would make the shards uneven, there are fewer.
+const SHARD_ENTRIES_MIN: u64 = 1024;
+/// A full shard makes room for this part of what is in it.
 const SWEPT_PART: usize = 8;
-/// The golden section of 2^32: in such steps around, the hand leaves out no part of the table for long.
-const HAND_STEP: u32 = 0x9e37_79b9;
 /// In place of the number of values: the key is known not to be there.
 const NOT_FOUND: u32 = u32::MAX;
 
 pub(super) struct Store {
-    tables: Box<[RwLock<Entries>]>,
+    shards: Box<[RwLock<Shard>]>,
+    shard_entries_max: usize,
     hasher: RandomState,
     made: Instant,
 }
 
-struct Entries {
-    table: HashTable<Entry>,
-    entries_max: usize,
-    /// Where the hand of the clock came down last, in 1/2^32 of the table.
-    hand: u32,
+#[derive(Default)]
+struct Shard {
+    slots: Slots,
+    arena: Arena,
+    /// The slot that the hand of the clock comes to next.
+    hand: usize,
 }
 
-struct Entry {
-    piece: Box<[u8]>,
-    /// Whether it was asked for since the hand came by.
-    is_asked_for: AtomicBool,
-}
-
-/// An entry as it is seen while its table is locked.
+/// An entry as it is seen while its shard is locked.
 pub(super) struct Kept<'a> {
     made: Instant,
-    piece: Piece<'a>,
+    record: Record<'a>,
 }
 
-/// A piece as it is read.
-struct Piece<'a> {
+/// A record as it is read.
+struct Record<'a> {
     said: i64,
     key_octets: usize,
     /// Of values; or [`NOT_FOUND`].
@@ -68,25 +60,29 @@ struct Piece<'a> {
     text: &'a [u8],
 }
 
+/// A record to be written.
+struct Draft<'a> {
+    said: i64,
+    key: &'a [u8],
+    values: Option<&'a [String]>,
+}
+
 impl Store {
     /// A store for so many entries.
     pub(super) fn new(entries_max: u64) -> Self {
-        let entries_max = usize::try_from(entries_max).unwrap_or(usize::MAX);
-        let tables = if entries_max < SMALL { 1 } else { TABLES };
-        let entries_max = entries_max.div_ceil(tables).max(1);
-        let table = || RwLock::new(Entries { table: HashTable::new(), entries_max, hand: 0 });
-        Store { tables: (0..tables).map(|_| table()).collect(), hasher: RandomState::new(), made: Instant::now() }
+        let shards = (entries_max / SHARD_ENTRIES_MIN + 1).next_power_of_two().min(SHARDS_MAX);
+        let shard_entries_max = usize::try_from(entries_max.div_ceil(shards)).unwrap_or(usize::MAX).max(1);
+        let shards = (0..shards).map(|_| RwLock::default()).collect();
+        Store { shards, shard_entries_max, hasher: RandomState::new(), made: Instant::now() }
     }
 
     /// What is made of the entry of a key, if there is one.
     pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(Kept<'_>) -> Option<T>) -> Option<T> {
-        let hash = self.hash(key.as_bytes());
-        let entries = self.entries(hash).read().unwrap_or_else(PoisonError::into_inner);
-        let entry = entries.table.find(hash, |entry| entry.key() == key.as_bytes())?;
-        if !entry.is_asked_for.load(Relaxed) {
-            entry.is_asked_for.store(true, Relaxed);
-        }
-        make(entry.kept(self.made))
+        let (shard, tag) = self.place(key);
+        let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = shard.find(tag, key.as_bytes())?;
+        shard.slots.mark(slot);
+        make(Kept { made: self.made, record: shard.record(slot)? })
     }
 
     /// Puts an entry in the place of the one that the key has: values, or None where it is known not to be there.
@@ -97,143 +93,173 @@ impl Store {
         said: Instant,
         is_useful: impl Fn(Kept<'_>) -> bool,
     ) {
-        let Some(entry) = Entry::new(key, values, nanoseconds(self.made, said)) else { return };
-        let hash = self.hash(key.as_bytes());
-        let mut entries = self.entries(hash).write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = entries.table.find_mut(hash, |entry| entry.key() == key.as_bytes()) {
-            *old = entry;
+        let draft = Draft { said: nanoseconds(self.made, said), key: key.as_bytes(), values };
+        let Some(octets) = draft.octets() else { return };
+        let (shard, tag) = self.place(key);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = shard.find(tag, draft.key) {
+            shard.replace(slot, &draft, octets);
             return;
         }
-        while entries.table.len() >= entries.entries_max {
-            entries.make_room(|entry| is_useful(entry.kept(self.made)));
+        while shard.slots.len() >= self.shard_entries_max {
+            shard.make_room(|record| is_useful(Kept { made: self.made, record }));
         }
-        entries.table.insert_unique(hash, entry, |entry| self.hash(entry.key()));
+        if let Some(place) = shard.arena.append(octets, |octets| draft.write(octets)) {
+            shard.slots.insert(tag, place);
+        }
     }
 
     /// How many entries there are.
     pub(super) fn count(&self) -> usize {
-        let count = |entries: &RwLock<Entries>| entries.read().unwrap_or_else(PoisonError::into_inner).table.len();
-        self.tables.iter().map(count).sum()
+        let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).slots.len();
+        self.shards.iter().map(count).sum()
     }
 
-    fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
-    }
-
-    /// The lower bits are for the slot, and the uppermost ones for its tag.
-    fn entries(&self, hash: u64) -> &RwLock<Entries> {
-        &self.tables[(hash >> 40) as usize % self.tables.len()]
+    /// The shard of a key, and its tag.
+    fn place(&self, key: &str) -> (&RwLock<Shard>, Tag) {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key.as_bytes());
+        let hash = hasher.finish();
+        (&self.shards[(hash >> 32) as usize % self.shards.len()], Tag::of(hash))
     }
 }
 
-impl Entries {
-    /// Lets the hand come down and go on until enough is gone, or it has been everywhere.
-    fn make_room(&mut self, is_useful: impl Fn(&Entry) -> bool) {
-        let excess = self.table.len() / SWEPT_PART + 1;
-        self.hand = self.hand.wrapping_add(HAND_STEP);
-        let first = (u64::from(self.hand) * self.table.len() as u64) >> u32::BITS;
-        let gone = self.sweep(first as usize, excess, &is_useful);
-        if gone < excess {
-            self.sweep(0, excess - gone, &is_useful);
-        }
+impl Shard {
+    fn find(&self, tag: Tag, key: &[u8]) -> Option<usize> {
+        self.slots.find(tag, |place| Record::read(self.arena.at(place)).is_some_and(|record| record.key() == key))
     }
 
-    /// Goes from an entry on, until so many are gone or to the end; returns how many are gone.
-    fn sweep(&mut self, first: usize, excess: usize, is_useful: impl Fn(&Entry) -> bool) -> usize {
-        let (mut place, mut gone) = (0, 0);
-        self.table.retain(|entry| {
-            place += 1;
-            if place <= first || gone == excess {
-                return true;
+    fn record(&self, slot: usize) -> Option<Record<'_>> {
+        Record::read(self.arena.at(self.slots.at(slot)?.1))
+    }
+
+    /// Writes another record for the key of a slot, over the one that it has where that is as long.
+    fn replace(&mut self, slot: usize, draft: &Draft, octets: usize) {
+        let Some((_, place)) = self.slots.at(slot) else { return };
+        let before = self.record(slot).map_or(0, |record| record.octets());
+        if octets == before {
+            let mut record = Vec::with_capacity(octets);
+            draft.write(&mut record);
+            self.arena.at_mut(place)[..octets].copy_from_slice(&record);
+        } else if let Some(place) = self.arena.append(octets, |octets| draft.write(octets)) {
+            self.slots.lead(slot, place);
+            self.arena.waste(before);
+            if self.arena.is_untidy() {
+                self.keep(|_| true);
             }
-            let was_asked_for = std::mem::take(entry.is_asked_for.get_mut());
-            let stays = was_asked_for && is_useful(entry);
-            gone += usize::from(!stays);
-            stays
-        });
-        gone
-    }
-}
-
-impl Entry {
-    /// None where a piece would be larger than its numbers can say.
-    fn new(key: &str, values: Option<&[String]>, said: i64) -> Option<Self> {
-        let texts = values.unwrap_or_default();
-        let octets = key.len() + texts.iter().map(String::len).sum::<usize>();
-        u32::try_from(octets).ok()?;
-        let ends = if texts.len() == 1 { 0 } else { texts.len() };
-        let mut piece = Vec::with_capacity(8 + 4 + 4 + 4 * ends + octets);
-        piece.extend_from_slice(&said.to_le_bytes());
-        piece.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        piece.extend_from_slice(&values.map_or(NOT_FOUND, |values| values.len() as u32).to_le_bytes());
-        let mut end = key.len();
-        for text in texts.iter().take(ends) {
-            end += text.len();
-            piece.extend_from_slice(&(end as u32).to_le_bytes());
         }
-        piece.extend_from_slice(key.as_bytes());
-        texts.iter().for_each(|text| piece.extend_from_slice(text.as_bytes()));
-        Some(Entry { piece: piece.into(), is_asked_for: AtomicBool::new(false) })
     }
 
-    fn piece(&self) -> Piece<'_> {
-        Piece::read(&self.piece).expect("a piece is as it was made")
+    /// Lets the hand go on until enough is gone: the second time around nothing has a mark any more.
+    fn make_room(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
+        let slots = self.slots.count();
+        let mut is_gone = vec![false; slots];
+        let mut excess = self.slots.len() / SWEPT_PART + 1;
+        let first = self.hand;
+        for slot in (first..first + 2 * slots).map(|slot| slot % slots) {
+            if excess == 0 {
+                break;
+            }
+            self.hand = slot + 1;
+            let Some(record) = self.record(slot) else { continue };
+            let is_useful = is_useful(record);
+            if !(self.slots.take_mark(slot) && is_useful) && !is_gone[slot] {
+                is_gone[slot] = true;
+                excess -= 1;
+            }
+        }
+        self.keep(|slot| !is_gone[slot]);
     }
 
-    fn key(&self) -> &[u8] {
-        self.piece().key()
-    }
-
-    fn kept(&self, made: Instant) -> Kept<'_> {
-        Kept { made, piece: self.piece() }
+    /// Writes slots and arena anew, with the records of those slots only that stay.
+    fn keep(&mut self, stays: impl Fn(usize) -> bool) {
+        // As large as they were: what has gone makes room for what comes.
+        let mut kept = Shard {
+            slots: Slots::with_room(self.slots.len()),
+            arena: Arena::with_room(self.arena.len()),
+            hand: self.hand,
+        };
+        for slot in (0..self.slots.count()).filter(|&slot| stays(slot)) {
+            let Some((tag, place)) = self.slots.at(slot) else { continue };
+            let Some(record) = Record::read(self.arena.at(place)) else { continue };
+            let octets = record.octets();
+            let copied = kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.at(place)[..octets]));
+            let copy = kept.slots.insert(tag, copied.expect("what stays is no more than what there was"));
+            if self.slots.take_mark(slot) {
+                kept.slots.mark(copy);
+            }
+        }
+        *self = kept;
     }
 }
 
-impl<'a> Piece<'a> {
+impl Draft<'_> {
+    /// How many octets the record has; None where there are more than its numbers can say.
+    fn octets(&self) -> Option<usize> {
+        let values = self.values.unwrap_or_default();
+        let octets = 8 + 4 + 4 + 4 * values.len() + self.key.len() + values.iter().map(String::len).sum::<usize>();
+        u32::try_from(octets).is_ok().then_some(octets)
+    }
+
+    fn write(&self, octets: &mut Vec<u8>) {
+        let values = self.values.unwrap_or_default();
+        octets.extend_from_slice(&self.said.to_le_bytes());
+        octets.extend_from_slice(&(self.key.len() as u32).to_le_bytes());
+        octets.extend_from_slice(&self.values.map_or(NOT_FOUND, |values| values.len() as u32).to_le_bytes());
+        let mut end = self.key.len();
+        for value in values {
+            end += value.len();
+            octets.extend_from_slice(&(end as u32).to_le_bytes());
+        }
+        octets.extend_from_slice(self.key);
+        values.iter().for_each(|value| octets.extend_from_slice(value.as_bytes()));
+    }
+}
+
+impl<'a> Record<'a> {
+    /// The record at the beginning of these octets.
     fn read(octets: &'a [u8]) -> Option<Self> {
         let (said, octets) = octets.split_first_chunk()?;
         let (key_octets, octets) = octets.split_first_chunk()?;
         let (count, octets) = octets.split_first_chunk()?;
         let (key_octets, count) = (u32::from_le_bytes(*key_octets) as usize, u32::from_le_bytes(*count));
-        let ends = if matches!(count, 1 | NOT_FOUND) { 0 } else { count as usize };
-        let (ends, text) = octets.split_at_checked(4 * ends)?;
-        text.split_at_checked(key_octets)?;
-        Some(Piece { said: i64::from_le_bytes(*said), key_octets, count, ends: ends.as_chunks().0, text })
+        let (ends, text) = octets.split_at_checked(if count == NOT_FOUND { 0 } else { 4 * count as usize })?;
+        let ends = ends.as_chunks().0;
+        let text_octets = ends.last().map_or(key_octets, |end| u32::from_le_bytes(*end) as usize);
+        Some(Record { said: i64::from_le_bytes(*said), key_octets, count, ends, text: text.get(..text_octets)? })
+    }
+
+    /// Octets of all of it.
+    fn octets(&self) -> usize {
+        8 + 4 + 4 + 4 * self.ends.len() + self.text.len()
     }
 
     fn key(&self) -> &'a [u8] {
         &self.text[..self.key_octets]
     }
 
-    /// The text from `start` to `end`, which was a text by itself.
-    fn value(&self, start: usize, end: usize) -> String {
-        String::from_utf8_lossy(&self.text[start..end]).into_owned()
-    }
-
     fn values(&self) -> Vec<String> {
-        if self.count == 1 {
-            return vec![self.value(self.key_octets, self.text.len())];
-        }
         let mut start = self.key_octets;
-        let mut value_until = |end: usize| self.value(std::mem::replace(&mut start, end), end);
-        self.ends.iter().map(|end| value_until(u32::from_le_bytes(*end) as usize)).collect()
+        let mut value_until = |end: usize| &self.text[std::mem::replace(&mut start, end)..end];
+        let values = self.ends.iter().map(|end| value_until(u32::from_le_bytes(*end) as usize));
+        values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
     }
 }
 
 impl Kept<'_> {
     /// When the backend said so.
     pub(super) fn said(&self) -> Instant {
-        let apart = Duration::from_nanos(self.piece.said.unsigned_abs());
-        let said = if self.piece.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
+        let apart = Duration::from_nanos(self.record.said.unsigned_abs());
+        let said = if self.record.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
         said.unwrap_or(self.made)
     }
 
     pub(super) fn is_found(&self) -> bool {
-        self.piece.count != NOT_FOUND
+        self.record.count != NOT_FOUND
     }
 
     pub(super) fn answer(&self) -> Answer {
-        if self.is_found() { Answer::Found(self.piece.values()) } else { Answer::NotFound }
+        if self.is_found() { Answer::Found(self.record.values()) } else { Answer::NotFound }
     }
 }
 
