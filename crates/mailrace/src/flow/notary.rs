@@ -122,9 +122,8 @@ impl Office {
         let (sender, commissions) = mpsc::channel();
         thread::Builder::new().name("notary".into()).spawn(move || {
             notary.run(&commissions);
-            // Whoever waits for the end of all threads then has the spool to itself.
-            drop(notary);
-            drop(alive);
+            // What it holds of the spool first: whoever hears of the end closes that.
+            drop((notary, alive));
         })?;
         Ok(sender)
     }
