@@ -55,7 +55,8 @@ class UserAgents(SubmissionCase):
         scheme = "smtps" if where == "submissions" else "smtp"
         settings = {
             "smtp_url": f"{scheme}://bob@127.0.0.1:{self.server.at[where]}", "smtp_pass": PASSWORD,
-            "from": "bob@bench.test", "certificate_file": self.place / "own.pem", "ssl_verify_host": "no", "ssl_force_tls": "yes", "copy": "no",
+            "from": "bob@bench.test", "certificate_file": self.place / "own.pem",
+            "ssl_verify_host": "no", "ssl_force_tls": "yes", "copy": "no",
         }  # fmt: skip
         words = [word for name, value in settings.items() for word in ("-e", f'set {name}="{value}"')]
         self.start_program("mutt", "-F", "/dev/null", *words, "-s", subject, "--", "bob@bench.test", text="It works.\n")
