@@ -6,14 +6,16 @@
 //! | a session | an answer of the last 5 seconds, at once; else the tables, and a thread that reads the file, and counts where it must | takes the message |
 //! | a courier | the table; its own look at the file; a thread that counts | delivers |
 //!
-//! Nobody waits for longer than [`PATIENCE`]: what is counted is counted to its end, and known to the next who asks. So a
-//! mailbox may come to hold more than it may by what is under way at the moment, and by what comes while nobody can say.
+//! Nobody waits for longer than [`PATIENCE`], nor a courier for a count that has been asked for that long ago, be it by
+//! somebody else: what is counted is counted to its end, and known to the next who asks. So a mailbox may come to hold more
+//! than it may by what is under way at the moment, and by what comes while nobody can say.
 
 mod counter;
 mod rooms;
+mod slow;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -59,6 +61,8 @@ struct Account {
     wanted: Usage,
     /// What it holds, with the letters that found room; None if nobody can say.
     used: Option<Usage>,
+    /// What is brought to it.
+    added: Usage,
 }
 
 impl Allowance {
@@ -92,7 +96,7 @@ impl Allowance {
     pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime, deadline: Instant) -> Vec<Quota> {
         let mut accounts: HashMap<&Path, Account> = HashMap::new();
         for (folder, limits, octets) in letters.iter().filter_map(Letter::limited) {
-            let account = accounts.entry(folder).or_insert(Account { limits, wanted: Usage::default(), used: None });
+            let account = accounts.entry(folder).or_insert_with(|| Account::new(limits));
             account.wanted = account.wanted + Usage::message(octets);
         }
         self.open(&mut accounts, now, deadline);
@@ -102,13 +106,15 @@ impl Allowance {
             None if letter.limits.is_none() => Quota::Counted,
             None => Quota::None,
         };
-        letters.iter().map(&mut seat).collect()
+        let seats = letters.iter().map(&mut seat).collect();
+        self.counter.add(accounts.iter().map(|(folder, account)| (*folder, account.added)));
+        seats
     }
 
     /// Finds out what the Maildirs hold; those that have to be counted are counted side by side.
     fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime, deadline: Instant) {
         let (sender, counted) = mpsc::channel();
-        let mut awaited = 0;
+        let mut awaited: HashMap<PathBuf, Instant> = HashMap::new();
         for (folder, account) in accounts.iter_mut() {
             // A file that cannot be read is as good as none.
             match recorded(folder, account.limits, now).ok().flatten() {
@@ -119,14 +125,15 @@ impl Allowance {
                     let (sender, whose) = (sender.clone(), folder.to_path_buf());
                     // Nobody listens any more to who took too long.
                     let done = move |usage| drop(sender.send((whose, usage)));
-                    self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
-                    awaited += 1;
+                    let since = self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
+                    awaited.insert(folder.to_path_buf(), deadline.min(since + PATIENCE));
                 }
             }
         }
-        for _ in 0..awaited {
-            let left = deadline.saturating_duration_since(Instant::now());
+        while let Some(latest) = awaited.values().max() {
+            let left = latest.saturating_duration_since(Instant::now());
             let Ok((folder, usage)) = counted.recv_timeout(left) else { return };
+            awaited.remove(&folder);
             if let Some(account) = accounts.get_mut(&*folder) {
                 account.used = usage;
             }
@@ -143,13 +150,19 @@ impl Letter<'_> {
 }
 
 impl Account {
+    fn new(limits: Limits) -> Self {
+        Account { limits, wanted: Usage::default(), used: None, added: Usage::default() }
+    }
+
     fn seat(&mut self, octets: u64) -> Quota {
-        let Some(used) = self.used else { return Quota::Counted };
-        let then = used + Usage::message(octets);
-        if !self.limits.allow(then) {
-            return Quota::Full;
+        let letter = Usage::message(octets);
+        if let Some(used) = self.used {
+            if !self.limits.allow(used + letter) {
+                return Quota::Full;
+            }
+            self.used = Some(used + letter);
         }
-        self.used = Some(then);
+        self.added = self.added + letter;
         Quota::Counted
     }
 }
@@ -240,5 +253,32 @@ mod tests {
         let limits = allowance.limits(&twice, Instant::now() + Duration::from_millis(10));
         let limits = tokio::time::timeout(Duration::from_secs(5), limits).await.unwrap();
         assert_eq!(limits, vec![Err("table 'silent' does not answer in time".to_owned()); 2]);
+    }
+
+    #[test]
+    fn what_a_count_that_took_long_has_found_limits_letters_and_they_count_with_it() {
+        let folder = Path::new("/nowhere/that/is");
+        let letter = |octets| Letter { folder: Some(folder), limits: Some(LIMITS), octets };
+        let allowance = allowance(None);
+        allowance.counter.recall(folder, Usage { bytes: 50, messages: 1 });
+        let seats = |octets: &[u64]| {
+            let letters: Vec<_> = octets.iter().map(|octets| letter(*octets)).collect();
+            allowance.seats(&letters, SystemTime::now(), soon())
+        };
+        assert_eq!(seats(&[30, 30]), [Quota::Counted, Quota::Full]);
+        assert_eq!(seats(&[30, 20, 1]), [Quota::Full, Quota::Counted, Quota::Full]);
+    }
+
+    /// Each turn of a courier used to wait anew for a count that takes long.
+    #[test]
+    fn a_count_holds_mail_up_once() {
+        let (counter, _jobs) = Counter::stuck();
+        let allowance = Allowance { counter, ..allowance(None) };
+        let letters = [Letter { folder: Some(Path::new("/nowhere/that/is")), limits: Some(LIMITS), octets: 1000 }];
+        let deadline = soon();
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
+        let begun_at = Instant::now();
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
+        assert!(begun_at.elapsed() < PATIENCE / 2);
     }
 }
