@@ -24,6 +24,8 @@ use crate::flow::{Places, Transport};
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 /// Mailboxes that are remembered.
 const KNOWN_MAX: usize = 65_536;
+/// When there are so many, the old ones are looked for no more often than this: all sessions wait meanwhile.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Knows which mailboxes are full.
 pub struct Rooms {
@@ -32,7 +34,7 @@ pub struct Rooms {
     houses: HashMap<Box<str>, House>,
     /// Where the operator hears why nobody could say.
     troubles: Troubles,
-    known: RwLock<HashMap<Box<str>, Known>>,
+    memory: RwLock<Memory>,
 }
 
 /// The mailboxes of a transport.
@@ -46,6 +48,13 @@ struct Entry<'a> {
     allowance: &'a Allowance,
     limits: Limits,
     folder: PathBuf,
+}
+
+/// What was found out a short time ago.
+#[derive(Default)]
+struct Memory {
+    known: HashMap<Box<str>, Known>,
+    swept_at: Option<Instant>,
 }
 
 struct Known {
@@ -72,8 +81,8 @@ impl Rooms {
             Some((transport.name.clone(), house))
         };
         let houses: HashMap<_, _> = transports.iter().filter_map(house).collect();
-        let (directory, known) = (directory.clone(), RwLock::default());
-        (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, known })
+        let (directory, memory) = (directory.clone(), RwLock::default());
+        (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, memory })
     }
 
     /// For the operator: what the mailbox may hold and does hold; None where nothing limits it.
@@ -142,31 +151,36 @@ impl Rooms {
             Some(Store::Onward | Store::At(_)) | None => Ok(None),
         }
     }
-
-    fn remember(&self, mailbox: &Address, what: Found, now: Instant) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.retain(|_, known| known.is_fresh(now));
-        }
-        if known.len() < KNOWN_MAX {
-            known.insert(mailbox.as_str().into(), Known { at: now, what });
-        }
-    }
 }
 
 impl Room for Rooms {
     fn known(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<Fit> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        memory.known.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
     }
 
     fn ask<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = Fit> + Send + 'a>> {
         Box::pin(async move {
             let more = Usage::message(octets);
             let found = self.find(mailbox, more).await;
-            self.remember(mailbox, found, Instant::now());
+            let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+            memory.keep(mailbox.as_str(), found, Instant::now());
+            drop(memory);
             found.fit(more).unwrap_or(Fit::Unknown)
         })
+    }
+}
+
+impl Memory {
+    fn keep(&mut self, mailbox: &str, what: Found, now: Instant) {
+        let is_rested = |at| now.saturating_duration_since(at) >= SWEEP_PAUSE;
+        if self.known.len() >= KNOWN_MAX && self.swept_at.is_none_or(is_rested) {
+            self.known.retain(|_, known| known.is_fresh(now));
+            self.swept_at = Some(now);
+        }
+        if self.known.len() < KNOWN_MAX || self.known.contains_key(mailbox) {
+            self.known.insert(mailbox.into(), Known { at: now, what });
+        }
     }
 }
 
@@ -239,7 +253,7 @@ mod tests {
             directory: Arc::new(Directory::new(vec![domain], directory::Limits::default())),
             houses: [("maildir".into(), house)].into(),
             troubles: Troubles::new(|_, _| ()),
-            known: RwLock::default(),
+            memory: RwLock::default(),
         }
     }
 
@@ -256,5 +270,24 @@ mod tests {
             fit(rooms(None, None, None)),
         );
         assert_eq!(fits, (Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Fits)));
+    }
+
+    /// Each new one used to look through all of them, where none of them was old.
+    #[test]
+    fn a_full_memory_is_swept_once_a_second() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        for number in 0..KNOWN_MAX {
+            memory.keep(&number.to_string(), Found::Free, start);
+        }
+        let mut is_kept = |mailbox, after| {
+            memory.keep(mailbox, Found::Free, start + after);
+            memory.known.contains_key(mailbox)
+        };
+        let almost = KNOWN_FOR - Duration::from_millis(500);
+        assert!(!is_kept("a", almost), "all are fresh");
+        assert!(!is_kept("a", KNOWN_FOR), "nobody looks so soon");
+        assert!(is_kept("1", KNOWN_FOR), "it has a place");
+        assert!(is_kept("a", almost + SWEEP_PAUSE));
+        assert_eq!(memory.known.len(), 2);
     }
 }
