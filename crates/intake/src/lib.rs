@@ -58,15 +58,15 @@ pub struct Desk {
     /// Where facts are written.
     pub journal: Arc<dyn Journal>,
     /// Where the operator hears what clients are not told.
-    pub troubles: Troubles,
+    pub troubles: Arc<Troubles>,
     /// What the machine can bear now.
     pub load: Watch,
     /// Counts sessions, and what single clients do.
     pub gate: Arc<Gate>,
     /// Counts those who were told no for want of something.
-    pub refusals: Refusals,
+    pub refusals: Arc<Refusals>,
     /// Counts handshakes of TLS.
-    pub handshakes: Handshakes,
+    pub handshakes: Arc<Handshakes>,
     /// Who is let in when the load is too high for everybody.
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.

@@ -53,6 +53,8 @@ pub struct QueueView<'a> {
     pub concurrency: usize,
     /// Nothing leaves it.
     pub paused: bool,
+    /// The settings have it no more.
+    pub retired: bool,
     /// Recipients at home here that wait for a later moment.
     pub waiting: usize,
     /// Recipients at home here that wait for their turn.
