@@ -91,7 +91,7 @@ impl Census {
             dead += usize::from(hop.probe_at.is_some());
         }
         Census {
-            lanes: queues.queues().map(lane).collect(),
+            lanes: queues.queues().filter(|view| !view.is_gone()).map(lane).collect(),
             recipients: queues.len(),
             messages: queues.messages(),
             destinations: queues.destinations(),

@@ -65,6 +65,13 @@ pub struct QueueView<'a> {
     pub held: usize,
 }
 
+impl QueueView<'_> {
+    /// The settings have it no more, and nothing is left in it.
+    pub fn is_gone(&self) -> bool {
+        self.retired && self.attempts + self.waiting + self.ready + self.in_flight + self.held == 0
+    }
+}
+
 /// One next hop, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopView<'a> {

@@ -147,6 +147,11 @@ impl Sorter {
         Sorter(rules)
     }
 
+    /// The rules by which it sorts.
+    pub(crate) fn rules(&self) -> &Arc<Rules> {
+        &self.0
+    }
+
     /// Whether the envelope of a message says all.
     pub(crate) fn knows(&self, live: &Live) -> bool {
         let rules = &self.0;
