@@ -110,6 +110,20 @@ pub fn queues(config: &Config) -> queue::Config {
     }
 }
 
+/// The same for a configuration that follows on another: queues keep their numbers, so those that are gone keep their
+/// places, and new ones come last. None where there have been more than have numbers.
+pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Config> {
+    let after = queues(config);
+    let mut rest = after.queues;
+    let successor = |old: &queue::QueueConfig| match rest.iter().position(|queue| queue.name == old.name) {
+        Some(place) => rest.remove(place),
+        None => queue::QueueConfig { adopts: None, retired: true, ..old.clone() },
+    };
+    let kept: Vec<_> = before.queues.iter().map(successor).collect();
+    let all: Vec<_> = kept.into_iter().chain(rest).collect();
+    (all.len() <= usize::from(u16::MAX)).then_some(queue::Config { queues: all, ..after })
+}
+
 fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueConfig {
     let retry = &queue.retry;
     queue::QueueConfig {
@@ -129,6 +143,7 @@ fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueCo
             release_after: adopt.release_after,
             per_next_hop: adopt.per_next_hop,
         }),
+        retired: false,
     }
 }
 
@@ -139,10 +154,11 @@ pub fn connections(config: &Config, carriers: usize) -> usize {
     slots + carriers * waiting
 }
 
-/// Which queue mail belongs to.
-pub fn rules(config: &Config, tables: &Tables) -> Rules {
-    let numbered = || (0..).map(QueueNumber).zip(&config.queues);
-    let number_of = |name: &str| numbered().find(|(_, queue)| &*queue.name == name).map(|(number, _)| number);
+/// Which queue mail belongs to; `queues` have their numbers.
+pub fn rules(config: &Config, tables: &Tables, queues: &queue::Config) -> Rules {
+    let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
+    let number_of = |name: &str| number_of(name).map(|(number, _)| number);
+    let numbered = || config.queues.iter().filter_map(|queue| Some((number_of(&queue.name)?, queue)));
     let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
     let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
     let each = |(number, queue): (QueueNumber, &Queue)| (number, queue.rules.clone());
@@ -392,6 +408,26 @@ fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_keep_their_numbers() {
+        let of = |names: &[&str]| {
+            let text: String = names.iter().map(|name| format!("[[queue]]\nname = {name:?}\n")).collect();
+            Config::parse(&text, "text", "host.example").unwrap()
+        };
+        let shown = |queues: &queue::Config| -> Vec<String> {
+            let shown = |queue: &queue::QueueConfig| format!("{}{}", queue.name, if queue.retired { "-" } else { "" });
+            queues.queues.iter().skip(3).map(shown).collect()
+        };
+        let first = queues(&of(&["a", "b"]));
+        assert_eq!(shown(&first), ["a", "b"]);
+        let second = queues_after(&of(&["c", "b"]), &first).unwrap();
+        assert_eq!(shown(&second), ["a-", "b", "c"]);
+        let third = queues_after(&of(&["a"]), &second).unwrap();
+        assert_eq!(shown(&third), ["a", "b-", "c-"]);
+        let rules = rules(&of(&["a"]), &Tables::default(), &third);
+        assert_eq!((rules.standard, rules.local.1), (QueueNumber(1), QueueNumber(0)));
+    }
 
     #[test]
     fn an_attempt_may_have_as_many_recipients_as_the_most_that_any_next_hop_takes() {

@@ -60,8 +60,13 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    pub(in super::super) fn new(config: &Config, tables: &Tables, directory: Arc<Directory>) -> anyhow::Result<Guide> {
-        let (rules, routes) = (plan::rules(config, tables), plan::routes(config));
+    pub(in super::super) fn new(
+        config: &Config,
+        tables: &Tables,
+        directory: Arc<Directory>,
+        queues: &queue::Config,
+    ) -> anyhow::Result<Guide> {
+        let (rules, routes) = (plan::rules(config, tables, queues), plan::routes(config));
         Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)? })
     }
 
@@ -316,7 +321,8 @@ mod tests {
     fn guide(text: &str) -> Guide {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
-        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables))).unwrap()
+        let queues = plan::queues(&config);
+        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
