@@ -91,6 +91,8 @@ pub enum Command {
     Serve,
     /// Tell all that is wrong with the configuration, and change nothing
     Check,
+    /// Have the running server read its configuration again, and go by it from then on
+    Reload,
     /// Make tables, and look things up in them
     #[command(subcommand)]
     Table(TableCommand),

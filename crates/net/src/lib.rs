@@ -26,7 +26,7 @@ pub use drive::{Conversation, drive};
 pub use endpoint::Endpoint;
 pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
 pub use inherited::{Inherited, InheritedError};
-pub use listen::{accept, bind};
+pub use listen::{accept, bind, set_backlog};
 pub use shelf::{DISK_READS_MAX, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
 pub use stop::{Stop, Stopper};
 pub use stream::Stream;

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use intake::{Desk, Refusal};
 use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::explain::{Account, Guide};
 use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
@@ -25,16 +25,18 @@ use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
+use crate::reload::{Answer, Order, Orders};
 use crate::tables::Tables;
 
 /// Answers questions.
-pub(super) struct Clerk {
+pub struct Clerk {
     pub(super) mailbag: Mailbag,
     pub(super) desk: Arc<Desk>,
     pub(super) log: Arc<Log>,
     pub(super) guide: Guide,
     pub(super) tables: Tables,
     pub(super) attempts: Arc<Attempts>,
+    pub(super) orders: Orders,
     /// A 250 does not wait for the disk.
     pub(super) relaxed: bool,
     pub(super) stopping: Arc<AtomicBool>,
@@ -92,6 +94,7 @@ impl Clerk {
             Question::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             Question::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             Question::TableAccept { table } => self.table_accept(&table)?,
+            Question::Reload => self.reload(out)?,
             Question::Load => out.write_all(self.load().as_bytes())?,
             Question::Status => out.write_all(metrics::text(&self.reading()?).as_bytes())?,
         }
@@ -263,6 +266,14 @@ impl Clerk {
             true => Ok(()),
             false => Err(Unanswered::No(format!("the table {name:?} holds nothing back"))),
         }
+    }
+
+    /// Whoever keeps the server does it, one after the other.
+    fn reload(&self, out: &mut impl Write) -> Answered<()> {
+        let (order, answered) = Order::new();
+        self.orders.send(order).map_err(|_| Unanswered::Stopping)?;
+        let answer: Answer = answered.recv().map_err(|_| Unanswered::Stopping)?;
+        Ok(writeln!(out, "{}", json!({ "code": answer.code, "text": answer.text }))?)
     }
 
     fn load(&self) -> String {

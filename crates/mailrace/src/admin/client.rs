@@ -13,7 +13,8 @@ use super::text::{Text, counted};
 use super::{QUESTION_OCTETS_MAX, list as listed, show};
 use crate::cli::{Explain, QueueAct, QueueList, Target};
 use crate::config::Config;
-use crate::exit::{self, Exit};
+use crate::exit::{self, Exit, Page};
+use crate::reload::Answer;
 
 /// `mailrace queue list`.
 pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
@@ -78,6 +79,15 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
 /// `mailrace status`.
 pub fn status(config: &Config) -> anyhow::Result<()> {
     print(ask(&config.admin.socket, &Question::Status)?.lines())
+}
+
+/// `mailrace reload`.
+pub fn reload(config: &Config) -> anyhow::Result<()> {
+    let answer: Answer = serde_json::from_str(&ask(&config.admin.socket, &Question::Reload)?)?;
+    match answer.code {
+        0 => print(answer.text.lines()),
+        code => Err(Page { code, text: answer.text }.into()),
+    }
 }
 
 pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {

@@ -69,6 +69,8 @@ pub(super) enum Question {
     Load,
     /// Metrics.
     Status,
+    /// Read the configuration again.
+    Reload,
 }
 
 /// Whom an act is for.
@@ -117,7 +119,10 @@ impl Question {
             | Question::Retry(order)
             | Question::Remove(order)
             | Question::Bounce(order) => !order.dry_run,
-            Question::Pause { .. } | Question::Resume { .. } | Question::TableAccept { .. } => true,
+            Question::Pause { .. }
+            | Question::Resume { .. }
+            | Question::TableAccept { .. }
+            | Question::Reload => true,
             _ => false,
         }
     }
@@ -190,6 +195,7 @@ mod tests {
             Question::TableAccept { table: name() },
             Question::Load,
             Question::Status,
+            Question::Reload,
         ] {
             let line = question.to_string();
             assert!(!line.contains('\n'));
