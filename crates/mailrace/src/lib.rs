@@ -12,6 +12,7 @@ pub mod check;
 pub mod cli;
 pub mod command;
 pub mod config;
+mod desk;
 pub mod exit;
 pub mod flow;
 pub mod import;

@@ -44,11 +44,16 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
 
 /// Who makes clients' sessions secure, where any listener has TLS. Reads the certificates.
 pub fn acceptor(config: &Config) -> Result<Option<Acceptor>, AcceptorError> {
-    if config.listeners.iter().all(|listener| listener.tls == ListenerTls::None) {
+    if !has_tls(config) {
         return Ok(None);
     }
     let files = config.certificates.iter().map(config::Certificate::files).collect();
     Acceptor::new(files, config.tls.version_min, config.tls.handshake_time_max).map(Some)
+}
+
+/// Whether any listener has TLS.
+pub fn has_tls(config: &Config) -> bool {
+    config.listeners.iter().any(|listener| listener.tls != ListenerTls::None)
 }
 
 /// What TLS is to the sessions of a listener.

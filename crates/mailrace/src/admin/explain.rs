@@ -7,7 +7,7 @@ mod message;
 use mail::Timestamp;
 use queue::{NextHopView, Obstacle, QueueNumber};
 
-pub(super) use address::Guide;
+pub use address::Guide;
 pub(super) use message::Account;
 
 use super::text::{brief, counted};

@@ -23,7 +23,7 @@ use crate::tables::Tables;
 const LEGS_MAX: usize = 20;
 
 /// Knows what the flow knows of addresses, rules and routes.
-pub(in super::super) struct Guide {
+pub struct Guide {
     directory: Arc<Directory>,
     rules: Rules,
     tables: Tables,
@@ -60,7 +60,7 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    pub(in super::super) fn new(
+    pub fn new(
         config: &Config,
         tables: &Tables,
         directory: Arc<Directory>,
