@@ -16,7 +16,7 @@ pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
         tokio::time::sleep(watched.now().every).await;
         let (Some(acceptor), log) = (watched.now().acceptor, log.clone()) else { continue };
         // It ends early only where the process does.
-        let _ = tokio::task::spawn_blocking(move || drop(look(&acceptor, &log))).await;
+        let _ = tokio::task::spawn_blocking(move || look(&acceptor, &log)).await;
     }
 }
 

@@ -52,12 +52,12 @@ use carrier::Carriers;
 use courier::Courier;
 pub use courier::Transport;
 pub use emptier::{DropFolder, Emptier};
+use navigator::Shipyard;
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
+use notary::Terms;
 pub use places::{Folders, PlaceTable};
 use record::Recorder;
-use navigator::Shipyard;
-use notary::Terms;
 use registrar::Registrar;
 use scheduler::{Crew, Scheduler};
 use shelf::{Message, Shelf};
@@ -312,9 +312,8 @@ impl Workshop {
         hostname: &str,
         mailbag: &Mailbag,
     ) -> io::Result<HashMap<Box<str>, Sender<Attempt>>> {
-        let start = |transport| {
-            Courier::start(transport, hostname, self.shelf.clone(), mailbag.clone(), self.alive.clone())
-        };
+        let start =
+            |transport| Courier::start(transport, hostname, self.shelf.clone(), mailbag.clone(), self.alive.clone());
         transports.into_iter().map(start).collect()
     }
 }

@@ -26,8 +26,8 @@
 mod difference;
 
 use std::fmt::Display;
-use std::sync::mpsc::{self, Receiver};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -56,10 +56,10 @@ use difference::{Difference, differences, is_same_tls, ways_differ};
 const BURIAL_EVERY: Duration = Duration::from_secs(1);
 
 /// Where orders go to read the configuration again.
-pub type Orders = UnboundedSender<Order>;
+pub type Orders = UnboundedSender<Wish>;
 
 /// Somebody wants the configuration read again, and waits for what comes of it.
-pub struct Order {
+pub struct Wish {
     answer: mpsc::Sender<Answer>,
 }
 
@@ -73,11 +73,11 @@ pub struct Answer {
     pub text: String,
 }
 
-impl Order {
+impl Wish {
     /// One, and where its answer comes. None comes where the server ends before.
-    pub fn new() -> (Order, Receiver<Answer>) {
+    pub fn new() -> (Self, Receiver<Answer>) {
         let (answer, answered) = mpsc::channel();
-        (Order { answer }, answered)
+        (Wish { answer }, answered)
     }
 
     /// Answers it.

@@ -31,7 +31,7 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
 use crate::privileges::{self, Identity, PrivilegesError};
-use crate::reload::{self, Order, Orders, Running};
+use crate::reload::{self, Orders, Running, Wish};
 use crate::say::say;
 use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
@@ -334,7 +334,7 @@ struct Signals {
 enum Word {
     Stop,
     /// Perhaps by somebody who waits for the answer.
-    Reload(Option<Order>),
+    Reload(Option<Wish>),
     OpenLog,
 }
 
@@ -351,7 +351,7 @@ impl Signals {
 
     /// Waits for one of them, or for an order on the control socket. SIGHUP also opens the log again: whoever rotates it
     /// has always sent that.
-    async fn next(&mut self, ordered: &mut UnboundedReceiver<Order>) -> Word {
+    async fn next(&mut self, ordered: &mut UnboundedReceiver<Wish>) -> Word {
         tokio::select! {
             _ = self.terminate.recv() => Word::Stop,
             _ = self.interrupt.recv() => Word::Stop,

@@ -32,7 +32,9 @@ impl State {
     /// One that begins now.
     pub(crate) fn reloading() -> State {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        State::Reloading(u128::from(now.tv_sec.unsigned_abs()) * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1000)
+        State::Reloading(
+            u128::from(now.tv_sec.unsigned_abs()) * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1000,
+        )
     }
 }
 

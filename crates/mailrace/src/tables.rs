@@ -143,7 +143,8 @@ impl<'a> Opener<'a> {
         match self.before.tables.iter().find(|held| copy(&held.described) == Some(file)) {
             None => Ok(()),
             Some(_) => {
-                let text = format!("table '{}': what it has a copy of has changed: that needs a restart", described.name);
+                let text =
+                    format!("table '{}': what it has a copy of has changed: that needs a restart", described.name);
                 Err(Exit { code: exit::NO, text })
             }
         }
@@ -195,7 +196,8 @@ mod tests {
             )
         };
         [&people, &others].into_iter().for_each(|path| std::fs::write(path, "bob@example.org\n").unwrap());
-        let config = |more: &str| Config::parse(&text(more), "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let config =
+            |more: &str| Config::parse(&text(more), "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let kept = |before: &Tables, after: &Tables| {
             let is_kept = |name: &&str| Arc::ptr_eq(before.find(name).unwrap(), after.find(name).unwrap());
             ["all", "people", "others", "rest"].into_iter().filter(is_kept).collect::<Vec<_>>()

@@ -59,7 +59,8 @@ impl<R: Clone> Queues<R> {
 
     /// Whether somebody waits in a queue that is retired and can be sorted anew.
     pub fn has_retired(&self) -> bool {
-        let has_some = |lane: &Lane| [Stage::Waiting, Stage::Ready, Stage::Held].iter().any(|s| lane.census[*s as usize] > 0);
+        let has_some =
+            |lane: &Lane| [Stage::Waiting, Stage::Ready, Stage::Held].iter().any(|s| lane.census[*s as usize] > 0);
         self.config.queues.iter().zip(&self.lanes).any(|(queue, lane)| queue.retired && has_some(lane))
     }
 
@@ -67,7 +68,8 @@ impl<R: Clone> Queues<R> {
     /// [`Purpose::Sort`]. Returns how many.
     pub fn pick_retired(&mut self) -> usize {
         let is_retired = |index: u32| self.queue(self.destination_queue(self.recipients[index].destination)).retired;
-        let chosen = self.everyone().filter(|&(index, progress)| progress != crate::Progress::InFlight && is_retired(index));
+        let chosen =
+            self.everyone().filter(|&(index, progress)| progress != crate::Progress::InFlight && is_retired(index));
         let chosen = chosen.map(|(index, _)| index).collect();
         self.take_out(Purpose::Sort, chosen)
     }

@@ -25,7 +25,7 @@ use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
-use crate::reload::{Answer, Order, Orders};
+use crate::reload::{Answer, Orders, Wish};
 use crate::tables::Tables;
 
 /// Answers questions.
@@ -270,8 +270,8 @@ impl Clerk {
 
     /// Whoever keeps the server does it, one after the other.
     fn reload(&self, out: &mut impl Write) -> Answered<()> {
-        let (order, answered) = Order::new();
-        self.orders.send(order).map_err(|_| Unanswered::Stopping)?;
+        let (wish, answered) = Wish::new();
+        self.orders.send(wish).map_err(|_| Unanswered::Stopping)?;
         let answer: Answer = answered.recv().map_err(|_| Unanswered::Stopping)?;
         Ok(writeln!(out, "{}", json!({ "code": answer.code, "text": answer.text }))?)
     }

@@ -119,10 +119,7 @@ impl Question {
             | Question::Retry(order)
             | Question::Remove(order)
             | Question::Bounce(order) => !order.dry_run,
-            Question::Pause { .. }
-            | Question::Resume { .. }
-            | Question::TableAccept { .. }
-            | Question::Reload => true,
+            Question::Pause { .. } | Question::Resume { .. } | Question::TableAccept { .. } | Question::Reload => true,
             _ => false,
         }
     }

@@ -45,12 +45,7 @@ type Reports = Rc<RefCell<Vec<Report<Ticket>>>>;
 
 impl Carriers {
     /// Starts so many threads. They end when this is dropped, soon after; attempts that have not ended by then are cut off.
-    pub(super) fn start(
-        count: usize,
-        shelf: &Shelf,
-        mailbag: &Mailbag,
-        alive: &Sender<()>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(count: usize, shelf: &Shelf, mailbag: &Mailbag, alive: &Sender<()>) -> io::Result<Self> {
         let start = |number| {
             let (sender, errands) = mpsc::unbounded_channel();
             let carrier = Carrier { shelf: shelf.clone(), mailbag: mailbag.clone() };

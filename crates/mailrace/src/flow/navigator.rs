@@ -157,7 +157,6 @@ impl Shipyard {
 }
 
 impl Navigator {
-
     async fn answer(self: Rc<Self>, question: Question) {
         if question.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
             return self.tell(question.destination, unsorted(), UNSORTED_FOR);

@@ -5,7 +5,7 @@ use crate::config::{Certificate, Config};
 
 /// A section, or a key of one, that is not what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub(super) struct Difference {
     /// As the file has it.
     pub key: &'static str,
     /// The server was built on it.
@@ -13,7 +13,7 @@ pub struct Difference {
 }
 
 /// All differences, in the order of the file.
-pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
+pub(super) fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     let changes = unchangeable(old, new).map(|(key, differs)| (key, true, differs));
     let all = changes.into_iter().chain(changeable(old, new).map(|(key, differs)| (key, false, differs)));
     let all = all.filter(|(_, _, differs)| *differs);
@@ -95,7 +95,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 19] {
 }
 
 /// Whether mail may go elsewhere, or by other settings.
-pub fn ways_differ(old: &Config, new: &Config) -> bool {
+pub(super) fn ways_differ(old: &Config, new: &Config) -> bool {
     let slow = |config: &Config| config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|it| it.slower_than);
     old.hostname != new.hostname
         || old.listeners != new.listeners
@@ -109,7 +109,7 @@ pub fn ways_differ(old: &Config, new: &Config) -> bool {
 }
 
 /// Whether TLS for clients is made of the same.
-pub fn is_same_tls(old: &Config, new: &Config) -> bool {
+pub(super) fn is_same_tls(old: &Config, new: &Config) -> bool {
     let files = |config: &Config| config.certificates.iter().map(Certificate::files).collect::<Vec<_>>();
     let settings = |config: &Config| (config.tls.version_min, config.tls.handshake_time_max);
     files(old) == files(new) && settings(old) == settings(new)

@@ -60,6 +60,11 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
+    /// What a configuration says; `queues` have their numbers.
+    ///
+    /// # Errors
+    ///
+    /// Something that it names cannot be used.
     pub fn new(
         config: &Config,
         tables: &Tables,
