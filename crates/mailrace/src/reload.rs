@@ -218,6 +218,8 @@ impl Running {
             // They have been examined; where one was spoilt since, the old ones stay, and the log tells.
             certificates::look(acceptor, &self.log);
         }
+        let before = self.workers.shift();
+        doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
         self.workers.change(Shift { desk, acceptor, doors });
         bury(&self.tables, &tables);
         (self.loaded, self.tables, self.queues) = (loaded, tables, queues);

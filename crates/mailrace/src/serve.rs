@@ -391,9 +391,7 @@ fn end_at_once_if_told_again(mut signals: Signals) -> io::Result<()> {
 /// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.
 fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
-    for door in doors {
-        say(format_args!("mailrace: listening protocol={} address={}", door.protocol, door.address()));
-    }
+    doors.iter().for_each(Door::announce);
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss takes what was accepted since the last sync";
         log.event(Level::Warning, text, &[]);

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::config::{Config, Listener, Protocol};
 use crate::plan;
+use crate::say::say;
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -39,7 +40,7 @@ pub struct Shift {
 pub struct Door {
     socket: Arc<Socket>,
     /// What it is called in lines for people.
-    pub protocol: &'static str,
+    protocol: &'static str,
     machine: Arc<smtp::Config>,
 }
 
@@ -118,6 +119,11 @@ impl Door {
     /// Where it is, with the port that it got.
     pub fn address(&self) -> SocketAddr {
         self.socket.address
+    }
+
+    /// Says on standard error that it is open.
+    pub fn announce(&self) {
+        say(format_args!("mailrace: listening protocol={} address={}", self.protocol, self.address()));
     }
 
     /// Lets so many wait there from now on.
