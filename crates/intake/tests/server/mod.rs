@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Troubles};
 use load::policy::{Gauge, Reading};
 use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
