@@ -22,7 +22,7 @@ fn ids(attempts: &[queue::Attempt<u32>]) -> Vec<QueueId> {
 #[test]
 fn another_concurrency_holds_for_the_next_turn_and_takes_no_slot_away() {
     let mut post = Post::new(with(0, |queue| queue.concurrency = 2));
-    (1..=6).for_each(|number| drop(post.admit(number, number, &format!("{number}.example"), 1)));
+    (1..=6).for_each(|number| _ = post.admit(number, number, &format!("{number}.example"), 1));
     let first = post.take_all();
     assert_eq!(first.len(), 2);
     post.queues.change(NOW, with(0, |queue| queue.concurrency = 5));
@@ -95,14 +95,13 @@ fn queues_that_change_places_are_a_fault_of_the_caller() {
 #[test]
 fn another_queue_adopts_and_slots_go_home_first() {
     let mut post = post();
-    post.limits.concurrency.start = 3;
-    (1..=5).for_each(|number| drop(post.admit(number, number, "a.example", 1)));
-    for _ in 0..3 {
-        let attempt = post.take();
-        post.end(attempt, unreachable());
-    }
-    let adopter = |post: &Post| post.queues.next_hops().next().and_then(|hop| hop.adopted_by);
-    assert_eq!(adopter(&post), Some(LAME));
+    post.prove("a.example");
+    (1..=3).for_each(|number| _ = post.admit(number, number, "a.example", 1));
+    let flying = post.take_all();
+    let hop = flying[0].next_hop.expect("it goes somewhere");
+    post.queues.slow(post.now, hop);
+    let slots = |post: &Post| [STANDARD, LAME].map(|queue| post.queue(queue).attempts);
+    assert_eq!((slots(&post), post.hop("a.example").adopted_by), ([0, flying.len()], Some(LAME)));
     let lists = Config {
         queues: vec![
             config().queues[0].clone(),
@@ -112,8 +111,9 @@ fn another_queue_adopts_and_slots_go_home_first() {
         ..config()
     };
     post.queues.change(post.now, lists);
-    assert_eq!(adopter(&post), None);
-    assert!(post.queues.queues().all(|queue| queue.attempts == 0));
+    assert_eq!((slots(&post), post.hop("a.example").adopted_by), ([flying.len(), 0], None));
+    flying.into_iter().for_each(|attempt| post.deliver(attempt));
+    assert_eq!(slots(&post), [0, 0]);
 }
 
 #[test]
