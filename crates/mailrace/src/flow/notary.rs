@@ -133,7 +133,8 @@ impl Office {
         let (sender, commissions) = mpsc::channel();
         thread::Builder::new().name("notary".into()).spawn(move || {
             notary.run(&commissions);
-            drop(alive);
+            // What it holds of the spool first: whoever hears of the end closes that.
+            drop((notary, alive));
         })?;
         Ok(sender)
     }

@@ -90,7 +90,8 @@ impl SortingRoom {
                 let turn = turn(iter::once(first).chain(puzzles.try_iter()).filter_map(|puzzle| room.case(puzzle)));
                 room.solve(turn);
             }
-            drop(alive);
+            // What it holds of the spool first: whoever hears of the end closes that.
+            drop((room, alive));
         })?;
         Ok(sender)
     }
