@@ -268,7 +268,7 @@ impl Flow {
         let scheduler = Scheduler::new(queues, Sorter::new(rules), crew);
         let run = move || {
             scheduler.run(&notes.0);
-            drop(alive);
+            drop((notes, alive));
         };
         thread::Builder::new().name("scheduler".into()).spawn(run)?;
         Ok(Flow { mailbag, workshop, ended })
