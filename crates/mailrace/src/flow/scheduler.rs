@@ -131,7 +131,7 @@ impl Scheduler {
         // A millisecond more: the queue's clock has whole ones.
         let until_due = due.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1));
         let until_again = self.record_again_at.map_or(SLEEP_MAX, |at| at.saturating_duration_since(Instant::now()));
-        let until_retired = match self.queues.has_retired() {
+        let until_retired = match self.stopping.is_none() && self.queues.has_retired() {
             true => self.retire_again_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now())),
             false => SLEEP_MAX,
         };
