@@ -104,6 +104,20 @@ class Sendmail(InjectCase):
         self.assertIn(b"no-such-user@bench.test", notice)
         self.assertIn(b"Status: 5.1.1", notice)
 
+    def test_what_nobody_gets_and_nobody_is_told_of_is_set_aside(self):
+        self.sendmail("-f", "no-such-user@bench.test", "neither@bench.test", text="Subject: x\n\nx\n")
+        await_that(lambda: len(self.rejected()) == 1, "it set aside", self.server)
+        self.assertIn(b"\r\nSubject: x\r\n", self.rejected()[0].read_bytes())
+        self.assertIn("nobody is told: <neither@bench.test>", self.server.log.read_text())
+
+    def test_a_forgotten_comma_loses_nobody_and_a_return_makes_no_field(self):
+        text = b"To: Bob <bob@bench.test> Alice <alice@bench.test>\nSubject: hi\rBcc: carol@bench.test\n\nx\n"
+        self.sendmail("-t", text=text)
+        for user in ("alice", "bob"):
+            self.assertIn(b"\r\nSubject: hi Bcc: carol@bench.test\r\n", self.letter(user))
+        self.assertEqual(letters(self.server.maildir("carol") / "new"), [])
+        self.sendmail("-t", text="To: Bob <bob@bench.test> Alice\n\nx\n", code=65)
+
     def test_a_message_that_is_too_large_is_refused_whole(self):
         text = b"Subject: x\n\n" + b"x" * 70 + b"\n"
         done = self.sendmail("bob", text=text * 800_000, code=65)
@@ -133,6 +147,38 @@ class Sendmail(InjectCase):
         await_letters(self.server, "carol", 2)
 
 
+class Bounds(InjectCase):
+    SERVER = {
+        "users": ["alice", "bob", "carol"],
+        "aliases": "patterns",
+        "limits": "recipients = 2\nexpanded_recipients = 2\n",
+    }
+
+    def setUp(self):
+        place = folder()
+        self.addCleanup(place.cleanup)
+        patterns = pathlib.Path(place.name) / "patterns"
+        patterns.write_text("/^all@bench\\.test$/ alice@bench.test, bob@bench.test, carol@bench.test\n")
+        patterns.chmod(0o644)
+        table = f'\n[[table]]\nname = "patterns"\ntype = "regexp"\npath = "{patterns}"\n'
+        self.SERVER = self.SERVER | {"extra": table + '\n[bounce]\nper_sender = "2/h"\n'}
+        super().setUp()
+        self.start()
+
+    def test_too_many_behind_an_alias_are_told_of_to_the_sender(self):
+        self.sendmail("-f", "alice@bench.test", "all@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
+        self.assertIn(b"Status: 5.5.3", self.letter("alice"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
+        self.assertEqual(self.rejected(), [])
+
+    def test_one_sender_gets_no_more_notices_than_he_may(self):
+        for _ in range(3):
+            self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
+        await_that(lambda: len(self.rejected()) == 1, "one set aside", self.server)
+        await_letters(self.server, "alice", 2)
+        self.assertEqual(self.dropped(), [])
+
+
 class Sessions(InjectCase):
     def setUp(self):
         super().setUp()
@@ -144,6 +190,10 @@ class Sessions(InjectCase):
         self.assertEqual([line[:3] for line in done.stdout.splitlines() if line[3:4] == b" "],
                          [b"220", b"250", b"250", b"250", b"354", b"250", b"221"])  # fmt: skip
         self.assertTrue(self.letter().endswith(b"\r\n\r\n.x\r\n"))
+
+    def test_a_batch_that_ends_too_early(self):
+        done = self.sendmail("-bS", text="MAIL FROM:<a@b>\nRCPT TO:<bob@bench.test>\nDATA\nSubject: x\n", code=65)
+        self.assertIn(b"the input ends within a message", done.stderr)
 
     def test_a_batch_of_commands(self):
         batch = "MAIL FROM:<alice@bench.test>\nRCPT TO:<bob@bench.test>\nRCPT TO:<@>\nDATA\nSubject: x\n\nx\n.\n"
@@ -157,8 +207,8 @@ class Programs(InjectCase):
     def setUp(self):
         super().setUp()
         self.start()
-        # Programs call it with no word of the configuration, which is looked for in the working folder.
-        shutil.copy(self.server.config, self.folder / "mailrace.toml")
+        # Programs can be told to call it with more words.
+        self.command = f"{self.folder / 'sendmail'} -C {self.server.config}"
         self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test"}
 
     def program(self, *argv, text=b""):
@@ -171,12 +221,12 @@ class Programs(InjectCase):
         patch.write_text("From 0123 Mon Sep 17 00:00:00 2001\nFrom: Alice <alice@bench.test>\nSubject: [PATCH] x\n\n---\n")
         self.program("git", "init", "-q")
         self.program("git", "send-email", "--quiet", "--confirm=never", "--from=alice@bench.test", "--to=bob@bench.test",
-                     f"--smtp-server={self.folder / 'sendmail'}", str(patch))  # fmt: skip
+                     f"--sendmail-cmd={self.command}", str(patch))  # fmt: skip
         self.assertIn(b"Subject: [PATCH] x", self.letter())
 
     @unittest.skipUnless(shutil.which("mutt"), "mutt is not installed")
     def test_mutt_sends_a_letter(self):
-        self.program("mutt", "-e", f'set sendmail="{self.folder / "sendmail"} -oem -oi"', "-e", "set copy=no",
+        self.program("mutt", "-e", f'set sendmail="{self.command} -oem -oi"', "-e", "set copy=no",
                      "-s", "hello", "bob@bench.test", text=b"line\n.\nend\n")  # fmt: skip
         self.assertTrue(self.letter().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
 
@@ -195,6 +245,17 @@ class Operators(InjectCase):
 
     def test_aliases_need_nothing(self):
         self.assertIn(b"table build", self.call("newaliases").stdout)
+
+    @unittest.skipIf(pathlib.Path("/etc/mailrace/mailrace.toml").exists(), "there is a configuration of this machine")
+    def test_a_configuration_in_the_working_folder_is_not_looked_at(self):
+        self.start()
+        shutil.copy(self.server.config, self.folder / "mailrace.toml")
+        for argv in (["sendmail", "bob"], ["mailq"], ["sendmail", "-bs"]):
+            done = subprocess.run([str(self.folder / argv[0]), *argv[1:]], input=b"x\n", capture_output=True,
+                                  cwd=self.folder, timeout=60)  # fmt: skip
+            self.assertEqual(done.returncode, 78, done.stderr)
+            self.assertIn(b"/etc/mailrace/mailrace.toml", done.stderr)
+        self.assertEqual(self.dropped(), [])
 
     def test_what_is_wrong_is_told_by_the_exit_code(self):
         self.assertIn(b"no option -Z", self.sendmail("-Z", code=64).stderr)
@@ -243,6 +304,23 @@ class Strangers(InjectCase):
     def test_a_user_who_may_not_reach_the_folder_is_told(self):
         self.server.data.chmod(0o700)
         self.assertIn(b"mode 711", self.as_stranger("bob", text="x\n", code=75).stderr)
+
+    def test_what_cannot_be_removed_is_not_delivered_again(self):
+        owner = self.drop.stat()
+        os.chown(self.drop, 0, 0)
+        self.drop.chmod(0o1777)  # of what lies there the server may read all, and remove only its own
+        self.sendmail("bob", text="Subject: first\n\nx\n")
+        await_letters(self.server, "bob", 1)
+        for number in range(2, 4):
+            self.sendmail("bob", text="Subject: another\n\nx\n")
+            await_letters(self.server, "bob", number)
+        self.assertEqual(len(self.dropped()), 3)
+        os.chown(self.drop, owner.st_uid, owner.st_gid)
+        await_that(lambda: not self.dropped(), "an empty folder", self.server)
+        self.sendmail("bob", text="Subject: last\n\nx\n")
+        await_that(lambda: any(b"Subject: last" in path.read_bytes() for path in letters(self.server.maildir("bob") / "new")),
+                   "the last", self.server)  # fmt: skip
+        self.assertEqual(len(letters(self.server.maildir("bob") / "new")), 4)
 
     def test_what_is_no_message_does_no_harm_and_is_set_aside(self):
         secret = "0123456789abcdef0123456789abcdef"

@@ -3,6 +3,7 @@ see, that it is exchanged while the server runs, and what is refused.
 """
 
 import hashlib
+import os
 import pathlib
 import re
 import smtplib
@@ -76,9 +77,12 @@ class Tls(ServerCase):
         cls.addClassCleanup(cls.folder.cleanup)
         at = pathlib.Path(cls.folder.name)
         cls.first, cls.second = issue(at, "first", "mx.bench.test"), issue(at, "second", "mail.other.test", "*.w.test")
-        cls.changing = issue(at, "changing", "changing.test")
+        cls.changing, cls.beside = issue(at, "changing", "changing.test"), issue(at, "beside", "beside.test")
+        # Read by root at the start, and out of sight for whom the server is afterwards.
+        (at / "roots").mkdir(mode=0o700)
+        hidden = issue(at / "roots", "hidden", "hidden.test")
         extra = "".join(listener("smtp", tls) for tls in LISTENERS[1:4]) + listener("lmtp", "starttls")
-        extra += "".join(section(*files) for files in (cls.first, cls.second, cls.changing))
+        extra += "".join(section(*files) for files in (cls.first, cls.second, cls.changing, cls.beside, hidden))
         extra += '\n[tls]\nreload_every = "100ms"\nhandshake_timeout = "2s"\n'
         cls.server = TlsMailrace(at, users=USERS, extra=extra)
         cls.addClassCleanup(cls.server.stop)
@@ -229,11 +233,36 @@ class Tls(ServerCase):
         self.assertEqual(self.seen("changing.test"), before)
         other = issue(pathlib.Path(self.folder.name), "other", "changing.test")
         chain.write_text(other[0].read_text())
-        self.await_log(r"error .*certificates have changed and cannot be used.*does not fit", since)
+        self.await_log(r"error .*a certificate has changed and cannot be used.*does not fit", since)
         self.assertEqual(self.seen("changing.test"), before)
+        self.renewed_beside()
         key.write_text(other[1].read_text())
-        self.await_log(r"info .*certificates have changed and were read anew", since)
+        self.await_log(r"info .*a certificate has changed and was read anew.*changing\.test", since)
         self.assertEqual(self.seen("changing.test"), fingerprint(other[0]))
+
+    def renewed_beside(self):
+        """A certificate is exchanged whatever is the matter with others."""
+        since = self.server.log.stat().st_size
+        other = issue(pathlib.Path(self.folder.name), "another", "beside.test")
+        for old, new in zip(self.beside, other):
+            old.write_text(new.read_text())
+        self.await_log(r"info .*a certificate has changed and was read anew.*beside\.test", since)
+        self.assertEqual(self.seen("beside.test"), fingerprint(other[0]))
+
+    @unittest.skipIf(os.geteuid(), "needs root, who alone may read what the server then may not")
+    def test_what_the_server_may_not_look_at_is_told_once(self):
+        pattern = r"error .*cannot be read to see whether it was renewed.*hidden\.pem.*Permission denied"
+        self.await_log(pattern)
+        self.renewed_beside()
+        self.assertEqual(len(re.findall(pattern, self.server.log.read_text())), 1)
+        self.assertNotEqual(self.seen("hidden.test"), fingerprint(self.first[0]))
+
+    def test_a_client_that_ends_first_is_told_the_end(self):
+        with socket.create_connection(("127.0.0.1", self.server.at["implicit"]), WAIT_SECONDS_MAX) as plain:
+            with credulous().wrap_socket(plain) as secure:
+                self.assertEqual(secure.recv(4096)[:3], b"220")
+                # Raises where the server does not answer a close_notify with its own.
+                secure.unwrap().close()
 
     def test_tls_1_1_is_refused_and_the_log_tells(self):
         since = self.server.log.stat().st_size
@@ -302,6 +331,14 @@ class Check(unittest.TestCase):
             code, said = self.check(section(*files))
             self.assertNotEqual(code, 0)
             self.assertTrue(place in said and words in said, said)
+
+    def test_a_name_that_no_client_asks_for_is_told_with_its_place(self):
+        code, said = self.check(section(*self.sound) + 'names = ["mx.bench.test", "192.0.2.1", "[IPv6:::1]"]\n')
+        self.assertNotEqual(code, 0)
+        for words in ("`certificate.names` has an address", "mailrace.toml:6:27", "mailrace.toml:6:40"):
+            self.assertIn(words, said)
+        code, said = self.check(section(*self.sound) + 'names = ["m\u00fcnchen.test"]\n')
+        self.assertEqual(code, 0, said)
 
     def test_one_that_has_expired_is_a_warning(self):
         old = (self.at / "old.pem", self.at / "old.key")

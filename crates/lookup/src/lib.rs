@@ -6,6 +6,7 @@
 //! [`Unconfirmed`](Answer::Unconfirmed), which is Unavailable with something to go by. Keys are folded to lower
 //! case and NFC by the table.
 
+mod arena;
 pub mod backend;
 pub mod cdb;
 pub mod chain;

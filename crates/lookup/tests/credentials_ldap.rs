@@ -22,25 +22,29 @@ fn person(name: &str) -> Entry {
 }
 
 fn credentials(server: &Server) -> Credentials {
+    credentials_by(server, "(mail={key})", Duration::from_secs(5), 16)
+}
+
+fn credentials_by(server: &Server, filter: &str, timeout: Duration, binds_at_once: usize) -> Credentials {
     let servers = Servers {
         urls: vec![server.url.parse().unwrap()],
         starttls: false,
         ca_file: None,
         bind: Bind::Anonymous,
         connect_timeout: Duration::from_secs(5),
-        timeout: Duration::from_secs(5),
+        timeout,
     };
     let config = Config {
         servers,
         base: BASE.into(),
         scope: Scope::Sub,
-        filter: "(mail={key})".parse().unwrap(),
+        filter: filter.parse().unwrap(),
         results: Vec::new(),
         members: None,
         values_max: Config::VALUES_MAX,
         referrals: false,
     };
-    let settings = Settings { recent_ttl: Duration::ZERO, ..Settings::default() };
+    let settings = Settings { recent_ttl: Duration::ZERO, binds_at_once, ..Settings::default() };
     Credentials::new(Source::Ldap(Box::new(config)), settings, [3; 32]).unwrap()
 }
 
@@ -93,9 +97,10 @@ async fn what_the_directory_says_of_a_bind_is_told_apart() {
         server.set(Manner::NoBind(code, "no"));
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{code}");
     }
-    for code in [1, 8, 13, 51, 52, 80] {
+    for (code, client) in [1, 8, 13, 51, 52, 80].into_iter().zip(2..) {
+        let client = IpAddr::V4(Ipv4Addr::new(127, 0, 0, client));
         server.set(Manner::NoBind(code, "not now"));
-        match credentials.verify("bob@example.org", "x", HERE).await {
+        match credentials.verify("bob@example.org", "x", client).await {
             Verdict::Unavailable(why) => {
                 assert!(why.contains("not now"), "{why}")
             }
@@ -120,6 +125,37 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
 }
 
 #[tokio::test]
+async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
+    // A full-width b, which the directory takes for the plain one.
+    let spelled = "\u{ff42}ob@example.org";
+    let mut hidden = person("carol");
+    hidden.attributes.iter_mut().for_each(|(name, _)| name.insert(0, '!'));
+    let mut wide = person("dave");
+    wide.attributes[1].1 = vec!["  Dave  \u{c4}@Example.org".into()];
+    let server = Server::start(vec![person("bob"), hidden, wide], &[]).await;
+    let credentials = credentials(&server);
+    assert_eq!(credentials.verify(spelled, "x", HERE).await, Verdict::Refused);
+    for user in ["bob@example.org ", " bob@example.org"] {
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Refused, "{user}");
+    }
+    assert_eq!(binds(&server), []);
+    assert_eq!(credentials.verify("BOB@example.org", "x", HERE).await, accepted("bob@example.org"));
+    assert_eq!(credentials.verify("dave \u{e4}@example.org", "x", HERE).await, accepted("dave \u{e4}@example.org"));
+    // What may not be read can be no other spelling of printable ASCII.
+    assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
+    let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
+    assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
+    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("spelled"));
+    assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
+    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("any domain"));
+    assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
+    let by_either = credentials_by(&server, "(|(cn={local})(mail={local}@{domain}))", Duration::from_secs(5), 16);
+    assert!(refused(by_either.verify("bob@anywhere.org", "x", HERE).await));
+    let by_whole = credentials_by(&server, "(mail={local}@{domain})", Duration::from_secs(5), 16);
+    assert_eq!(by_whole.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+}
+
+#[tokio::test]
 async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
@@ -132,4 +168,40 @@ async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
     server.stop().await;
     assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+}
+
+#[tokio::test]
+async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
+    for manner in [Manner::SilentToBinds, Manner::ClosesAtBinds, Manner::NoBind(51, "busy")] {
+        let server = Server::start(vec![person("bob")], &[]).await;
+        let credentials = credentials_by(&server, "(mail={key})", Duration::from_millis(300), 16);
+        // The connection for the next bind is one that has worked.
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+        server.set(manner.clone());
+        for number in 0..5 {
+            let verdict = credentials.verify("bob@example.org", &number.to_string(), HERE).await;
+            assert!(matches!(verdict, Verdict::Unavailable(_)), "{manner:?}: {verdict:?}");
+        }
+        assert_eq!(binds(&server).len(), 6, "{manner:?}");
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled, "{manner:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_no_longer_waits_is_not_asked_for() {
+    let server = Server::start(vec![person("bob"), person("carol"), person("dave")], &[]).await;
+    let credentials = credentials_by(&server, "(mail={key})", Duration::from_secs(1), 1);
+    server.set(Manner::SilentToBinds);
+    let bob = credentials.verify("bob@example.org", "x", HERE);
+    let carol = credentials.verify("carol@example.org", "x", HERE);
+    let dave = credentials.verify("dave@example.org", "x", HERE);
+    let (mut bob, mut carol, mut dave) = (Box::pin(bob), Box::pin(carol), Box::pin(dave));
+    assert!(futures_util::poll!(&mut bob).is_pending());
+    server.asked(1).await;
+    assert!(futures_util::poll!(&mut carol).is_pending());
+    assert!(futures_util::poll!(&mut dave).is_pending());
+    drop(carol);
+    let _ = tokio::join!(bob, dave);
+    let asked = format!("{:?}", server.filters());
+    assert!(asked.contains("bob@") && asked.contains("dave@") && !asked.contains("carol@"), "{asked}");
 }

@@ -1,5 +1,5 @@
 //! Certificates change while the server runs: whoever renews them writes the files, and nobody has to tell the server. Files
-//! that are wrong change nothing but the log.
+//! that are wrong change nothing but the log, which tells of each certificate by itself, and once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -9,8 +9,8 @@ use net::{Acceptor, Certificate, CertificateError};
 use crate::line::Level;
 use crate::log::Log;
 
-/// Looks at the files of whoever makes sessions secure now, every so often, for ever, and has them read anew where they changed. The disk is waited for on a
-/// thread that does nothing else.
+/// Looks at the files of whoever makes sessions secure now, every so often, for ever, and has them read anew where they
+/// changed. The disk is waited for on a thread that does nothing else.
 pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
     loop {
         tokio::time::sleep(watched.now().every).await;
@@ -22,9 +22,10 @@ pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
 
 /// Has files read anew where they changed; whether they did.
 pub fn look(acceptor: &Acceptor, log: &Log) -> bool {
-    let reloaded = acceptor.reload_if_changed();
-    reloaded.iter().for_each(|reloaded| tell(reloaded, SystemTime::now(), log));
-    reloaded.is_some()
+    let now = SystemTime::now();
+    let found = acceptor.reload_changed(now);
+    found.iter().for_each(|found| tell(found, now, log));
+    !found.is_empty()
 }
 
 /// What is looked at, which may become something else.
@@ -57,22 +58,24 @@ impl Watched {
     }
 }
 
-fn tell(reloaded: &Result<Vec<Certificate>, CertificateError>, now: SystemTime, log: &Log) {
-    match reloaded {
-        Ok(certificates) => {
-            let fields: &[_] = &[("certificates", &certificates.len() as &dyn std::fmt::Display)];
-            log.event(Level::Info, "certificates have changed and were read anew", fields);
-            for certificate in certificates {
-                if let Some(doubt) = certificate.doubt(now) {
-                    let text = format!("a certificate {doubt}");
-                    log.event(Level::Warning, &text, &[("names", &certificate.names().join(","))]);
-                }
+fn tell(found: &Result<Certificate, CertificateError>, now: SystemTime, log: &Log) {
+    match found {
+        Ok(certificate) => {
+            let names = certificate.names().join(",");
+            log.event(Level::Info, "a certificate has changed and was read anew", &[("names", &names)]);
+            if let Some(doubt) = certificate.doubt(now) {
+                log.event(Level::Warning, &format!("a certificate {doubt}"), &[("names", &names)]);
             }
+        }
+        // It may be only the right to read them that has changed: root's was given up after the start.
+        Err(error @ CertificateError::Unreadable { .. }) => {
+            let text = "a certificate's files cannot be read to see whether it was renewed: the one in force stays";
+            log.event(Level::Error, text, &[("error", error)]);
         }
         Err(error) => {
             log.event(
                 Level::Error,
-                "certificates have changed and cannot be used: the old ones stay",
+                "a certificate has changed and cannot be used: the old one stays",
                 &[("error", error)],
             );
         }

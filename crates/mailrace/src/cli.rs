@@ -41,7 +41,7 @@ As sendmail has them:
   -R WHAT          what reports bring back: full or hdrs
   -V ENVID         what reports call the message
   -v               tell what was done
-  -C FILE          the configuration file
+  -C FILE          the configuration file (default /etc/mailrace/mailrace.toml, and no other)
   -bm              take a message (default)
   -bs              speak SMTP on the standard input and output
   -bS              take commands of SMTP, and answer by the exit code alone

@@ -32,7 +32,7 @@ use nix::unistd::{User, getuid};
 
 use crate::config::{self, Config};
 use crate::exit::{self, Exit};
-use crate::maildrop::{self, Parcel, Place};
+use crate::maildrop::{self, NotAParcel, Parcel, Place};
 use crate::say::say;
 use crate::{admin, plan};
 
@@ -87,7 +87,7 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         );
         return Ok(());
     }
-    let config = config::load(named.as_deref())?.config;
+    let config = config::load_for_mail(named.as_deref())?.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
         Mode::Message => Clerk::new(&config, options)?.take_input(),
@@ -130,6 +130,8 @@ enum Refused {
     TooMany(usize),
     #[error(transparent)]
     Text(#[from] TextError),
+    #[error("its envelope is none that the server takes: {0}")]
+    Envelope(NotAParcel),
     #[error("the message cannot be left in {}: {}", .0.display(), .1)]
     Place(PathBuf, io::Error),
 }
@@ -143,7 +145,7 @@ impl Refused {
     fn code(&self) -> u8 {
         match self {
             Refused::Nobody => exit::USAGE,
-            Refused::NobodyNamed | Refused::Address(..) | Refused::TooMany(_) => exit::DATA,
+            Refused::NobodyNamed | Refused::Address(..) | Refused::TooMany(_) | Refused::Envelope(_) => exit::DATA,
             Refused::Text(TextError::TooLarge(_)) => exit::DATA,
             Refused::Text(TextError::Read(_)) => exit::IO,
             Refused::Place(..) => exit::TEMPFAIL,
@@ -171,7 +173,7 @@ impl Clerk {
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
             Some(named) => Some(one_address(named, &origin).map_err(Refused::exit)?),
-            None => Some(qualified(&login(), &origin).map_err(Refused::exit)?),
+            None => Some(user_address(&login(), &origin).map_err(Refused::exit)?),
         };
         Ok(Clerk {
             options,
@@ -223,6 +225,7 @@ impl Clerk {
             ret: self.options.ret,
             envid: self.options.envid.clone(),
             body_type: self.options.body_type,
+            smtputf8: false,
             content: Vec::new(),
         };
         self.keep(parcel, &draft, now())
@@ -250,7 +253,10 @@ impl Clerk {
         if !parcel.content.is_ascii() {
             parcel.body_type = BodyType::EightBitMime;
         }
-        self.place.leave(&parcel.encode(), now).map_err(unwritten)?;
+        let file = parcel.encode();
+        // Whoever is told that it is kept must not find it set aside.
+        Parcel::decode(&file, self.recipients_max).map_err(Refused::Envelope)?;
+        self.place.leave(&file, now).map_err(unwritten)?;
         Ok(count)
     }
 
@@ -274,6 +280,11 @@ fn qualified(text: &str, origin: &str) -> Result<Address, Refused> {
         }
         parsed => parsed.map_err(refused),
     }
+}
+
+/// The address of a user by the name of the login, which may have signs that want quotes.
+fn user_address(name: &str, origin: &str) -> Result<Address, Refused> {
+    Address::new(name, origin).map_err(|error| Refused::Address(name.to_owned(), error))
 }
 
 /// The only address of a text.
@@ -322,5 +333,7 @@ mod tests {
         }
         assert_eq!(one_address("<Root@X>", "o").unwrap().as_str(), "Root@x");
         assert!(one_address("a@b, c@d", "o").is_err());
+        assert!(qualified("> Bob", "here.example").is_err());
+        assert_eq!(user_address("DOMAIN\\user", "o").unwrap().as_str(), "\"DOMAIN\\\\user\"@o");
     }
 }

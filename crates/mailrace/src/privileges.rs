@@ -9,7 +9,7 @@
 //! | other      | - or itself  | any          | any              | as it is        |
 //! | other      | another      | any          | -                | not at all: its files would be the wrong user's |
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, fchown, lchown};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
+use rustix::fs::OFlags;
 
 use crate::config::{Config, Loaded, Source};
 use crate::maildrop;
@@ -117,19 +118,36 @@ impl Identity {
         let was_there = data_dir.is_dir();
         self.make_folder(data_dir)?;
         let folder = maildrop::folder(data_dir);
-        let open = |path: &Path, mode| {
-            let opened = std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
-            opened.map_err(|error| PrivilegesError::Make { path: path.to_owned(), error })
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error| PrivilegesError::Make { path, error }
         };
         if !was_there {
-            open(data_dir, 0o711)?;
+            let mode = PermissionsExt::from_mode(0o711);
+            open_folder(data_dir).and_then(|data| data.set_permissions(mode)).map_err(failed(data_dir))?;
         }
         // The mode of one that is there is the operator's decision.
         if folder.symlink_metadata().is_err() {
-            self.make_folder(&folder)?;
-            open(&folder, maildrop::FOLDER_MODE)?;
+            self.make_open(&folder).map_err(failed(&folder))?;
         }
         self.make_folder(&maildrop::rejected(data_dir))
+    }
+
+    /// Makes a folder that gets its name when it is as it is to be: a start that is cut short leaves none that is there,
+    /// but closed. Through a link that somebody puts in its place nothing is changed.
+    fn make_open(&self, folder: &Path) -> io::Result<()> {
+        let unnamed = folder.with_file_name(format!(".new-{}", maildrop::secret()?));
+        DirBuilder::new().mode(0o700).create(&unnamed)?;
+        let made = open_folder(&unnamed).and_then(|opened| {
+            opened.set_permissions(PermissionsExt::from_mode(maildrop::FOLDER_MODE))?;
+            self.owner().map_or(Ok(()), |(uid, gid)| fchown(&opened, uid, gid))?;
+            std::fs::rename(&unnamed, folder)
+        });
+        if made.is_err() {
+            // It is empty, and nobody's.
+            let _ = std::fs::remove_dir(&unnamed);
+        }
+        made
     }
 
     /// Makes an empty `file` where it is missing, for that user; one that is there stays whose it is.
@@ -163,6 +181,12 @@ impl Identity {
             _ => Err(PrivilegesError::RootRegained),
         }
     }
+}
+
+/// The folder itself, and not one that a link in its place leads to.
+fn open_folder(folder: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(folder, flags, rustix::fs::Mode::empty())?))
 }
 
 /// Prepares the process before it opens anything: as many files as the system lets it have, and files that are
@@ -252,6 +276,23 @@ mod tests {
     #[test]
     fn a_user_that_is_not_there_is_an_error() {
         assert!(matches!(named("no-such-user-here"), Err(PrivilegesError::NoSuchUser(_))));
+    }
+
+    #[test]
+    fn the_drop_is_open_from_its_first_moment_and_is_no_link() {
+        let above = tempfile::tempdir().unwrap();
+        let data = above.path().join("data");
+        Identity::Unchanged.make_drop(&data).unwrap();
+        let mode = |folder: &Path| folder.symlink_metadata().unwrap().permissions().mode() & 0o7777;
+        let drop = maildrop::folder(&data);
+        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected(&data))), (0o711, 0o1733, 0o700));
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 2);
+        let link = above.path().join("link");
+        std::os::unix::fs::symlink(&data, &link).unwrap();
+        assert!(open_folder(&link).is_err());
+        std::fs::set_permissions(&drop, PermissionsExt::from_mode(0o1730)).unwrap();
+        Identity::Unchanged.make_drop(&data).unwrap();
+        assert_eq!(mode(&drop), 0o1730);
     }
 
     #[test]

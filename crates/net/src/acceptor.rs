@@ -1,7 +1,8 @@
 //! TLS for those who come to us: which certificate a client sees, and how a connection becomes a secure one.
 //!
-//! The files are read when an [`Acceptor`] is made, and again by [`Acceptor::reload`]: all of them are checked first, and
-//! where one is wrong the certificates stay those that were in force. Handshakes under way keep what they began with.
+//! The files are read when an [`Acceptor`] is made, and those that have changed again by
+//! [`Acceptor::reload_changed`]. Each certificate is exchanged by itself: where its files are wrong it stays as it was,
+//! and the others do not wait for it. Handshakes under way keep what they began with.
 //!
 //! The client's name for us (SNI, RFC 6066 section 3) chooses: a certificate with just that name, else one with a wildcard
 //! in place of its first label, else the first of the configuration. Of several for a name (one RSA, one ECDSA) it is the
@@ -13,7 +14,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -35,19 +36,21 @@ pub enum TlsVersion {
     V1_3,
 }
 
+/// A file that changed later than so long ago may still be in somebody's hands: it is left for the next look.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
 /// Makes connections secure.
 pub struct Acceptor {
-    files: Vec<CertificateFiles>,
     shelf: Arc<Shelf>,
-    /// What the files were like when they were last read.
-    seen: Mutex<Vec<Option<Stamp>>>,
+    /// In the order of the configuration; one at least. Only those who look for changes wait for one another.
+    entries: Mutex<Vec<Entry>>,
     tls: TlsAcceptor,
     handshake_time_max: Duration,
 }
 
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Acceptor").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("Acceptor").field("entries", &self.entries).finish_non_exhaustive()
     }
 }
 
@@ -75,8 +78,8 @@ impl Acceptor {
         if files.is_empty() {
             return Err(AcceptorError::NoCertificate);
         }
-        let seen = stamps(&files);
-        let shelf = Arc::new(Shelf(RwLock::new(Arc::new(Order::of(&load(&files)?)))));
+        let entries = files.into_iter().map(Entry::load).collect::<Result<Vec<_>, _>>()?;
+        let shelf = Arc::new(Shelf(RwLock::new(Arc::new(Order::of(&entries)))));
         let versions = match version_min {
             TlsVersion::V1_2 => &[&TLS13, &TLS12][..],
             TlsVersion::V1_3 => &[&TLS13],
@@ -87,29 +90,22 @@ impl Acceptor {
             .with_cert_resolver(shelf.clone());
         config.ticketer = aws_lc_rs::Ticketer::new()?;
         let tls = TlsAcceptor::from(Arc::new(config));
-        Ok(Acceptor { files, shelf, seen: Mutex::new(seen), tls, handshake_time_max })
+        Ok(Acceptor { shelf, entries: Mutex::new(entries), tls, handshake_time_max })
     }
 
-    /// Reads the files again and presents what is in them from now on, if all is well with all of them; gives what is
-    /// presented. Waits for the disk.
-    pub fn reload(&self) -> Result<Vec<Certificate>, CertificateError> {
-        let seen = stamps(&self.files);
-        let loaded = load(&self.files);
-        // What could not be read may be readable next time, changed or not.
-        let is_unread = matches!(loaded, Err(CertificateError::Unreadable { .. }));
-        // Each lock guards one assignment.
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = if is_unread { Vec::new() } else { seen };
-        let loaded = loaded?;
-        *self.shelf.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Order::of(&loaded));
-        Ok(loaded)
-    }
-
-    /// The same, where any file has changed since it was last read, wrong or not, or could not be read then; else None.
-    /// Waits for the disk.
-    pub fn reload_if_changed(&self) -> Option<Result<Vec<Certificate>, CertificateError>> {
-        let now = stamps(&self.files);
-        let is_changed = *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != now;
-        is_changed.then(|| self.reload())
+    /// Reads the certificates again whose files have changed since they were last read, and presents from now on those
+    /// that are sound; gives each that was exchanged, and each error that was not told before. What cannot be read is
+    /// tried every time, and told again only where the reason or the files are others. Files that changed within the
+    /// last 2 s, or while they were read, are left for the next time. Waits for the disk.
+    pub fn reload_changed(&self, now: SystemTime) -> Vec<Result<Certificate, CertificateError>> {
+        // An entry changes in one piece.
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let found: Vec<_> = entries.iter_mut().filter_map(|entry| entry.look(now, Certificate::load)).collect();
+        if found.iter().any(Result::is_ok) {
+            // The lock guards one assignment.
+            *self.shelf.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Order::of(&entries));
+        }
+        found
     }
 
     /// The handshake. Its error says in rustls's words what was the matter; the client has been told too, where there was
@@ -124,8 +120,69 @@ impl Acceptor {
     }
 }
 
-fn load(files: &[CertificateFiles]) -> Result<Vec<Certificate>, CertificateError> {
-    files.iter().map(Certificate::load).collect()
+/// A certificate of the configuration.
+#[derive(Debug)]
+struct Entry {
+    files: CertificateFiles,
+    /// In force.
+    certificate: Certificate,
+    /// What the files were like when it was read.
+    stamps: Stamps,
+    /// What was the matter with them since.
+    fault: Option<Fault>,
+}
+
+/// Why the files were not taken when they were like this.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    stamps: Stamps,
+    text: String,
+    is_unreadable: bool,
+}
+
+impl Entry {
+    fn load(files: CertificateFiles) -> Result<Entry, CertificateError> {
+        // Before: what changes while it is read has then changed.
+        let stamps = stamps(&files);
+        let certificate = Certificate::load(&files)?;
+        Ok(Entry { files, certificate, stamps, fault: None })
+    }
+
+    /// What is to be told of the files, after `load` has read them where that makes sense.
+    fn look(
+        &mut self,
+        now: SystemTime,
+        load: impl FnOnce(&CertificateFiles) -> Result<Certificate, CertificateError>,
+    ) -> Option<Result<Certificate, CertificateError>> {
+        let before = stamps(&self.files);
+        if before == self.stamps {
+            self.fault = None;
+            return None;
+        }
+        // What could not be read may be readable now, changed or not: a folder above it tells nothing here.
+        let is_known = |fault: &Fault| !fault.is_unreadable && fault.stamps == before;
+        if self.fault.as_ref().is_some_and(is_known) || before.iter().flatten().any(|stamp| stamp.is_unsettled(now)) {
+            return None;
+        }
+        let loaded = load(&self.files);
+        if stamps(&self.files) != before {
+            return None;
+        }
+        match loaded {
+            Ok(certificate) => {
+                (self.stamps, self.fault) = (before, None);
+                self.certificate = certificate.clone();
+                Some(Ok(certificate))
+            }
+            Err(error) => {
+                let is_unreadable = matches!(error, CertificateError::Unreadable { .. });
+                let fault = Some(Fault { stamps: before, text: error.to_string(), is_unreadable });
+                let is_told = self.fault == fault;
+                self.fault = fault;
+                (!is_told).then_some(Err(error))
+            }
+        }
+    }
 }
 
 /// What tells one content of a file from another without reading it.
@@ -137,8 +194,22 @@ struct Stamp {
     times: [(i64, i64); 2],
 }
 
-fn stamps(files: &[CertificateFiles]) -> Vec<Option<Stamp>> {
-    files.iter().flat_map(|files| [&files.chain, &files.key]).map(|path| stamp(path)).collect()
+/// Of the chain and of the key; None where there is nothing to see.
+type Stamps = [Option<Stamp>; 2];
+
+impl Stamp {
+    /// A time to come is that of another clock, and says nothing.
+    fn is_unsettled(&self, now: SystemTime) -> bool {
+        let [(seconds, nanoseconds), _] = self.times;
+        let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
+        let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
+        let age = changed.and_then(|changed| now.duration_since(changed).ok());
+        age.is_some_and(|age| age < SETTLED_AFTER)
+    }
+}
+
+fn stamps(files: &CertificateFiles) -> Stamps {
+    [stamp(&files.chain), stamp(&files.key)]
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -163,14 +234,15 @@ struct Order {
 }
 
 impl Order {
-    fn of(certificates: &[Certificate]) -> Order {
+    fn of(entries: &[Entry]) -> Order {
+        let certificates = || entries.iter().map(|entry| &entry.certificate);
         let mut named: HashMap<Box<str>, Vec<_>> = HashMap::new();
-        for certificate in certificates {
+        for certificate in certificates() {
             for name in certificate.names() {
                 named.entry(name.clone()).or_default().push(certificate.signer.clone());
             }
         }
-        Order { named, all: certificates.iter().map(|certificate| certificate.signer.clone()).collect() }
+        Order { named, all: certificates().map(|certificate| certificate.signer.clone()).collect() }
     }
 
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
@@ -190,5 +262,63 @@ impl ResolvesServerCert for Shelf {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let order = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         order.choose(hello.server_name(), hello.signature_schemes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(files: &CertificateFiles) {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();
+        fs::write(&files.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
+        fs::write(&files.key, pair.serialize_pem()).unwrap();
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_left_for_the_next_time() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = |name| folder.path().join(name);
+        let files = CertificateFiles { chain: file("a.pem"), key: file("a.key"), names: Vec::new() };
+        write(&files);
+        let mut entry = Entry::load(files.clone()).unwrap();
+        let old = entry.certificate.signer.clone();
+        let append = |path: &Path| fs::write(path, [fs::read(path).unwrap(), b"\n".to_vec()].concat()).unwrap();
+        append(&files.chain);
+        let later = SystemTime::now() + Duration::from_secs(60);
+        // Sound or not, it may be half of one and half of the other.
+        let is_left = entry.look(later, |files| {
+            let loaded = Certificate::load(files);
+            append(&files.key);
+            loaded
+        });
+        assert!(is_left.is_none() && Arc::ptr_eq(&entry.certificate.signer, &old));
+        let is_left = entry.look(later, |files| {
+            append(&files.key);
+            Err(CertificateError::Mismatch { chain: files.chain.clone(), key: files.key.clone() })
+        });
+        assert!(is_left.is_none() && entry.fault.is_none());
+        assert!(entry.look(later, Certificate::load).unwrap().is_ok());
+        assert!(!Arc::ptr_eq(&entry.certificate.signer, &old));
+        assert!(entry.look(later, |_| unreachable!("nothing has changed")).is_none());
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_though_nothing_has_changed() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = |name| folder.path().join(name);
+        let files = CertificateFiles { chain: file("a.pem"), key: file("a.key"), names: Vec::new() };
+        write(&files);
+        let mut entry = Entry::load(files.clone()).unwrap();
+        fs::write(&files.key, [fs::read(&files.key).unwrap(), b"\n".to_vec()].concat()).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(60);
+        let denied = |files: &CertificateFiles| {
+            let error = io::ErrorKind::PermissionDenied.into();
+            Err(CertificateError::Unreadable { path: files.key.clone(), error, is_key: true })
+        };
+        assert!(entry.look(later, denied).unwrap().is_err());
+        assert!(entry.look(later, denied).is_none(), "it is told once");
+        assert!(entry.look(later, Certificate::load).unwrap().is_ok());
     }
 }

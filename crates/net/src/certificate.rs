@@ -28,8 +28,8 @@ pub struct CertificateFiles {
     pub chain: PathBuf,
     /// PEM: its private key (PKCS #8, PKCS #1 or SEC 1), not encrypted.
     pub key: PathBuf,
-    /// For which names (SNI) it is presented, in lower case; `*.example.org` is for all names with one label more. None:
-    /// those in the certificate.
+    /// For which names (SNI) it is presented, in lower case and A-labels; `*.example.org` is for all names with one
+    /// label more. None: those in the certificate.
     pub names: Vec<Box<str>>,
 }
 

@@ -98,18 +98,24 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
         if conversation.wants_close() {
             // The stop may have come while it was sending.
             conversation.work().await;
-            return close(stream.into_socket()).await;
+            return close(end(stream, &mut watch, conversation).await).await;
         }
         if let Stream::Plain(_) = stream
             && let Some(acceptor) = conversation.wants_handshake()
         {
             match secure(stream, acceptor, &mut watch).await {
-                Ok(secured) => {
+                Ok(Some(secured)) => {
                     if let Some(security) = secured.security() {
                         conversation.handle_secured(now(), security);
                     }
                     stream = secured;
                     continue;
+                }
+                // Nobody's fault: it is the session that ends, and not the handshake that failed.
+                Ok(None) => {
+                    conversation.handle_stop(now());
+                    conversation.handle_end(now());
+                    return conversation.work().await;
                 }
                 Err(error) => {
                     conversation.handle_insecure(now(), &error);
@@ -127,7 +133,9 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
             Event::End => {
                 conversation.handle_end(now());
                 conversation.work().await;
-                let _ = send(&mut stream, &mut watch, conversation).await;
+                if send(&mut stream, &mut watch, conversation).await.is_ok() {
+                    end(stream, &mut watch, conversation).await;
+                }
                 return;
             }
             Event::Broken => {
@@ -145,21 +153,21 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
     }
 }
 
-/// The handshake, in a box: sessions that make none should not have room for it. A stop ends it.
+/// The handshake, in a box: sessions that make none should not have room for it. None: a stop of the server ended it.
 async fn secure(
     stream: Stream,
     acceptor: Arc<Acceptor>,
     watch: &mut Watch<'_, impl Future<Output = ()>>,
-) -> io::Result<Stream> {
-    let Stream::Plain(socket) = stream else { return Ok(stream) };
+) -> io::Result<Option<Stream>> {
+    let Stream::Plain(socket) = stream else { return Ok(Some(stream)) };
     let mut handshake = Box::pin(async move { acceptor.accept(socket).await });
     poll_fn(|context| {
         if let Poll::Ready(made) = handshake.as_mut().poll(context) {
-            return Poll::Ready(made);
+            return Poll::Ready(made.map(Some));
         }
         if !watch.stop_is_known && watch.stopping.as_mut().poll(context).is_ready() {
             watch.stop_is_known = true;
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::Interrupted, "the server stops")));
+            return Poll::Ready(Ok(None));
         }
         Poll::Pending
     })
@@ -230,6 +238,28 @@ async fn wait_until_writable(
         Event::Input | Event::End | Event::Broken | Event::Writable => {}
     }
     Ok(())
+}
+
+/// Tells the peer over TLS that nothing more comes, whichever side ends first: a client that is not told takes the end
+/// for a truncation (RFC 8446 section 6.1). It goes out as output does.
+async fn end(
+    mut stream: Stream,
+    watch: &mut Watch<'_, impl Future<Output = ()>>,
+    conversation: &mut impl Conversation,
+) -> TcpStream {
+    stream.announce_end();
+    while stream.has_unsent() {
+        let sent = match stream.try_send(&[]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_until_writable(&stream, watch, conversation).await
+            }
+            sent => sent.map(drop),
+        };
+        if sent.is_err() {
+            break;
+        }
+    }
+    stream.into_socket()
 }
 
 /// Ends the connection so that the peer gets the last reply. Nearly always there is nothing unread, and then the

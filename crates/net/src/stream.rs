@@ -78,16 +78,19 @@ impl Stream {
         }
     }
 
-    /// The socket, after the peer was told that nothing more comes (RFC 8446 section 6.1), if it takes that at once.
+    /// Over TLS, takes the word that nothing more comes (RFC 8446 section 6.1), which is then unsent. No bytes may
+    /// follow.
+    pub(crate) fn announce_end(&mut self) {
+        if let Stream::Secure(stream) = self {
+            stream.get_mut().1.send_close_notify();
+        }
+    }
+
+    /// The socket, without what was not sent.
     pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Stream::Plain(stream) => stream,
-            Stream::Secure(mut stream) => {
-                stream.get_mut().1.send_close_notify();
-                // Whoever does not take it sees that the connection ends.
-                let _ = flush(&mut stream);
-                stream.into_inner().0
-            }
+            Stream::Secure(stream) => stream.into_inner().0,
         }
     }
 }

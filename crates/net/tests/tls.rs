@@ -1,5 +1,5 @@
-//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes everything or
-//! nothing.
+//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes what is sound
+//! and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mail::{Security, Timestamp};
 use net::{
@@ -43,6 +43,14 @@ fn issue(folder: &Path, name: &str, hosts: &[&str], change: impl FnOnce(&mut Cer
     fs::write(&files.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
     fs::write(&files.key, pair.serialize_pem()).unwrap();
     files
+}
+
+/// Puts another certificate in its place, in files of their own: the stamps differ even within a tick of the clock.
+fn renew(files: &CertificateFiles, host: &str) {
+    let folder = TempDir::new_in(files.chain.parent().unwrap()).unwrap();
+    let new = issue(folder.path(), "new", &[host], |_| {});
+    fs::rename(&new.chain, &files.chain).unwrap();
+    fs::rename(&new.key, &files.key).unwrap();
 }
 
 /// Believes everything and says nothing.
@@ -245,31 +253,107 @@ async fn a_version_below_the_least_is_refused_with_the_reason() {
     assert_eq!((security.version, &security.cipher[..8]), ("TLSv1.3", "TLS_AES_"));
 }
 
+/// When files that were written just now are thought to be whole.
+fn later() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(60)
+}
+
+fn told(acceptor: &Acceptor) -> Vec<Result<usize, String>> {
+    let found = acceptor.reload_changed(later()).into_iter();
+    found.map(|one| one.map(|it| it.names().len()).map_err(|error| error.to_string())).collect()
+}
+
 #[tokio::test]
 async fn a_reload_takes_what_is_sound_and_keeps_the_old_beside_what_is_wrong() {
     let folder = TempDir::new().unwrap();
     let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
     let acceptor = acceptor(vec![files.clone()]);
     let old = own(&files);
-    assert!(acceptor.reload_if_changed().is_none());
+    assert_eq!(told(&acceptor), []);
 
     // A new certificate whose key has not come yet.
     let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
-    fs::copy(&other.chain, &files.chain).unwrap();
-    let error = acceptor.reload_if_changed().unwrap().unwrap_err();
-    assert!(matches!(error, CertificateError::Mismatch { .. }), "{error}");
+    fs::rename(&other.chain, &files.chain).unwrap();
+    let errors: Vec<_> = acceptor.reload_changed(later());
+    assert!(matches!(errors[..], [Err(CertificateError::Mismatch { .. })]), "{errors:?}");
     assert!(seen(&acceptor, "mx.example.org").await == old);
-    assert!(acceptor.reload_if_changed().is_none(), "what was wrong is told once");
+    assert_eq!(told(&acceptor), [], "what was wrong is told once");
 
-    fs::copy(&other.key, &files.key).unwrap();
-    assert_eq!(acceptor.reload_if_changed().unwrap().unwrap().len(), 1);
-    assert!(seen(&acceptor, "mx.example.org").await == own(&other));
+    fs::rename(&other.key, &files.key).unwrap();
+    assert_eq!(told(&acceptor), [Ok(1)]);
+    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+    assert_eq!(told(&acceptor), []);
+}
 
+#[tokio::test]
+async fn what_cannot_be_read_is_tried_every_time_and_told_once() {
+    let folder = TempDir::new().unwrap();
+    let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
+    let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
+    let acceptor = acceptor(vec![files.clone()]);
     fs::remove_file(&files.key).unwrap();
-    let error = acceptor.reload_if_changed().unwrap().unwrap_err();
+    let error = acceptor.reload_changed(later()).remove(0).unwrap_err();
     assert!(matches!(error, CertificateError::Unreadable { is_key: true, .. }), "{error}");
-    assert!(acceptor.reload_if_changed().unwrap().is_err(), "what cannot be read is tried again");
-    assert!(seen(&acceptor, "mx.example.org").await == own(&other));
+    assert_eq!(told(&acceptor), []);
+    fs::remove_file(&files.chain).unwrap();
+    assert!(matches!(&told(&acceptor)[..], [Err(text)] if text.contains("a.pem")), "another reason is told");
+    assert_eq!(told(&acceptor), []);
+
+    fs::rename(&other.chain, &files.chain).unwrap();
+    fs::rename(&other.key, &files.key).unwrap();
+    assert_eq!(told(&acceptor), [Ok(1)]);
+    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+}
+
+#[tokio::test]
+async fn what_is_out_of_sight_for_a_while_and_comes_back_unchanged_is_not_told_again() {
+    let folder = TempDir::new().unwrap();
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let files = issue(&inner, "a", &["mx.example.org"], |_| {});
+    let acceptor = acceptor(vec![files]);
+    fs::rename(&inner, folder.path().join("away")).unwrap();
+    assert_eq!(told(&acceptor).len(), 1);
+    assert_eq!(told(&acceptor), []);
+    fs::rename(folder.path().join("away"), &inner).unwrap();
+    assert_eq!(told(&acceptor), []);
+    fs::rename(&inner, folder.path().join("away")).unwrap();
+    assert_eq!(told(&acceptor).len(), 1, "it is another time");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_wrong_keeps_no_other_from_being_renewed() {
+    let folder = TempDir::new().unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| issue(folder.path(), name, &[&format!("{name}.example")], |_| {}));
+    let acceptor = acceptor(vec![a.clone(), b.clone(), c.clone()]);
+    let old = own(&a);
+    fs::write(&a.chain, "nothing").unwrap();
+    renew(&b, "b.example");
+    fs::remove_file(&c.key).unwrap();
+    let found = told(&acceptor);
+    assert!(matches!(&found[..], [Err(a), Ok(1), Err(c)] if a.contains("a.pem") && c.contains("c.key")), "{found:?}");
+    for (name, expected) in [("a.example", old), ("b.example", own(&b)), ("c.example", own(&c))] {
+        assert!(seen(&acceptor, name).await == expected, "{name}");
+    }
+    assert_eq!(told(&acceptor), []);
+}
+
+#[tokio::test]
+async fn files_that_have_just_changed_are_left_for_the_next_time() {
+    let folder = TempDir::new().unwrap();
+    let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
+    let acceptor = acceptor(vec![files.clone()]);
+    let old = own(&files);
+    renew(&files, "mx.example.org");
+    let changed = fs::metadata(&files.chain).unwrap().modified().unwrap();
+    assert!(acceptor.reload_changed(changed + Duration::from_millis(1900)).is_empty());
+    assert!(seen(&acceptor, "mx.example.org").await == old);
+    assert_eq!(told(&acceptor), [Ok(1)]);
+    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+
+    // A clock that is ahead does not keep a certificate away.
+    renew(&files, "mx.example.org");
+    assert_eq!(acceptor.reload_changed(changed - Duration::from_secs(3600)).len(), 1);
 }
 
 #[test]
@@ -331,6 +415,7 @@ struct Echo {
     error: Option<String>,
     closes: bool,
     ended: bool,
+    stopped: bool,
 }
 
 impl Conversation for Echo {
@@ -350,7 +435,9 @@ impl Conversation for Echo {
 
     fn handle_timeout(&mut self, _now: Timestamp) {}
 
-    fn handle_stop(&mut self, _now: Timestamp) {}
+    fn handle_stop(&mut self, _now: Timestamp) {
+        self.stopped = true;
+    }
 
     async fn work(&mut self) {}
 
@@ -386,7 +473,16 @@ impl Conversation for Echo {
 fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
     let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
     let acceptor = Arc::new(Acceptor::new(files, TlsVersion::V1_2, handshake_time_max).unwrap());
-    Echo { acceptor, output: Vec::new(), wants: false, secured: None, error: None, closes: false, ended: false }
+    Echo {
+        acceptor,
+        output: Vec::new(),
+        wants: false,
+        secured: None,
+        error: None,
+        closes: false,
+        ended: false,
+        stopped: false,
+    }
 }
 
 /// Says "tls", and does with the connection what `client` does, while the other side drives.
@@ -474,5 +570,24 @@ async fn a_stop_ends_a_handshake() {
     };
     let both = async { tokio::join!(net::drive(theirs.into(), stop, &mut echo), client) };
     tokio::time::timeout(PATIENCE / 2, both).await.unwrap();
+    assert!(echo.stopped && echo.ended);
+    assert_eq!(echo.error, None, "it is not the handshake that failed");
+}
+
+#[tokio::test]
+async fn a_client_that_ends_first_is_told_the_end_too() {
+    let folder = TempDir::new().unwrap();
+    let mut echo = echo(&folder, PATIENCE);
+    with_echo(&mut echo, async |socket| {
+        let name = ServerName::try_from("mx.example.org").unwrap();
+        let mut stream = connector(rustls::ALL_VERSIONS).connect(name, socket).await.unwrap();
+        stream.write_all(b"last").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        // Without the server's close_notify this would be an error.
+        stream.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"last");
+    })
+    .await;
     assert!(echo.ended);
 }

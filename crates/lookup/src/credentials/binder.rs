@@ -4,12 +4,19 @@
 //! says; users are bound on other connections, which are used for that alone: one that is bound as somebody else must
 //! never be searched on. An entry that the filter finds must be the only one.
 //!
+//! Directories take more spellings for the same than we do: case, spaces, some of them accents. So that each user is known
+//! to the throttle and to others by one, an entry is the user's only where a value that the filter compares is the name.
+//! Where such values are not shown, or the filter compares parts of names, a name must be printable ASCII;
+//! and one that is found under any domain must have none.
+//!
 //! | the server ends the bind with                                                | what that means            |
 //! |------------------------------------------------------------------------------|----------------------------|
 //! | success (0)                                                                  | the password is right      |
 //! | invalidCredentials (49), noSuchObject (32)                                   | it is wrong                |
 //! | constraintViolation (19), inappropriateAuthentication (48), insufficientAccessRights (50), unwillingToPerform (53) | the user may not log in: locked, or without a password |
-//! | anything else                                                                | it cannot be said          |
+//! | anything else, or nothing in time                                            | it cannot be said, and counts as wrong: a directory that holds its answer back must not make guesses free |
+//!
+//! A bind that was sent is not sent again.
 //!
 //! For a user who is not there nobody is bound; the answer waits as long as the last bind with a wrong password took.
 
@@ -25,7 +32,9 @@ use zeroize::Zeroizing;
 
 use super::CredentialsError;
 use crate::backend::Failure;
-use crate::ldap::connection::{Connector, Response, Search, Session};
+use crate::fold;
+use crate::ldap::connection::{Connector, Entry, Response, Search, Session};
+use crate::ldap::schema::{Rule, is_plain};
 use crate::ldap::{Bind, Config, Servers};
 
 const SUCCESS: u32 = 0;
@@ -37,6 +46,9 @@ const INVALID_CREDENTIALS: u32 = 49;
 const INSUFFICIENT_ACCESS_RIGHTS: u32 = 50;
 const UNWILLING_TO_PERFORM: u32 = 53;
 
+/// A domain that nobody has (RFC 6761 section 6.4).
+const NOWHERE: &str = "nobody.invalid";
+
 /// What was found out about a password.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -44,7 +56,9 @@ pub(super) enum Found {
     Right,
     /// It is not, or there is no such user.
     Wrong,
-    /// It cannot be said; why.
+    /// It was looked at and was not found to be right; why that cannot be said.
+    Unproven(String),
+    /// It was not looked at; why.
     Unknowable(String),
 }
 
@@ -99,6 +113,10 @@ impl Desk {
         let (desk, places) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
         while let Some(Question { user, password, answer }) = asked.recv().await {
             let place = places.clone().acquire_owned().await;
+            // Nobody waits for it any more.
+            if answer.is_closed() {
+                continue;
+            }
             let desk = desk.clone();
             tokio::task::spawn_local(async move {
                 let found = desk.check(&user, &password).await;
@@ -113,8 +131,14 @@ impl Desk {
             tokio::time::sleep(self.wrong_takes.get()).await;
             return Ok(Found::Wrong);
         };
+        let session = self.binding.open_one().await?;
         let began = Instant::now();
-        let done = self.binding.with(async |session| session.bind(&dn, password).await).await?;
+        // From here on it is sent: the session is open, and its task runs on this thread.
+        let done = match self.binding.in_time(&session, &mut async |session| session.bind(&dn, password).await).await {
+            Ok(done) => done,
+            Err(failure) => return Ok(Found::Unproven(failure.to_string())),
+        };
+        self.binding.keep(session);
         match done.code {
             SUCCESS => Ok(Found::Right),
             INVALID_CREDENTIALS
@@ -126,19 +150,39 @@ impl Desk {
                 self.wrong_takes.set(began.elapsed());
                 Ok(Found::Wrong)
             }
-            _ => Ok(Found::Unknowable(format!("bind as '{dn}': {done}"))),
+            _ => Ok(Found::Unproven(format!("bind as '{dn}': {done}"))),
         }
     }
 
     /// The DN of the one entry that is this user's.
     async fn dn_of(&self, session: &Session, user: &str) -> Result<Option<String>, Failure> {
+        let found = self.find(session, user, user).await?;
+        // What shows no names may be found by less than the name: under a domain that nobody has it must not be there.
+        if let (Some(dn), None, Some((local, _))) = (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
+            && self.find(session, user, &format!("{local}@{NOWHERE}")).await?.is_some()
+        {
+            let what = format!("the filter finds user '{user}' under any domain: '{dn}'");
+            return Err(Failure::new(session.url().to_string(), what));
+        }
+        Ok(found)
+    }
+
+    /// The DN of the one entry that the filter finds by this key for the user.
+    async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Option<String>, Failure> {
         let failed = |what: String| Failure::new(session.url().to_string(), what);
-        let Some(filter) = self.config.filter.one(user) else { return Ok(None) };
+        let Some(filter) = self.config.filter.one(key) else { return Ok(None) };
         let (base, scope) = (&*self.config.base, self.config.scope);
-        let mut stream = session.search(&Search { base, scope, filter: &filter, attributes: &[], controls: &[] })?;
+        let attributes = self.config.filter.key_attributes().unwrap_or_default();
+        let mut stream =
+            session.search(&Search { base, scope, filter: &filter, attributes: &attributes, controls: &[] })?;
         let mut dn = None;
         loop {
             match stream.next().await? {
+                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Other => {}
+                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Unknown => {
+                    let dn = entry.dn();
+                    return Err(failed(format!("entry '{dn}' does not show whether user '{user}' is spelled so")));
+                }
                 Response::Entry(entry) if dn.is_some() => {
                     let (one, other) = (dn.unwrap_or_default(), entry.dn());
                     return Err(failed(format!("user '{user}' is two entries: '{one}' and '{other}'")));
@@ -155,6 +199,37 @@ impl Desk {
                 Response::Reference(_) | Response::Intermediate { .. } => {}
             }
         }
+    }
+}
+
+/// Whether an entry is that of a user.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Likeness {
+    /// It is.
+    Same,
+    /// All that the filter compares shows, and is spelled otherwise.
+    Other,
+    /// What the filter found does not show, and the name could be spelled otherwise.
+    Unknown,
+}
+
+/// Whether the entry has the name among its values of these attributes, which are all that was asked for.
+fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
+    let mut shown = vec![false; attributes.len()];
+    for (name, values) in entry.attributes() {
+        // By another name of the attribute or with options it may be a part of the values only.
+        if let Some(place) = attributes.iter().position(|attribute| attribute.eq_ignore_ascii_case(name)) {
+            shown[place] = true;
+        }
+        let mut texts = values.filter_map(|value| str::from_utf8(value).ok());
+        if texts.any(|text| Rule::Exact.form(&fold(text)) == user) {
+            return Likeness::Same;
+        }
+    }
+    match is_plain(user.as_bytes()) {
+        _ if !shown.is_empty() && !shown.contains(&false) => Likeness::Other,
+        true => Likeness::Same,
+        false => Likeness::Unknown,
     }
 }
 
@@ -175,12 +250,24 @@ impl Connections {
         if let Some(session) = self.take() {
             match self.in_time(&session, &mut act).await {
                 Err(_) if session.is_closed() => {}
-                ended => return self.put_back(session, ended),
+                ended => return ended.inspect(|_| self.keep(session)),
             }
         }
         let session = self.connector.connect().await?;
-        let ended = self.in_time(&session, &mut act).await;
-        self.put_back(session, ended)
+        self.in_time(&session, &mut act).await.inspect(|_| self.keep(session))
+    }
+
+    /// One that is open, also after what has come for it was read.
+    async fn open_one(&self) -> Result<Session, Failure> {
+        tokio::task::yield_now().await;
+        let session = match self.take() {
+            Some(session) => session,
+            None => self.connector.connect().await?,
+        };
+        match session.is_closed() {
+            false => Ok(session),
+            true => Err(Failure::new(session.url().to_string(), "closed before the bind")),
+        }
     }
 
     async fn in_time<T>(
@@ -199,11 +286,10 @@ impl Connections {
     }
 
     /// Only one that did what it should: on another something may still be under way.
-    fn put_back<T>(&self, session: Session, ended: Result<T, Failure>) -> Result<T, Failure> {
+    fn keep(&self, session: Session) {
         let mut idle = self.idle.borrow_mut();
-        if ended.is_ok() && idle.len() < self.idle_max && !session.is_closed() {
+        if idle.len() < self.idle_max && !session.is_closed() {
             idle.push(session);
         }
-        ended
     }
 }

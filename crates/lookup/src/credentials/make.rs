@@ -17,7 +17,7 @@ pub const SCRAM_ITERATIONS: u32 = 4096;
 
 /// A text is no password that anybody could log in with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a password has 1 to {PASSWORD_OCTETS_MAX} octets and no control characters")]
+#[error("a password has 1 to {PASSWORD_OCTETS_MAX} octets, no control characters, and more than SASLprep takes away")]
 pub struct Unfit;
 
 /// `{ARGON2ID}$argon2id$...`, with a salt of cryptographic randomness.
@@ -42,6 +42,7 @@ pub fn scram_sha_256(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, 
 }
 
 fn check(password: &str) -> Result<(), Unfit> {
-    let is_fit = is_possible(password) && !password.chars().any(char::is_control);
+    let is_empty = stringprep::saslprep(password).is_ok_and(|prepared| prepared.is_empty());
+    let is_fit = is_possible(password) && !password.chars().any(char::is_control) && !is_empty;
     if is_fit { Ok(()) } else { Err(Unfit) }
 }

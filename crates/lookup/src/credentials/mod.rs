@@ -6,13 +6,14 @@
 //!
 //! | step                             | cost           | then                                                           |
 //! |----------------------------------|----------------|----------------------------------------------------------------|
-//! | 1. empty, or with NUL, or too long | none         | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
+//! | 1. empty, with NUL, or too long; a name with white space at an end or doubled | none | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
 //! | 2. the [`Throttle`]              | a microsecond  | Throttled                                                      |
 //! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
-//! | 4. the table                     | its cache's    | Unavailable, where it cannot say or its entry is of no use     |
-//! | 5. the hash, or the bind         | milliseconds   | Accepted or Refused                                            |
+//! | 4. the table                     | its cache's    | Unavailable, where it cannot say                               |
+//! | 5. the hash, or the bind         | milliseconds   | Accepted or Refused; Unavailable and counted as wrong where the entry is of no use, or the directory does not say |
 //!
-//! A user who does not exist costs the same as one who does: a hash is computed as the last user had one that was there.
+//! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
+//! as the last user had one that was there.
 //! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
 //! as step 3 remembers it, which [`Settings::recent_ttl`] bounds.
 
@@ -42,9 +43,9 @@ use crate::{Answer, Table, fold};
 
 pub use password::{
     ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, SCRAM_ITERATIONS_MAX,
-    SHA_CRYPT_ROUNDS_MAX, Stored, StoredError,
+    SHA_CRYPT_ROUNDS_MAX, Stored, StoredError, VerifyError,
 };
-pub use throttle::{Attempt, Bound, End, Throttle, ThrottleSettings};
+pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
 
 use binder::{Binder, Found};
 use recent::Recent;
@@ -66,7 +67,7 @@ pub enum Source {
 }
 
 /// What checking is set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Threads that compute hashes.
     pub threads: usize,
@@ -80,6 +81,9 @@ pub struct Settings {
     pub recent_ttl: Duration,
     /// Successes that are remembered, 200 octets each.
     pub recent_entries: usize,
+    /// Whether SCRAM is offered. Clients prefer it to PLAIN and do not turn to that when it fails, so that all users must
+    /// have keys of SCRAM or be stored in the clear: who has another hash could not log in.
+    pub scram: bool,
     /// Iterations of SCRAM for a password that is stored in the clear.
     pub scram_iterations: u32,
 }
@@ -95,6 +99,7 @@ impl Default for Settings {
             throttle: ThrottleSettings::default(),
             recent_ttl: Duration::from_secs(60),
             recent_entries: 16_384,
+            scram: false,
             scram_iterations: make::SCRAM_ITERATIONS,
         }
     }
@@ -112,7 +117,7 @@ pub enum Verdict {
     Refused,
     /// Too many were wrong; it was not looked at (454 4.7.0).
     Throttled,
-    /// It cannot be said now; why, for the log (454 4.7.0).
+    /// It cannot be said now; why, for the log (454 4.7.0). Where it was looked at it counts as wrong all the same.
     Unavailable(String),
 }
 
@@ -178,6 +183,7 @@ struct Shared {
     recent: Mutex<Recent>,
     usual: Mutex<Usual>,
     secret: [u8; 32],
+    offers_scram: bool,
     scram_iterations: u32,
     began: Instant,
     counters: Counters,
@@ -220,6 +226,7 @@ impl Credentials {
             recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
             usual: Mutex::new(Usual { decoy, warning: None }),
             secret,
+            offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
             began: Instant::now(),
             counters: Counters::default(),
@@ -247,20 +254,21 @@ impl Credentials {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
             return Scram::Throttled;
         };
-        match self.0.scram_keys(&user).await {
-            Ok(Some(keys)) => Scram::Found { user: user.into(), keys, pending },
-            Ok(None) => Scram::Unknown { pending },
-            Err(why) => {
-                pending.end(End::Void);
-                self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-                Scram::Unavailable(why)
-            }
-        }
+        let (why, end) = match self.0.scram_keys(&user).await {
+            Keys::Found(keys) => return Scram::Found { user: user.into(), keys, pending: pending.charged() },
+            Keys::None => return Scram::Unknown { pending: pending.charged() },
+            Keys::Unproven(why) => (why, End::Failed),
+            Keys::Unknowable(why) => (why, End::Void),
+        };
+        pending.end(end);
+        self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+        Scram::Unavailable(why)
     }
 
-    /// Whether SCRAM can succeed for anyone: a directory that is bound to shows no keys.
+    /// Whether SCRAM is to be offered: it was set so ([`Settings::scram`]), and can succeed for anyone: a directory that
+    /// is bound to shows no keys.
     pub fn can_scram(&self) -> bool {
-        matches!(self.0.source, Kind::Table(_))
+        self.0.offers_scram && matches!(self.0.source, Kind::Table(_))
     }
 
     /// What the operator should be told of the stored passwords that were seen: that some are in the clear.
@@ -299,6 +307,7 @@ impl Credentials {
             Kind::Table(table) => shared.verify_by(&**table, &user, password).await,
             Kind::Ldap(binder) => binder.verify(&user, password).await,
         };
+        let wrong = || End::Wrong(lock(&shared.recent).short_mark(&user, password));
         match found {
             Found::Right => {
                 lock(&shared.recent).add(shared.now(), &user, password, &user);
@@ -306,8 +315,12 @@ impl Credentials {
                 Verdict::Accepted { user: user.into() }
             }
             Found::Wrong => {
-                pending.end(End::Failed);
+                pending.end(wrong());
                 Verdict::Refused
+            }
+            Found::Unproven(why) => {
+                pending.end(wrong());
+                Verdict::Unavailable(why)
             }
             Found::Unknowable(why) => {
                 pending.end(End::Void);
@@ -327,18 +340,22 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// What is stored; None: there is no such user.
-    async fn stored(&self, table: &dyn Table, user: &str) -> Result<Option<Vec<Stored>>, String> {
+    /// What the table says of a user; an error is that it cannot say.
+    async fn entry(&self, table: &dyn Table, user: &str) -> Result<Entry, String> {
         let name = table.name();
         match table.lookup(&[user]).await.pop() {
             Some(Answer::Found(values)) => {
                 let values = Zeroizing::new(values);
-                let stored =
-                    Stored::read_all(&values).map_err(|error| format!("table '{name}', user '{user}': {error}"))?;
-                self.take_note(&stored);
-                Ok(Some(stored))
+                Ok(match Stored::read_all(&values) {
+                    Ok(stored) => {
+                        self.take_note(&stored);
+                        Entry::Usable(stored)
+                    }
+                    Err(StoredError::Locked) => Entry::Nobody,
+                    Err(error) => Entry::Unusable(format!("table '{name}', user '{user}': {error}")),
+                })
             }
-            Some(Answer::NotFound) => Ok(None),
+            Some(Answer::NotFound) => Ok(Entry::Nobody),
             Some(Answer::Unavailable(why) | Answer::Unconfirmed(why)) => Err(why),
             None => Err(format!("table '{name}': no answer")),
         }
@@ -354,33 +371,72 @@ impl Shared {
         }
     }
 
+    /// What is computed where there is nothing to find.
+    fn decoy(&self) -> Vec<Stored> {
+        vec![lock(&self.usual).decoy.clone()]
+    }
+
     async fn verify_by(&self, table: &dyn Table, user: &str, password: &str) -> Found {
-        let stored = match self.stored(table, user).await {
-            Ok(stored) => stored,
+        let entry = match self.entry(table, user).await {
+            Ok(entry) => entry,
             Err(why) => return Found::Unknowable(why),
         };
-        let is_there = stored.is_some();
-        let stored = stored.unwrap_or_else(|| vec![lock(&self.usual).decoy.clone()]);
+        let (stored, otherwise) = match entry {
+            Entry::Usable(stored) => (stored, None),
+            Entry::Nobody => (self.decoy(), Some(Found::Wrong)),
+            Entry::Unusable(why) => (self.decoy(), Some(Found::Unproven(why))),
+        };
         let password = Zeroizing::new(password.to_owned());
-        let is_right = self.workers.run(move || stored.iter().any(|stored| stored.verify(&password)) & is_there).await;
-        match is_right {
-            Ok(true) => Found::Right,
-            Ok(false) => Found::Wrong,
-            Err(full) => Found::Unknowable(full.to_string()),
+        let is_right = self.workers.run(move || Stored::verify_any(&stored, &password)).await;
+        match (is_right, otherwise) {
+            (Ok(Ok(_)), Some(otherwise)) => otherwise,
+            (Ok(Ok(true)), None) => Found::Right,
+            (Ok(Ok(false)), None) => Found::Wrong,
+            (Ok(Err(error)), _) => Found::Unknowable(error.to_string()),
+            (Err(full), _) => Found::Unknowable(full.to_string()),
         }
     }
 
-    async fn scram_keys(&self, user: &str) -> Result<Option<ScramKeys>, String> {
-        let Kind::Table(table) = &self.source else { return Ok(None) };
-        let stored = if is_name(user) { self.stored(&**table, user).await? } else { None };
-        let is_there = stored.is_some();
-        let stored = stored.unwrap_or_else(|| vec![lock(&self.usual).decoy.clone()]);
+    async fn scram_keys(&self, user: &str) -> Keys {
+        let Kind::Table(table) = &self.source else { return Keys::None };
+        let entry = if is_name(user) { self.entry(&**table, user).await } else { Ok(Entry::Nobody) };
+        let (stored, otherwise) = match entry {
+            Ok(Entry::Usable(stored)) => (stored, None),
+            Ok(Entry::Nobody) => (self.decoy(), Some(Keys::None)),
+            Ok(Entry::Unusable(why)) => (self.decoy(), Some(Keys::Unproven(why))),
+            Err(why) => return Keys::Unknowable(why),
+        };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());
         let iterations = self.scram_iterations;
         let make = move || stored.iter().find_map(|stored| stored.scram_keys(&salt[..SALT_OCTETS], iterations));
-        let keys = self.workers.run(make).await.map_err(|full| full.to_string())?;
-        Ok(keys.filter(|_| is_there))
+        match (self.workers.run(make).await, otherwise) {
+            (Err(full), _) => Keys::Unknowable(full.to_string()),
+            (Ok(_), Some(otherwise)) => otherwise,
+            (Ok(Some(keys)), None) => Keys::Found(keys),
+            (Ok(None), None) => Keys::None,
+        }
     }
+}
+
+/// What a table says of a user.
+enum Entry {
+    /// What is stored, one at the least.
+    Usable(Vec<Stored>),
+    /// Nobody has that name, or who has it is locked.
+    Nobody,
+    /// What is there can be no password of anyone; why.
+    Unusable(String),
+}
+
+/// What is there for SCRAM.
+enum Keys {
+    Found(ScramKeys),
+    /// Nobody, or nothing.
+    None,
+    /// What is there is of no use; why.
+    Unproven(String),
+    /// The table cannot say; why.
+    Unknowable(String),
 }
 
 /// An attempt that is under way. Dropped, it has failed.
@@ -400,6 +456,14 @@ impl Pending {
     pub fn failed(self) {
         self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         self.end(End::Failed);
+    }
+
+    /// From here on the client has it in its hand when, and whether, this ends.
+    fn charged(mut self) -> Pending {
+        if let Some(attempt) = &mut self.attempt {
+            lock(&self.shared.throttle).charge(self.shared.now(), attempt);
+        }
+        self
     }
 
     fn end(mut self, end: End) {
@@ -425,9 +489,15 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// Whether anybody could be called so.
+/// Whether anybody could be called so. White space at either end or doubled is none that directories see: so spelled the
+/// same user would be listened to anew each time.
 fn is_name(user: &str) -> bool {
-    (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control)
+    let is_spelled_once = || {
+        let mut was_space = true;
+        let is_lone = |character: char| !(std::mem::replace(&mut was_space, character.is_whitespace()) && was_space);
+        user.chars().all(is_lone) && !was_space
+    };
+    (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control) && is_spelled_once()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -54,11 +54,17 @@ const ARGON2_HASH_OCTETS_MIN: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoredError {
     /// Neither `{SCHEME}` nor `$id$` stands before it.
-    #[error("a stored password without a scheme: expected {{ARGON2ID}}, $2b$, $6$ or the like before it")]
+    #[error(
+        "a stored password without a scheme, or of one that is not known: expected {{ARGON2ID}}, $2b$, $6$ or the like \
+         before it"
+    )]
     NoScheme,
-    /// Its scheme is none of ours.
-    #[error("a stored password of the scheme {0}, which is not known here")]
-    UnknownScheme(Box<str>),
+    /// Its scheme is one that others have. Any other text there may be a part of a password, and is not shown.
+    #[error("a stored password of the scheme {0}, which is not read here")]
+    UnknownScheme(&'static str),
+    /// It is locked: `!` or `*` stands where it would begin, as in shadow(5).
+    #[error("a stored password that is locked")]
+    Locked,
     /// It is not as its scheme has it.
     #[error("a stored password that is not as {0} has it")]
     Malformed(&'static str),
@@ -78,6 +84,67 @@ pub enum StoredError {
     #[error("{0} stored passwords: expected 1 to {HASHES_MAX}")]
     Count(usize),
 }
+
+/// Schemes of others, as they stand in braces.
+const FOREIGN_NAMED: [&str; 29] = [
+    "{CLEAR}",
+    "{CRAM-MD5}",
+    "{DES-CRYPT}",
+    "{DIGEST-MD5}",
+    "{HMAC-MD5}",
+    "{LANMAN}",
+    "{LDAP-MD5}",
+    "{LM}",
+    "{MD5}",
+    "{MD5-CRYPT}",
+    "{NT}",
+    "{NTLM}",
+    "{OTP}",
+    "{PBKDF2}",
+    "{PBKDF2-SHA1}",
+    "{PBKDF2-SHA256}",
+    "{PBKDF2-SHA512}",
+    "{PKCS5S2}",
+    "{PLAIN-MD4}",
+    "{PLAIN-MD5}",
+    "{SASL}",
+    "{SCRAM-SHA-1}",
+    "{SCRAM-SHA-512}",
+    "{SHA}",
+    "{SHA1}",
+    "{SHA256}",
+    "{SHA384}",
+    "{SHA512}",
+    "{SMD5}",
+];
+/// Schemes of others, as crypt(3) and the like have them.
+const FOREIGN_CRYPT: [&str; 20] = [
+    "$1$",
+    "$2$",
+    "$2x$",
+    "$3$",
+    "$7$",
+    "$8$",
+    "$H$",
+    "$P$",
+    "$S$",
+    "$apr1$",
+    "$argon2d$",
+    "$bcrypt-sha256$",
+    "$gy$",
+    "$md5$",
+    "$pbkdf2$",
+    "$pbkdf2-sha256$",
+    "$pbkdf2-sha512$",
+    "$scrypt$",
+    "$sha1$",
+    "$y$",
+];
+
+/// There is no telling whether a password is right: what its scheme takes is not there, which is memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} could not be computed: is there no memory?")]
+pub struct VerifyError(&'static str);
 
 /// Stored passwords of one user: each one that fails costs its time.
 pub const HASHES_MAX: usize = 4;
@@ -119,6 +186,9 @@ impl Stored {
         if text.len() > STORED_OCTETS_MAX {
             return Err(too_costly("a text", "the length in octets", STORED_OCTETS_MAX as u64, text.len() as u64));
         }
+        if is_locked(text) {
+            return Err(StoredError::Locked);
+        }
         let Some(named) = text.strip_prefix('{') else { return crypted(text).map(Stored) };
         let (name, rest) = named.split_once('}').ok_or(StoredError::NoScheme)?;
         let salted = |digest, name, octets| salted(rest, digest, name, octets);
@@ -137,25 +207,27 @@ impl Stored {
             "SHA512-CRYPT" if rest.starts_with("$6$") => crypted(rest)?,
             "SHA256-CRYPT" if rest.starts_with("$5$") => crypted(rest)?,
             "SHA512-CRYPT" | "SHA256-CRYPT" => return Err(StoredError::Malformed("SHA-crypt")),
-            // What is between the braces may be anything, also a password: the name of a scheme is shown only.
-            name if is_name(name) => return Err(StoredError::UnknownScheme(format!("{{{name}}}").into())),
-            _ => return Err(StoredError::NoScheme),
+            name => return Err(foreign(&FOREIGN_NAMED, &format!("{{{name}}}"))),
         };
         Ok(Stored(scheme))
     }
 
     /// Reads those of one user, as the values of a table have them: a value that begins with neither `{` nor `$` goes on
-    /// with the one before it, since tables part their values at commas, which some forms have in them.
+    /// with the one before it where that is of Argon2 or SCRAM, since tables part their values at commas, which these have
+    /// in them. Anything else that is parted so is an error. If the first is locked, so is the user.
     pub fn read_all(values: &[String]) -> Result<Vec<Stored>, StoredError> {
         let mut texts: Vec<Zeroizing<String>> = Vec::new();
         for value in values {
             match texts.last_mut() {
-                Some(text) if !value.starts_with(['{', '$']) => {
+                Some(text) if !value.starts_with(['{', '$']) && has_commas(text) => {
                     text.push(',');
                     text.push_str(value);
                 }
                 _ => texts.push(Zeroizing::new(value.clone())),
             }
+        }
+        if texts.iter().skip(1).any(|text| is_locked(text.trim())) {
+            return Err(StoredError::NoScheme);
         }
         if !(1..=HASHES_MAX).contains(&texts.len()) {
             return Err(StoredError::Count(texts.len()));
@@ -165,14 +237,14 @@ impl Stored {
 
     /// Whether this is the password. Takes the time that the scheme takes, up to a second; an empty one, one with NUL in
     /// it and one that is too long are wrong without it. What is compared in the end is compared in constant time.
-    pub fn verify(&self, password: &str) -> bool {
+    pub fn verify(&self, password: &str) -> Result<bool, VerifyError> {
         if !is_possible(password) {
-            return false;
+            return Ok(false);
         }
         let octets = password.as_bytes();
-        match &self.0 {
-            Scheme::Argon2(argon) => argon.verify(octets),
-            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).unwrap_or(false),
+        let is_right = match &self.0 {
+            Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| VerifyError(self.scheme()))?,
+            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| VerifyError(self.scheme()))?,
             Scheme::ShaCrypt { is_wide, rounds, salt, hash } => {
                 crypt::sha_crypt(*is_wide, octets, salt, *rounds).as_bytes().ct_eq(hash.as_bytes()).into()
             }
@@ -182,7 +254,21 @@ impl Stored {
                 (made.stored_key.ct_eq(&keys.stored_key) & made.server_key.ct_eq(&keys.server_key)).into()
             }
             Scheme::Plain(plain) => plain.as_bytes().ct_eq(octets).into(),
+        };
+        Ok(is_right)
+    }
+
+    /// Whether it is one of these. Each of them is computed until one is right; where none is, an error counts.
+    pub(super) fn verify_any(all: &[Stored], password: &str) -> Result<bool, VerifyError> {
+        let mut ended = Ok(false);
+        for stored in all {
+            match stored.verify(password) {
+                Ok(false) => {}
+                Ok(true) => return Ok(true),
+                Err(error) => ended = Err(error),
+            }
         }
+        ended
     }
 
     /// The keys of SCRAM, where they are stored or can be made. For a password in the clear they are made with this salt
@@ -235,11 +321,12 @@ impl fmt::Debug for Stored {
 }
 
 impl Argon {
-    fn verify(&self, password: &[u8]) -> bool {
+    fn verify(&self, password: &[u8]) -> Result<bool, argon2::Error> {
         let argon = Argon2::new(self.algorithm, self.version, self.params.clone());
         let mut made = vec![0; self.hash.len()];
-        // It fails where there is no memory: nobody is accepted then.
-        argon.hash_password_into(password, &self.salt, &mut made).is_ok() && bool::from(made.ct_eq(&self.hash))
+        // It fails where there is no memory.
+        argon.hash_password_into(password, &self.salt, &mut made)?;
+        Ok(made.ct_eq(&self.hash).into())
     }
 }
 
@@ -258,8 +345,25 @@ pub(super) fn is_possible(password: &str) -> bool {
     (1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0')
 }
 
-fn is_name(name: &str) -> bool {
-    name.len() <= 32 && name.bytes().all(|octet| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet))
+/// That a scheme is not read here.
+fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
+    known
+        .iter()
+        .find(|known| **known == scheme)
+        .map_or(StoredError::NoScheme, |known| StoredError::UnknownScheme(known))
+}
+
+/// Whether it stands where a stored password would.
+fn is_locked(text: &str) -> bool {
+    let crypt = || Some(text.get(..7).filter(|name| name.eq_ignore_ascii_case("{crypt}"))?.len());
+    let text = crypt().map_or(text, |octets| &text[octets..]);
+    text.starts_with(['!', '*'])
+}
+
+/// Whether what follows it at a comma may belong to it.
+fn has_commas(text: &str) -> bool {
+    let text = text.trim_start().to_ascii_uppercase();
+    ["{SCRAM-SHA-256}", "{ARGON2", "$ARGON2", "{CRYPT}$ARGON2"].iter().any(|start| text.starts_with(start))
 }
 
 fn too_costly(scheme: &'static str, what: &'static str, max: u64, found: u64) -> StoredError {
@@ -274,8 +378,7 @@ fn crypted(text: &str) -> Result<Scheme, StoredError> {
         "argon2i" => argon2(text, Algorithm::Argon2i),
         "2a" | "2b" | "2y" => bcrypt_of(text),
         "5" | "6" => sha_crypt(text),
-        id if is_name(id) => Err(StoredError::UnknownScheme(format!("${id}$").into())),
-        _ => Err(StoredError::NoScheme),
+        id => Err(foreign(&FOREIGN_CRYPT, &format!("${id}$"))),
     }
 }
 

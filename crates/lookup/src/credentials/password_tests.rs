@@ -10,7 +10,7 @@ const LONG: &str = "pässwörd with a longer text than one block of sha512 has, 
 const SCRAM: &str = "{SCRAM-SHA-256}4096,slOxosY9m7BNgx3JnE2Tlg==,UPCnX994kWO6BpTlEkr0PVwixRiVIIgRkSANWb6j1b4=,cKCeOLJkwGvL7Ht3lksYK1W8LalDUs3l7ObMjm3NvdI=";
 
 fn is_right(stored: &str, password: &str) -> bool {
-    Stored::read(stored).unwrap().verify(password)
+    Stored::read(stored).unwrap().verify(password).unwrap()
 }
 
 #[test]
@@ -87,9 +87,17 @@ fn what_is_malformed_is_refused() {
         ("{PLAIN", StoredError::NoScheme),
         ("{sec ret}x", StoredError::NoScheme),
         ("$secret", StoredError::NoScheme),
-        ("{MD5-CRYPT}$1$abc$def", StoredError::UnknownScheme("{MD5-CRYPT}".into())),
-        ("$1$abc$def", StoredError::UnknownScheme("$1$".into())),
-        ("$2x$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredError::UnknownScheme("$2x$".into())),
+        ("{MD5-CRYPT}$1$abc$def", StoredError::UnknownScheme("{MD5-CRYPT}")),
+        ("$1$abc$def", StoredError::UnknownScheme("$1$")),
+        ("$2x$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredError::UnknownScheme("$2x$")),
+        ("{smd5}x", StoredError::UnknownScheme("{SMD5}")),
+        // Passwords in the clear that look like the name of a scheme.
+        ("$ecret$x", StoredError::NoScheme),
+        ("{sec-ret}x", StoredError::NoScheme),
+        ("!", StoredError::Locked),
+        ("!!$6$salt$x", StoredError::Locked),
+        (" *LK*", StoredError::Locked),
+        ("{Crypt}*", StoredError::Locked),
         ("{CRYPT}abJnggxhB/yWI", StoredError::NoScheme),
         ("{PLAIN}", StoredError::Malformed("PLAIN")),
         ("{BLF-CRYPT}$6$salt$x", StoredError::Malformed("bcrypt")),
@@ -154,10 +162,17 @@ fn a_stored_password_that_a_table_took_apart_is_put_together() {
     let values = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     let parts: Vec<&str> = SCRAM.split(',').collect();
     let scram = Stored::read_all(&values(&parts)).unwrap();
-    assert!(scram.len() == 1 && scram[0].verify("tanstaaf"));
+    assert!(scram.len() == 1 && scram[0].verify("tanstaaf") == Ok(true));
     let mut both = vec!["$argon2id$v=19$m=256", "t=2", "p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"];
     both.extend(parts);
     assert_eq!(format!("{:?}", Stored::read_all(&values(&both)).unwrap()), "[Stored(Argon2), Stored(SCRAM-SHA-256)]");
+    // Passwords in the clear may have commas in them, and what is behind one is no part of what is before.
+    for parted in
+        [["{PLAIN}a", "b"], ["$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", "x"], ["{PLAIN}a", "!"]]
+    {
+        assert_eq!(Stored::read_all(&values(&parted)).err(), Some(StoredError::NoScheme), "{parted:?}");
+    }
+    assert_eq!(Stored::read_all(&values(&["!", "{PLAIN}x"])).err(), Some(StoredError::Locked));
     assert_eq!(Stored::read_all(&[]).err(), Some(StoredError::Count(0)));
     assert_eq!(Stored::read_all(&values(&["{PLAIN}x"; 5])).err(), Some(StoredError::Count(5)));
     assert_eq!(Stored::read_all(&values(&["{PLAIN}x", "$x"])).err(), Some(StoredError::NoScheme));
@@ -177,12 +192,27 @@ fn the_keys_of_scram_are_those_of_the_rfc_and_of_dovecot() {
 }
 
 #[test]
+fn what_could_not_be_computed_is_not_called_wrong() {
+    // A salt that is too short ends it as a lack of memory does.
+    let params = Params::new(8, 1, 1, Some(16)).unwrap();
+    let (salt, hash) = ([1; 4].into(), [0; 16].into());
+    let argon = Argon { algorithm: Algorithm::Argon2id, version: Version::V0x13, params, salt, hash };
+    let broken = Stored(Scheme::Argon2(Box::new(argon)));
+    let error = broken.verify("x").unwrap_err();
+    assert!(error.to_string().contains("Argon2 could not be computed"), "{error}");
+    let plain = Stored::read("{PLAIN}x").unwrap();
+    assert_eq!(Stored::verify_any(&[broken.clone(), plain.clone()], "x"), Ok(true));
+    assert_eq!(Stored::verify_any(&[broken, plain.clone()], "y"), Err(error));
+    assert_eq!(Stored::verify_any(&[plain], "y"), Ok(false));
+}
+
+#[test]
 fn what_is_in_the_clear_is_warned_against_and_not_shown() {
     let plain = Stored::read("{PLAIN}verysecret").unwrap();
     assert!(plain.warning().is_some() && !format!("{plain:?}").contains("secret"));
     assert!(Stored::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().warning().is_some());
     assert!(Stored::read(SCRAM).unwrap().warning().is_none());
-    assert!(!plain.decoy().verify("verysecret"));
+    assert_eq!(plain.decoy().verify("verysecret"), Ok(false));
 }
 
 #[test]
@@ -192,7 +222,7 @@ fn what_is_made_can_be_read() {
     let argon = super::super::make::argon2id("tanstaaf", [7; 16]).unwrap();
     assert!(argon.starts_with("{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$BwcHBwcHBwcHBwcHBwcHBw$"), "{argon}");
     assert!(is_right(&argon, "tanstaaf"));
-    for unfit in ["", "a\0b", "a\nb", &"x".repeat(513)] {
+    for unfit in ["", "a\0b", "a\nb", "\u{ad}\u{2060}", &"x".repeat(513)] {
         assert!(super::super::make::scram_sha_256(unfit, [7; 16]).is_err());
         assert!(super::super::make::argon2id(unfit, [7; 16]).is_err());
     }
@@ -217,4 +247,12 @@ proptest! {
         let place = place.index(stored.len());
         let _ = Stored::read(&[&stored[..place], &by, &stored[place + 1..]].concat());
     }
+}
+
+#[test]
+fn a_password_of_which_preparation_leaves_nothing_is_not_taken_for_an_empty_one() {
+    let keys = |password| scram::keys(password, b"salt", 1);
+    assert_ne!(keys("\u{ad}"), keys("\u{2060}"));
+    assert_ne!(keys("\u{ad}"), keys(""));
+    assert_eq!(keys("a\u{ad}"), keys("a"));
 }

@@ -58,6 +58,12 @@ impl Recent {
         }
     }
 
+    /// Enough to know a wrong password again for a while.
+    pub(super) fn short_mark(&self, user: &str, password: &str) -> u64 {
+        let mark = self.mark(user, password);
+        u64::from_be_bytes(std::array::from_fn(|place| mark[place]))
+    }
+
     /// The user's name cannot have NUL in it, or what follows would be the password.
     fn mark(&self, user: &str, password: &str) -> Mark {
         let message = zeroize::Zeroizing::new([user.as_bytes(), b"\0", password.as_bytes()].concat());

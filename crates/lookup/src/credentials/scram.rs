@@ -5,9 +5,10 @@ use mail::ScramKeys;
 use sha2::{Digest, Sha256};
 
 /// The keys of a password, prepared as RFC 5802 section 2.2 has it; one that cannot be prepared is taken as it is, as
-/// clients take it. Iterations of 0 are taken for 1.
+/// clients take it, and so is one of which nothing would be left. Iterations of 0 are taken for 1.
 pub(super) fn keys(password: &str, salt: &[u8], iterations: u32) -> ScramKeys {
-    let prepared = stringprep::saslprep(password).unwrap_or(password.into());
+    let prepared = stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty());
+    let prepared = prepared.unwrap_or(password.into());
     let mut salted = [0; 32];
     pbkdf2::pbkdf2_hmac::<Sha256>(prepared.as_bytes(), salt, iterations.max(1), &mut salted);
     let stored_key = Sha256::digest(hmac(&salted, b"Client Key")).into();

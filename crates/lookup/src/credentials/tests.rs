@@ -37,6 +37,7 @@ fn people() -> Arc<Fake> {
         ("gone", Answer::Unconfirmed("was not there".to_owned())),
         ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("bare", Answer::Found(Vec::new())),
+        ("locked", found("!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
     ])))
 }
 
@@ -72,21 +73,65 @@ async fn the_right_password_is_accepted_and_everything_else_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_that_is_spelled_with_more_white_space_is_nobodys() {
+    let credentials = credentials(&people(), settings());
+    for user in ["bob ", "bob  b", "bob\u{3000} b", "bob\u{a0}"] {
+        assert_eq!(credentials.verify(user, "tanstaaf", HERE).await, Verdict::Refused, "{user:?}");
+    }
+    assert_eq!(credentials.verify("bob b", "tanstaaf", HERE).await, accepted("bob b"));
+    for user in ["scram ", "scram  m"] {
+        assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user:?}");
+    }
+    for user in [" bob", " ", "b  b", "b ", "\u{2003}b"] {
+        assert!(!is_name(user), "{user:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
     let credentials = credentials(&people(), settings());
-    for (user, words) in [
-        ("down", "the directory is down"),
-        ("gone", "was not there"),
-        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
-        ("bare", "0 stored passwords"),
-    ] {
-        for _ in 0..20 {
-            match credentials.verify(user, "x", HERE).await {
+    for (user, words) in [("down", "the directory is down"), ("gone", "was not there")] {
+        for number in 0..20 {
+            match credentials.verify(user, &number.to_string(), HERE).await {
                 Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
+    let credentials = credentials(&people(), settings());
+    for (user, words) in [
+        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
+        ("bare", "0 stored passwords"),
+    ] {
+        for number in 0..5 {
+            match credentials.verify(user, &number.to_string(), HERE).await {
+                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                other => panic!("{user}: {other:?}"),
+            }
+        }
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        assert!(matches!(credentials.scram(&format!("{user}2"), HERE).await, Scram::Unavailable(_)), "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_locked_is_refused_as_nobody_is() {
+    let credentials = credentials(&people(), settings());
+    for number in 0..5 {
+        assert_eq!(credentials.verify("locked", &number.to_string(), HERE).await, Verdict::Refused);
+    }
+    assert_eq!(credentials.verify("locked", "x", HERE).await, Verdict::Throttled);
+    assert!(matches!(credentials.scram("locked2", HERE).await, Scram::Unknown { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scram_is_offered_only_where_it_is_set() {
+    let with = |scram| credentials(&people(), Settings { scram, ..settings() }).can_scram();
+    assert!(with(true) && !with(Settings::default().scram));
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,8 +173,8 @@ fn what_is_remembered_is_bounded() {
 async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     let credentials = credentials(&people(), settings());
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
-    for _ in 0..5 {
-        assert_eq!(credentials.verify("bob", "wrong", HERE).await, Verdict::Refused);
+    for wrong in ["1", "2", "3", "4", "5"] {
+        assert_eq!(credentials.verify("bob", wrong, HERE).await, Verdict::Refused);
     }
     // Also one that is remembered: otherwise guesses would be free while its owner is there.
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
@@ -138,6 +183,28 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
     assert_eq!(credentials.stats().throttled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_an_old_password_locks_nobody_out() {
+    let credentials = credentials(&people(), settings());
+    for _ in 0..50 {
+        assert_eq!(credentials.verify("bob", "old", HERE).await, Verdict::Refused);
+    }
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn exchanges_that_are_held_open_hold_up_no_other_user_of_the_client() {
+    let mut settings = settings();
+    settings.throttle.client_at_once = 3;
+    let credentials = credentials(&people(), settings);
+    let mut held = Vec::new();
+    for user in ["scram", "plain", "nobody"] {
+        held.push(credentials.scram(user, HERE).await);
+    }
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +239,6 @@ async fn scram_has_the_keys_of_those_who_have_some() {
         assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user}");
     }
     assert!(matches!(credentials.scram("down", HERE).await, Scram::Unavailable(_)));
-    assert!(credentials.can_scram());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,17 +12,24 @@
 //! | user            | many clients that guess one user's password  | the same; the delay stays short, so that a stranger who is that user is heard in the end |
 //!
 //! The right password from a client forgives that pair, and nothing else. An attempt counts from when it is let through:
-//! of those that may still fail as many are let through at once, and one that is never heard of again has failed.
+//! of those that may still fail as many are let through at once, and one that is never heard of again has failed. Where
+//! its end is the client's to choose it is [charged](Throttle::charge) before: it holds up nobody else meanwhile.
 //!
-//! Each place has room for so many; a new one takes the room of the one of its group that was touched longest ago, and
-//! groups are chosen by a hash that no client knows, so that nobody can have a certain one forgotten.
+//! The same wrong password again is no further guess: a device that was not told of a new one does not lock out others. Of
+//! the last one of each pair a mark is kept, and it counts once.
+//!
+//! Each place has room for so many; a new one takes that of another of its group: of one that says nothing, else of a pair
+//! that has not logged in lately, and of these the one that was touched longest ago. Groups are chosen by a hash that no
+//! client knows, so that nobody can have a certain one forgotten.
 
 #[cfg(test)]
 #[path = "throttle_tests.rs"]
 mod tests;
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Places of one group.
@@ -39,8 +46,42 @@ pub struct Bound {
     pub delay_max: Duration,
 }
 
+/// Which addresses, as somebody else knows them: some networks, or none.
+#[derive(Clone, Default)]
+pub struct Networks(Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>);
+
+impl Networks {
+    /// Those of which this is true. It is asked for each attempt.
+    pub fn new(contain: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Networks {
+        Networks(Some(Arc::new(contain)))
+    }
+
+    /// Whether the address is one of them. One of IPv4 that came over IPv6 is one of IPv4.
+    pub fn contain(&self, address: IpAddr) -> bool {
+        self.0.as_ref().is_some_and(|contain| contain(address.to_canonical()))
+    }
+}
+
+/// The same one, not only one that contains the same.
+impl PartialEq for Networks {
+    fn eq(&self, other: &Networks) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
+impl Eq for Networks {}
+
+impl fmt::Debug for Networks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Networks(some)" } else { "Networks(none)" })
+    }
+}
+
 /// What the throttle is set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThrottleSettings {
     /// How long a failure counts.
     pub window: Duration,
@@ -57,8 +98,10 @@ pub struct ThrottleSettings {
     pub pair_at_once: u32,
     /// Attempts of one client that are looked at at once.
     pub client_at_once: u32,
-    /// Pairs, clients and users that are remembered, of each so many; 40 octets each.
+    /// Pairs, clients and users that are remembered, of each so many; 100 octets each.
     pub places: usize,
+    /// Clients that many users come from, as from the host of a webmail: the bound by client does not hold for them.
+    pub shared_clients: Networks,
 }
 
 impl Default for ThrottleSettings {
@@ -73,6 +116,7 @@ impl Default for ThrottleSettings {
             pair_at_once: 16,
             client_at_once: 64,
             places: 65_536,
+            shared_clients: Networks::default(),
         }
     }
 }
@@ -92,8 +136,10 @@ pub struct Throttle {
 #[must_use = "an attempt counts as under way until its end is told"]
 pub struct Attempt {
     pair: u64,
-    client: u64,
+    /// None: not bound.
+    client: Option<u64>,
     user: u64,
+    charged: Option<Duration>,
 }
 
 /// How an attempt ended.
@@ -103,6 +149,9 @@ pub enum End {
     Succeeded,
     /// With a wrong one, or nobody knows.
     Failed,
+    /// With a wrong one of which this is the mark: by a key that no client knows, of the user and the password. The same
+    /// one as the last of the pair counts no more.
+    Wrong(u64),
     /// The password was not looked at.
     Void,
 }
@@ -119,11 +168,13 @@ impl Throttle {
     /// `user` is the folded name.
     pub fn admit(&mut self, now: Duration, user: &str, client: IpAddr) -> Option<Attempt> {
         let settings = &self.settings;
+        let is_bound = !settings.shared_clients.contain(client);
         let client = network(client);
         let attempt = Attempt {
             pair: self.hasher.hash_one((user, client)),
-            client: self.hasher.hash_one(client),
+            client: is_bound.then(|| self.hasher.hash_one(client)),
             user: self.hasher.hash_one(user),
+            charged: None,
         };
         let window = settings.window;
         let pair = self.pairs.find(attempt.pair).map(|pair| pair.renewed(now, window, &settings.pair));
@@ -132,7 +183,8 @@ impl Throttle {
             return None;
         }
         if !is_known {
-            let client = self.clients.find(attempt.client).map(|it| it.renewed(now, window, &settings.client));
+            let client = attempt.client.and_then(|client| self.clients.find(client));
+            let client = client.map(|it| it.renewed(now, window, &settings.client));
             let user = self.users.find(attempt.user).map(|it| it.renewed(now, window, &settings.user));
             if !client.is_none_or(|it| it.admits(now, &settings.client, settings.client_at_once))
                 || !user.is_none_or(|it| it.admits(now, &settings.user, u32::MAX))
@@ -140,39 +192,69 @@ impl Throttle {
                 return None;
             }
         }
-        self.pairs.renew(attempt.pair, now, window, &settings.pair).under_way += 1;
-        self.clients.renew(attempt.client, now, window, &settings.client).under_way += 1;
-        self.users.renew(attempt.user, now, window, &settings.user).under_way += 1;
+        for (places, key, bound, _) in self.places_of(&attempt) {
+            places.renew(key, now, window, bound).under_way += 1;
+        }
         Some(attempt)
+    }
+
+    /// An attempt whose end the client chooses counts as failed by client and user, until it succeeds. Its pair goes on
+    /// being under way: whoever could hold that up could fail as well.
+    pub fn charge(&mut self, now: Duration, attempt: &mut Attempt) {
+        let window = self.settings.window;
+        for (places, key, bound, is_pair) in self.places_of(attempt) {
+            if !is_pair {
+                let place = places.renew(key, now, window, bound);
+                place.under_way = place.under_way.saturating_sub(1);
+                place.fail(now, bound);
+            }
+        }
+        attempt.charged = Some(now);
     }
 
     /// An attempt ended.
     pub fn settle(&mut self, now: Duration, attempt: Attempt, end: End) {
-        let settings = &self.settings;
-        let places = [
-            (&mut self.pairs, attempt.pair, &settings.pair),
-            (&mut self.clients, attempt.client, &settings.client),
-            (&mut self.users, attempt.user, &settings.user),
-        ];
-        for (places, key, bound) in places {
-            let place = match end {
-                End::Failed => places.renew(key, now, settings.window, bound),
+        let window = self.settings.window;
+        let is_again = match (end, self.pairs.find_mut(attempt.pair)) {
+            (End::Wrong(mark), Some(pair)) => pair.wrong.replace(mark) == Some(mark),
+            _ => false,
+        };
+        let is_failure = matches!(end, End::Failed | End::Wrong(_)) && !is_again;
+        for (places, key, bound, is_pair) in self.places_of(&attempt) {
+            match attempt.charged.filter(|_| !is_pair) {
+                Some(_) if is_failure => {}
+                Some(charged) => places.hold(key, now, |place| place.take_back(charged, bound)),
+                None if is_failure => {
+                    let place = places.renew(key, now, window, bound);
+                    place.under_way = place.under_way.saturating_sub(1);
+                    place.fail(now, bound);
+                }
                 // One that had to make room is not called back for that.
-                End::Succeeded | End::Void => match places.find_mut(key) {
-                    Some(place) => place,
-                    None => continue,
-                },
-            };
-            place.under_way = place.under_way.saturating_sub(1);
-            if end == End::Failed {
-                place.fail(now, bound);
+                None => places.hold(key, now, |place| place.under_way = place.under_way.saturating_sub(1)),
             }
         }
-        if end == End::Succeeded {
-            let pair = self.pairs.renew(attempt.pair, now, settings.window, &settings.pair);
-            pair.forgive();
-            pair.known_until = now + settings.known_for;
+        match end {
+            End::Succeeded => {
+                let pair = self.pairs.renew(attempt.pair, now, window, &self.settings.pair);
+                pair.forgive();
+                pair.known_until = now + self.settings.known_for;
+            }
+            // Also where its place had to make room meanwhile.
+            End::Wrong(mark) => {
+                if let Some(pair) = self.pairs.find_mut(attempt.pair) {
+                    pair.wrong = Some(mark);
+                }
+            }
+            End::Failed | End::Void => {}
         }
+    }
+
+    /// Where it counts, by what bound, and whether that is the pair.
+    fn places_of(&mut self, attempt: &Attempt) -> impl Iterator<Item = (&mut Places, u64, &Bound, bool)> {
+        let Throttle { settings, pairs, clients, users, .. } = self;
+        let client = attempt.client.map(|client| (clients, client, &settings.client, false));
+        let pair = (pairs, attempt.pair, &settings.pair, true);
+        [Some(pair), client, Some((users, attempt.user, &settings.user, false))].into_iter().flatten()
     }
 }
 
@@ -197,6 +279,7 @@ struct Place {
     began: Duration,
     until: Duration,
     known_until: Duration,
+    wrong: Option<u64>,
     failures: u32,
     under_way: u32,
 }
@@ -223,7 +306,7 @@ impl Places {
             Some(place) => place,
             None => {
                 let fresh = Place { key, began: now, ..Place::default() };
-                let oldest = (0..group.len()).min_by_key(|&place| group[place].touched);
+                let oldest = (0..group.len()).min_by_key(|&place| (group[place].worth(now), group[place].touched));
                 match oldest.filter(|_| group.len() >= GROUP) {
                     Some(oldest) => {
                         group[oldest] = fresh;
@@ -241,13 +324,42 @@ impl Places {
         place
     }
 
+    /// Changes the place of this key if there is one, and gives it back where it says nothing then.
+    fn hold(&mut self, key: u64, now: Duration, change: impl FnOnce(&mut Place)) {
+        let number = self.group(key);
+        let group = &mut self.groups[number];
+        let Some(number) = group.iter().position(|place| place.key == key) else { return };
+        change(&mut group[number]);
+        if group[number].worth(now) == Worth::Nothing {
+            group.swap_remove(number);
+        }
+    }
+
     fn group(&self, key: u64) -> usize {
         // The remainder is less than the number of groups.
         (key % self.groups.len() as u64) as usize
     }
 }
 
+/// What would be lost with a place, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Nothing,
+    /// Failures, or that something is under way.
+    Failures,
+    /// That a user is known there.
+    Known,
+}
+
 impl Place {
+    fn worth(&self, now: Duration) -> Worth {
+        match self {
+            _ if self.known_until > now => Worth::Known,
+            _ if self.failures > 0 || self.under_way > 0 => Worth::Failures,
+            _ => Worth::Nothing,
+        }
+    }
+
     /// Without what no longer counts.
     fn renewed(mut self, now: Duration, window: Duration, bound: &Bound) -> Place {
         let over_at = if self.failures < bound.failures.max(1) { self.began } else { self.until } + window;
@@ -272,6 +384,16 @@ impl Place {
         if let Some(beyond) = self.failures.checked_sub(bound.failures.max(1)) {
             let delay = bound.delay.saturating_mul(1 << beyond.min(30)).min(bound.delay_max);
             self.until = self.until.max(now + delay);
+        }
+    }
+
+    /// What was charged then was no failure; unless it is forgotten already, or another one would be taken for it.
+    fn take_back(&mut self, charged: Duration, bound: &Bound) {
+        if self.began <= charged {
+            self.failures = self.failures.saturating_sub(1);
+            if self.failures < bound.failures.max(1) {
+                self.until = Duration::ZERO;
+            }
         }
     }
 

@@ -21,6 +21,7 @@ fn settings() -> ThrottleSettings {
         pair_at_once: 4,
         client_at_once: 8,
         places: 4096,
+        shared_clients: Networks::default(),
     }
 }
 
@@ -163,6 +164,86 @@ fn memory_is_bounded_however_many_come() {
         assert!(places.groups.iter().map(Vec::len).sum::<usize>() <= 64);
         assert!(places.groups.iter().all(|group| group.capacity() <= GROUP));
     }
+}
+
+#[test]
+fn one_that_holds_an_exchange_open_holds_up_nobody_else() {
+    let mut throttle = Throttle::new(settings());
+    // All but one of the failures of a user are spent; what is under way could spend it.
+    for number in 0..19 {
+        assert!(fails(&mut throttle, at(0), "bob", address(100 + number)));
+    }
+    let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
+    assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
+    throttle.charge(at(0), &mut held);
+    // It costs the delay of a failure, and not longer.
+    assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), End::Void));
+    // The right proof takes it back, and a wrong one is counted once.
+    throttle.settle(at(1), held, End::Succeeded);
+    let mut wrong = throttle.admit(at(1), "bob", address(3)).unwrap();
+    throttle.charge(at(1), &mut wrong);
+    throttle.settle(at(1), wrong, End::Failed);
+    assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [20]);
+    assert!(throttle.pairs.groups.iter().flatten().all(|place| place.under_way == 0));
+}
+
+#[test]
+fn what_was_charged_in_a_window_that_is_over_takes_back_nothing() {
+    let mut throttle = Throttle::new(settings());
+    let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
+    throttle.charge(at(0), &mut held);
+    assert!(fails(&mut throttle, at(601), "bob", address(2)));
+    throttle.settle(at(602), held, End::Succeeded);
+    assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn the_same_wrong_password_again_is_no_further_failure() {
+    let mut throttle = Throttle::new(settings());
+    for _ in 0..100 {
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
+    }
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "the owner is let in");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
+    for mark in [8, 7, 8] {
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(mark)), "{mark}");
+    }
+    assert!(!attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)), "three differ from the one before");
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)));
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "no delay comes of it");
+}
+
+#[test]
+fn those_who_have_logged_in_are_forgotten_last_and_what_says_nothing_first() {
+    let mut throttle = Throttle::new(ThrottleSettings { places: GROUP, ..settings() });
+    for _ in 0..2 {
+        assert!(fails(&mut throttle, at(0), "eve", address(1)));
+    }
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), End::Succeeded));
+    for number in 0..100 {
+        assert!(attempt(&mut throttle, at(2), &number.to_string(), address(10 + number), End::Void));
+    }
+    assert_eq!(throttle.users.groups[0].len(), 1, "what was not looked at leaves nothing");
+    assert_eq!(throttle.pairs.groups[0].iter().map(|place| place.failures).max(), Some(2), "failures stay");
+    for number in 0..100 {
+        assert!(fails(&mut throttle, at(3), &number.to_string(), address(1000 + number)));
+    }
+    assert!(throttle.pairs.groups[0].iter().any(|place| place.known_until > at(3)), "bob is known");
+}
+
+#[test]
+fn a_client_that_many_share_is_not_bound() {
+    let shared_clients = Networks::new(|client| client == address(1));
+    let mut throttle = Throttle::new(ThrottleSettings { shared_clients, ..settings() });
+    let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+    for number in 0..50 {
+        assert!(fails(&mut throttle, at(0), &number.to_string(), mapped));
+    }
+    let under_way: Vec<_> = (0..50).map(|number| throttle.admit(at(0), &format!("u{number}"), address(1))).collect();
+    assert!(under_way.iter().all(Option::is_some));
+    (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
+    assert!(!fails(&mut throttle, at(0), "bob", address(1)), "the bound of the pair holds");
 }
 
 proptest! {

@@ -1,90 +1,88 @@
-//! Where the cache keeps its entries: hash tables, each behind a lock of its own, in which a question costs as few reads of
-//! memory as can be: the slot, and one piece that holds the key and the values.
+//! Where the cache keeps its entries: shards, each behind a lock of its own. A shard is an [arena](crate::arena) of records,
+//! and slots that lead to them; a record is
 //!
-//! A full table makes room by the clock: a hand takes what is of no use any more, or was not asked for since it came by the
-//! last time. It takes an eighth at once, so that its way through the table is paid by many; then it comes down elsewhere,
-//! since a place in such a table means nothing once others have come and gone.
+//! | octets           | what                                                                              |
+//! |------------------|-----------------------------------------------------------------------------------|
+//! | 8                | when the backend said so: nanoseconds since the store was made, signed            |
+//! | 4                | length of the key                                                                 |
+//! | 4                | number of values; or that the key is known not to be there                        |
+//! | 4 for each value | where it ends in the text                                                         |
+//! |                  | the text: the key, then the values                                                |
+//!
+//! A full shard makes room by the clock: a hand goes over the slots and takes what is of no use any more, or was not asked
+//! for (its slot is not marked) since it came by the last time. It takes an eighth at once, so that writing the arena anew
+//! is paid by many.
 
-use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Answer;
+use crate::arena::{Arena, Slots, Tag};
 
-/// Tables of a store that is not small.
-const TABLES: usize = 16;
-/// Where chance would make the tables uneven, there is only one.
-const SMALL: usize = 1024;
-/// A full table makes room for this part of what is in it.
+/// Shards at most; a power of two.
+const SHARDS_MAX: u64 = 256;
+/// Where chance would make the shards uneven, there are fewer.
+const SHARD_ENTRIES_MIN: u64 = 1024;
+/// A full shard makes room for this part of what is in it.
 const SWEPT_PART: usize = 8;
-/// The golden section of 2^32: in such steps around, the hand leaves out no part of the table for long.
-const HAND_STEP: u32 = 0x9e37_79b9;
+/// In place of the number of values: the key is known not to be there.
+const NOT_FOUND: u32 = u32::MAX;
 
 pub(super) struct Store {
-    tables: Box<[RwLock<Entries>]>,
+    shards: Box<[RwLock<Shard>]>,
+    shard_entries_max: usize,
     hasher: RandomState,
+    made: Instant,
 }
 
-struct Entries {
-    by_key: HashMap<Record, Entry>,
-    entries_max: usize,
-    /// Where the hand of the clock came down last, in 1/2^32 of the table.
-    hand: u32,
+#[derive(Default)]
+struct Shard {
+    slots: Slots,
+    arena: Arena,
+    /// The slot that the hand of the clock comes to next.
+    hand: usize,
 }
 
-/// A key, and the values behind it in the same piece of memory; equal to another one if the keys are.
-struct Record {
-    text: Box<str>,
-    key_octets: usize,
-}
-
-struct Entry {
-    said: Instant,
-    values: Values,
-    /// Whether it was asked for since the hand came by.
-    is_asked_for: AtomicBool,
-}
-
-/// Where in the text the values are.
-enum Values {
-    /// The key is not there.
-    NotFound,
-    /// It has none.
-    None,
-    /// One, as long as the rest of the text.
-    One,
-    /// Each ends here.
-    Many(Box<[usize]>),
-}
-
-/// An entry as it is seen while its table is locked.
+/// An entry as it is seen while its shard is locked.
 pub(super) struct Kept<'a> {
-    text: &'a str,
+    made: Instant,
+    record: Record<'a>,
+}
+
+/// A record as it is read.
+struct Record<'a> {
+    said: i64,
     key_octets: usize,
-    entry: &'a Entry,
+    /// Of values; or [`NOT_FOUND`].
+    count: u32,
+    ends: &'a [[u8; 4]],
+    text: &'a [u8],
+}
+
+/// A record to be written.
+struct Draft<'a> {
+    said: i64,
+    key: &'a [u8],
+    values: Option<&'a [String]>,
 }
 
 impl Store {
     /// A store for so many entries.
     pub(super) fn new(entries_max: u64) -> Self {
-        let entries_max = usize::try_from(entries_max).unwrap_or(usize::MAX);
-        let tables = if entries_max < SMALL { 1 } else { TABLES };
-        let table = || Entries { by_key: HashMap::new(), entries_max: entries_max.div_ceil(tables).max(1), hand: 0 };
-        Store { tables: (0..tables).map(|_| RwLock::new(table())).collect(), hasher: RandomState::new() }
+        let shards = (entries_max / SHARD_ENTRIES_MIN + 1).next_power_of_two().min(SHARDS_MAX);
+        let shard_entries_max = usize::try_from(entries_max.div_ceil(shards)).unwrap_or(usize::MAX).max(1);
+        let shards = (0..shards).map(|_| RwLock::default()).collect();
+        Store { shards, shard_entries_max, hasher: RandomState::new(), made: Instant::now() }
     }
 
     /// What is made of the entry of a key, if there is one.
     pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(Kept<'_>) -> Option<T>) -> Option<T> {
-        let table = self.table(key).read().unwrap_or_else(PoisonError::into_inner);
-        let (Record { text, key_octets }, entry) = table.by_key.get_key_value(key)?;
-        if !entry.is_asked_for.load(Relaxed) {
-            entry.is_asked_for.store(true, Relaxed);
-        }
-        make(Kept { text, key_octets: *key_octets, entry })
+        let (shard, tag) = self.place(key);
+        let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = shard.find(tag, key.as_bytes())?;
+        shard.slots.mark(slot);
+        make(Kept { made: self.made, record: shard.record(slot)? })
     }
 
     /// Puts an entry in the place of the one that the key has: values, or None where it is known not to be there.
@@ -95,125 +93,180 @@ impl Store {
         said: Instant,
         is_useful: impl Fn(Kept<'_>) -> bool,
     ) {
-        let record = Record::new(key, values);
-        let entry = Entry { said, values: Values::new(key, values), is_asked_for: AtomicBool::new(false) };
-        let mut table = self.table(key).write().unwrap_or_else(PoisonError::into_inner);
-        // The old record has the old values in it.
-        table.by_key.remove(key);
-        while table.by_key.len() >= table.entries_max {
-            table.make_room(&is_useful);
+        let draft = Draft { said: nanoseconds(self.made, said), key: key.as_bytes(), values };
+        let Some(octets) = draft.octets() else { return };
+        let (shard, tag) = self.place(key);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = shard.find(tag, draft.key) {
+            shard.replace(slot, &draft, octets);
+            return;
         }
-        table.by_key.insert(record, entry);
+        while shard.slots.len() >= self.shard_entries_max {
+            shard.make_room(|record| is_useful(Kept { made: self.made, record }));
+        }
+        if let Some(place) = shard.arena.append(octets, |octets| draft.write(octets)) {
+            shard.slots.insert(tag, place);
+        }
     }
 
     /// How many entries there are.
     pub(super) fn count(&self) -> usize {
-        let count = |table: &RwLock<Entries>| table.read().unwrap_or_else(PoisonError::into_inner).by_key.len();
-        self.tables.iter().map(count).sum()
+        let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).slots.len();
+        self.shards.iter().map(count).sum()
     }
 
-    fn table(&self, key: &str) -> &RwLock<Entries> {
-        &self.tables[self.hasher.hash_one(key) as usize % self.tables.len()]
+    /// The shard of a key, and its tag.
+    fn place(&self, key: &str) -> (&RwLock<Shard>, Tag) {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key.as_bytes());
+        let hash = hasher.finish();
+        (&self.shards[(hash >> 32) as usize % self.shards.len()], Tag::of(hash))
     }
 }
 
-impl Entries {
-    /// Lets the hand come down and go on until enough is gone, or it has been everywhere.
-    fn make_room(&mut self, is_useful: impl Fn(Kept<'_>) -> bool) {
-        let excess = self.by_key.len() / SWEPT_PART + 1;
-        self.hand = self.hand.wrapping_add(HAND_STEP);
-        let first = (u64::from(self.hand) * self.by_key.len() as u64) >> u32::BITS;
-        let gone = self.sweep(first as usize, excess, &is_useful);
-        if gone < excess {
-            self.sweep(0, excess - gone, &is_useful);
+impl Shard {
+    fn find(&self, tag: Tag, key: &[u8]) -> Option<usize> {
+        self.slots.find(tag, |place| Record::read(self.arena.at(place)).is_some_and(|record| record.key() == key))
+    }
+
+    fn record(&self, slot: usize) -> Option<Record<'_>> {
+        Record::read(self.arena.at(self.slots.at(slot)?.1))
+    }
+
+    /// Writes another record for the key of a slot, over the one that it has where that is as long.
+    fn replace(&mut self, slot: usize, draft: &Draft, octets: usize) {
+        let Some((_, place)) = self.slots.at(slot) else { return };
+        let before = self.record(slot).map_or(0, |record| record.octets());
+        if octets == before {
+            let mut record = Vec::with_capacity(octets);
+            draft.write(&mut record);
+            self.arena.at_mut(place)[..octets].copy_from_slice(&record);
+        } else if let Some(place) = self.arena.append(octets, |octets| draft.write(octets)) {
+            self.slots.lead(slot, place);
+            self.arena.waste(before);
+            if self.arena.is_untidy() {
+                self.keep(|_| true);
+            }
         }
     }
 
-    /// Goes from an entry on, until so many are gone or to the end; returns how many are gone.
-    fn sweep(&mut self, first: usize, excess: usize, is_useful: impl Fn(Kept<'_>) -> bool) -> usize {
-        let (mut place, mut gone) = (0, 0);
-        self.by_key.retain(|Record { text, key_octets }, entry| {
-            place += 1;
-            if place <= first || gone == excess {
-                return true;
+    /// Lets the hand go on until enough is gone: the second time around nothing has a mark any more.
+    fn make_room(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
+        let slots = self.slots.count();
+        let mut is_gone = vec![false; slots];
+        let mut excess = self.slots.len() / SWEPT_PART + 1;
+        let first = self.hand;
+        for slot in (first..first + 2 * slots).map(|slot| slot % slots) {
+            if excess == 0 {
+                break;
             }
-            let was_asked_for = std::mem::take(entry.is_asked_for.get_mut());
-            let stays = was_asked_for && is_useful(Kept { text, key_octets: *key_octets, entry });
-            gone += usize::from(!stays);
-            stays
-        });
-        gone
+            self.hand = slot + 1;
+            let Some(record) = self.record(slot) else { continue };
+            let is_useful = is_useful(record);
+            if !(self.slots.take_mark(slot) && is_useful) && !is_gone[slot] {
+                is_gone[slot] = true;
+                excess -= 1;
+            }
+        }
+        self.keep(|slot| !is_gone[slot]);
+    }
+
+    /// Writes slots and arena anew, with the records of those slots only that stay.
+    fn keep(&mut self, stays: impl Fn(usize) -> bool) {
+        // As large as they were: what has gone makes room for what comes.
+        let mut kept = Shard {
+            slots: Slots::with_room(self.slots.len()),
+            arena: Arena::with_room(self.arena.len()),
+            hand: self.hand,
+        };
+        for slot in (0..self.slots.count()).filter(|&slot| stays(slot)) {
+            let Some((tag, place)) = self.slots.at(slot) else { continue };
+            let Some(record) = Record::read(self.arena.at(place)) else { continue };
+            let octets = record.octets();
+            let copied = kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.at(place)[..octets]));
+            let copy = kept.slots.insert(tag, copied.expect("what stays is no more than what there was"));
+            if self.slots.take_mark(slot) {
+                kept.slots.mark(copy);
+            }
+        }
+        *self = kept;
     }
 }
 
-impl Record {
-    fn new(key: &str, values: Option<&[String]>) -> Self {
-        let values = values.unwrap_or_default();
-        let mut text = String::with_capacity(key.len() + values.iter().map(String::len).sum::<usize>());
-        text.push_str(key);
-        values.iter().for_each(|value| text.push_str(value));
-        Record { text: text.into(), key_octets: key.len() }
+impl Draft<'_> {
+    /// How many octets the record has; None where there are more than its numbers can say.
+    fn octets(&self) -> Option<usize> {
+        let values = self.values.unwrap_or_default();
+        let octets = 8 + 4 + 4 + 4 * values.len() + self.key.len() + values.iter().map(String::len).sum::<usize>();
+        u32::try_from(octets).is_ok().then_some(octets)
+    }
+
+    fn write(&self, octets: &mut Vec<u8>) {
+        let values = self.values.unwrap_or_default();
+        octets.extend_from_slice(&self.said.to_le_bytes());
+        octets.extend_from_slice(&(self.key.len() as u32).to_le_bytes());
+        octets.extend_from_slice(&self.values.map_or(NOT_FOUND, |values| values.len() as u32).to_le_bytes());
+        let mut end = self.key.len();
+        for value in values {
+            end += value.len();
+            octets.extend_from_slice(&(end as u32).to_le_bytes());
+        }
+        octets.extend_from_slice(self.key);
+        values.iter().for_each(|value| octets.extend_from_slice(value.as_bytes()));
     }
 }
 
-impl Borrow<str> for Record {
-    fn borrow(&self) -> &str {
+impl<'a> Record<'a> {
+    /// The record at the beginning of these octets.
+    fn read(octets: &'a [u8]) -> Option<Self> {
+        let (said, octets) = octets.split_first_chunk()?;
+        let (key_octets, octets) = octets.split_first_chunk()?;
+        let (count, octets) = octets.split_first_chunk()?;
+        let (key_octets, count) = (u32::from_le_bytes(*key_octets) as usize, u32::from_le_bytes(*count));
+        let (ends, text) = octets.split_at_checked(if count == NOT_FOUND { 0 } else { 4 * count as usize })?;
+        let ends = ends.as_chunks().0;
+        let text_octets = ends.last().map_or(key_octets, |end| u32::from_le_bytes(*end) as usize);
+        Some(Record { said: i64::from_le_bytes(*said), key_octets, count, ends, text: text.get(..text_octets)? })
+    }
+
+    /// Octets of all of it.
+    fn octets(&self) -> usize {
+        8 + 4 + 4 + 4 * self.ends.len() + self.text.len()
+    }
+
+    fn key(&self) -> &'a [u8] {
         &self.text[..self.key_octets]
     }
-}
 
-impl Hash for Record {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Borrow::<str>::borrow(self).hash(state);
-    }
-}
-
-impl PartialEq for Record {
-    fn eq(&self, other: &Self) -> bool {
-        Borrow::<str>::borrow(self) == Borrow::<str>::borrow(other)
-    }
-}
-
-impl Eq for Record {}
-
-impl Values {
-    fn new(key: &str, values: Option<&[String]>) -> Self {
-        let ends = |values: &[String]| {
-            let end = |start: &mut usize, value: &String| {
-                *start += value.len();
-                Some(*start)
-            };
-            values.iter().scan(key.len(), end).collect()
-        };
-        match values {
-            None => Values::NotFound,
-            Some([]) => Values::None,
-            Some([_]) => Values::One,
-            Some(values) => Values::Many(ends(values)),
-        }
+    fn values(&self) -> Vec<String> {
+        let mut start = self.key_octets;
+        let mut value_until = |end: usize| &self.text[std::mem::replace(&mut start, end)..end];
+        let values = self.ends.iter().map(|end| value_until(u32::from_le_bytes(*end) as usize));
+        values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
     }
 }
 
 impl Kept<'_> {
     /// When the backend said so.
     pub(super) fn said(&self) -> Instant {
-        self.entry.said
+        let apart = Duration::from_nanos(self.record.said.unsigned_abs());
+        let said = if self.record.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
+        said.unwrap_or(self.made)
     }
 
     pub(super) fn is_found(&self) -> bool {
-        !matches!(self.entry.values, Values::NotFound)
+        self.record.count != NOT_FOUND
     }
 
     pub(super) fn answer(&self) -> Answer {
-        let mut start = self.key_octets;
-        let mut value_until = |end: usize| self.text[std::mem::replace(&mut start, end)..end].to_owned();
-        match &self.entry.values {
-            Values::NotFound => Answer::NotFound,
-            Values::None => Answer::Found(Vec::new()),
-            Values::One => Answer::Found(vec![value_until(self.text.len())]),
-            Values::Many(ends) => Answer::Found(ends.iter().map(|&end| value_until(end)).collect()),
-        }
+        if self.is_found() { Answer::Found(self.record.values()) } else { Answer::NotFound }
     }
+}
+
+/// From one moment to another one, which may be the earlier one.
+fn nanoseconds(from: Instant, to: Instant) -> i64 {
+    let within = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+    if to < from { -within(from - to) } else { within(to - from) }
 }
 
 #[cfg(test)]

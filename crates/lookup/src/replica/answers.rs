@@ -4,9 +4,7 @@
 //! wait for a shard that is being changed, never for the others: a shard of half a million keys in all holds 2,000, and
 //! growing or compacting it takes some 0.1 ms at most.
 //!
-//! A shard is an arena of records, and slots that lead to them. The slot of a key is its tag (32 bits of its hash) and the
-//! place of its record; it stands at or behind the slot that its tag stands for (linear probing), and only a slot with the
-//! tag of a key makes a reader look into the arena. A record is
+//! A shard is an [arena](crate::arena) of records, and slots that lead to them. A record is
 //!
 //! | octets | what                                                                                                    |
 //! |--------|---------------------------------------------------------------------------------------------------------|
@@ -23,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use super::batch::{NO_TEXT, unpack};
+use crate::arena::{Arena, NOWHERE, Slots, Tag};
 use crate::ldap::schema::is_plain;
 
 /// Octets of a key at most; a mail address has 320.
@@ -37,13 +36,6 @@ const KEY_BITS: u32 = 9;
 const LINKED: u32 = 1 << KEY_BITS;
 /// Octets of a record before its place, if there is one, and its texts.
 const HEAD: usize = 8;
-/// In place of a place: there is none.
-const NOWHERE: u32 = u32::MAX;
-/// A slot that leads nowhere.
-const FREE: u64 = u64::MAX;
-const SLOTS_MIN: usize = 8;
-/// Octets that no record uses any more, below which they are left alone.
-const GARBAGE_MIN: usize = 1024;
 
 /// What a copy says of a key.
 #[derive(Debug, PartialEq, Eq)]
@@ -100,7 +92,7 @@ impl Answers {
         let (shard, tag) = self.place(key);
         let shard = self.shards[shard].read().unwrap_or_else(PoisonError::into_inner);
         let Some(slot) = shard.find(tag, key) else { return Said::NotFound };
-        let first = shard.record(place_of(shard.slots[slot]));
+        let first = shard.record(shard.place(slot));
         if first.next == NOWHERE {
             return said([first.values], values_max);
         }
@@ -124,7 +116,7 @@ impl Answers {
 
     /// Makes all changes, in any order: no two are to be of one key of one entry. Those of one key are seen together.
     pub(super) fn change(&self, edits: &[Edit]) {
-        let mut order: Vec<(usize, u32, &Edit)> = Vec::with_capacity(edits.len());
+        let mut order: Vec<(usize, Tag, &Edit)> = Vec::with_capacity(edits.len());
         order.extend(edits.iter().map(|edit| {
             let (shard, tag) = self.place(edit.key());
             (shard, tag, edit)
@@ -155,11 +147,11 @@ impl Answers {
     }
 
     /// The shard of a key, and its tag.
-    fn place(&self, key: &str) -> (usize, u32) {
+    fn place(&self, key: &str) -> (usize, Tag) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
         let hash = hasher.finish();
-        ((hash >> 32) as usize % SHARDS, hash as u32)
+        ((hash >> 32) as usize % SHARDS, Tag::of(hash))
     }
 }
 
@@ -189,13 +181,9 @@ fn said<'a>(entries: impl IntoIterator<Item = &'a [u8]>, values_max: usize) -> S
 
 #[derive(Debug, Default)]
 struct Shard {
-    slots: Vec<u64>,
-    /// Slots that are not free: as many as there are keys.
-    used: usize,
+    slots: Slots,
+    arena: Arena,
     records: usize,
-    arena: Vec<u8>,
-    /// Octets of the arena that no record uses any more.
-    garbage: usize,
 }
 
 /// A record as it is read.
@@ -210,27 +198,22 @@ struct Record<'a> {
 
 impl Shard {
     /// The slot of a key.
-    fn find(&self, tag: u32, key: &str) -> Option<usize> {
-        if self.slots.is_empty() {
-            return None;
-        }
-        let mut at = home(tag, self.slots.len());
-        loop {
-            match self.slots[at] {
-                FREE => return None,
-                slot if tag_of(slot) == tag && self.record(place_of(slot)).key == key.as_bytes() => return Some(at),
-                _ => at = following(at, self.slots.len()),
-            }
-        }
+    fn find(&self, tag: Tag, key: &str) -> Option<usize> {
+        self.slots.find(tag, |place| self.record(place).key == key.as_bytes())
+    }
+
+    /// Of the first record of a slot, which is that of a key.
+    fn place(&self, slot: usize) -> u32 {
+        self.slots.at(slot).map_or(NOWHERE, |(_, place)| place)
     }
 
     fn record(&self, place: u32) -> Record<'_> {
-        read(&self.arena[place as usize..]).expect("places are those of records")
+        read(self.arena.at(place)).expect("places are those of records")
     }
 
     /// All records of the key of a slot, with their places.
     fn chain(&self, slot: usize) -> impl Iterator<Item = (u32, Record<'_>)> {
-        let mut place = place_of(self.slots[slot]);
+        let mut place = self.place(slot);
         std::iter::from_fn(move || {
             let at = Some(place).filter(|&place| place != NOWHERE)?;
             let record = self.record(at);
@@ -239,7 +222,7 @@ impl Shard {
         })
     }
 
-    fn change(&mut self, tag: u32, edit: &Edit) {
+    fn change(&mut self, tag: Tag, edit: &Edit) {
         match edit {
             Edit::Add { key, number, values } => self.add(tag, key, *number, values),
             Edit::Replace { key, number, values } => {
@@ -250,21 +233,21 @@ impl Shard {
         }
     }
 
-    fn add(&mut self, tag: u32, key: &str, number: u32, values: &[u8]) {
+    fn add(&mut self, tag: Tag, key: &str, number: u32, values: &[u8]) {
         self.records += 1;
         match self.find(tag, key) {
             Some(slot) => {
-                let next = place_of(self.slots[slot]);
-                self.slots[slot] = slot_of(tag, self.append(number, next, key.as_bytes(), values));
+                let place = self.append(number, self.place(slot), key.as_bytes(), values);
+                self.slots.lead(slot, place);
             }
             None => {
                 let place = self.append(number, NOWHERE, key.as_bytes(), values);
-                self.insert(slot_of(tag, place));
+                self.slots.insert(tag, place);
             }
         }
     }
 
-    fn remove(&mut self, tag: u32, key: &str, number: u32) {
+    fn remove(&mut self, tag: Tag, key: &str, number: u32) {
         let Some(slot) = self.find(tag, key) else { return };
         let mut before = None;
         let found = self.chain(slot).find_map(|(place, record)| match record.number == number {
@@ -276,93 +259,53 @@ impl Shard {
         });
         let Some((next, octets)) = found else { return };
         self.records -= 1;
-        self.garbage += octets;
+        self.arena.waste(octets);
         match before {
             Some(before) => self.link(before, next),
-            None if next == NOWHERE => self.free(slot),
-            None => self.slots[slot] = slot_of(tag, next),
+            None if next == NOWHERE => self.slots.free(slot),
+            None => self.slots.lead(slot, next),
         }
     }
 
     /// Writes a record behind all others.
     fn append(&mut self, number: u32, next: u32, key: &[u8], values: &[u8]) -> u32 {
         let values = if values.len() > VALUES_OCTETS_MAX { NO_TEXT } else { values };
-        let place = u32::try_from(self.arena.len()).ok().filter(|&place| place != NOWHERE);
-        let octets = HEAD + 4 + key.len() + values.len();
-        if self.arena.capacity() - self.arena.len() < octets {
-            // Not twice as much, as a vector would by itself: half of that would lie idle.
-            self.arena.reserve_exact(octets.max(self.arena.len() / 16));
-        }
         let linked = if next == NOWHERE { 0 } else { LINKED };
         let head = key.len() as u32 | linked | (values.len() as u32) << (KEY_BITS + 1);
-        self.arena.extend_from_slice(&number.to_le_bytes());
-        self.arena.extend_from_slice(&head.to_le_bytes());
-        if next != NOWHERE {
-            self.arena.extend_from_slice(&next.to_le_bytes());
-        }
-        self.arena.extend_from_slice(key);
-        self.arena.extend_from_slice(values);
+        let place = self.arena.append(HEAD + 4 + key.len() + values.len(), |octets| {
+            octets.extend_from_slice(&number.to_le_bytes());
+            octets.extend_from_slice(&head.to_le_bytes());
+            if next != NOWHERE {
+                octets.extend_from_slice(&next.to_le_bytes());
+            }
+            octets.extend_from_slice(key);
+            octets.extend_from_slice(values);
+        });
         place.expect("a shard has less than 4 GiB")
     }
 
     /// Gives the record at `place`, which leads to another one, another one to lead to.
     fn link(&mut self, place: u32, next: u32) {
-        let at = place as usize + HEAD;
-        self.arena[at..at + 4].copy_from_slice(&next.to_le_bytes());
+        self.arena.at_mut(place)[HEAD..HEAD + 4].copy_from_slice(&next.to_le_bytes());
     }
 
-    /// Adds the slot of a key that has none.
-    fn insert(&mut self, slot: u64) {
-        if (self.used + 1) * 4 > self.slots.len() * 3 {
-            let slots = (self.slots.len() * 3 / 2).max(SLOTS_MIN);
-            let before = std::mem::replace(&mut self.slots, vec![FREE; slots]);
-            before.into_iter().filter(|&slot| slot != FREE).for_each(|slot| self.set(slot));
-        }
-        self.used += 1;
-        self.set(slot);
-    }
-
-    fn set(&mut self, slot: u64) {
-        let mut at = home(tag_of(slot), self.slots.len());
-        while self.slots[at] != FREE {
-            at = following(at, self.slots.len());
-        }
-        self.slots[at] = slot;
-    }
-
-    /// Frees a slot; those behind it that could not stand here before move up, so that each is found from its home.
-    fn free(&mut self, slot: usize) {
-        let slots = self.slots.len();
-        let distance = |from: usize, to: usize| (to + slots - from) % slots;
-        let (mut hole, mut at) = (slot, following(slot, slots));
-        while self.slots[at] != FREE {
-            if distance(home(tag_of(self.slots[at]), slots), at) >= distance(hole, at) {
-                self.slots[hole] = self.slots[at];
-                hole = at;
-            }
-            at = following(at, slots);
-        }
-        self.slots[hole] = FREE;
-        self.used -= 1;
-    }
-
-    /// Writes the arena anew, where an eighth of it is of no use any more.
+    /// Writes the arena anew, where too much of it is of no use any more.
     fn tidy(&mut self) {
-        if self.garbage < GARBAGE_MIN.max(self.arena.len() / 8) {
+        if !self.arena.is_untidy() {
             return;
         }
-        let mut tidied = Shard { slots: vec![FREE; (self.used * 3 / 2).max(SLOTS_MIN)], ..Shard::default() };
-        tidied.arena.reserve_exact(self.arena.len() - self.garbage);
+        let slots = Slots::with_room(self.slots.len());
+        let mut tidied = Shard { slots, arena: Arena::with_room(self.arena.in_use()), records: self.records };
         let mut places = Vec::new();
-        for slot in (0..self.slots.len()).filter(|&slot| self.slots[slot] != FREE) {
+        for slot in 0..self.slots.count() {
+            let Some((tag, _)) = self.slots.at(slot) else { continue };
             places.extend(self.chain(slot).map(|(place, _)| place));
             let first = places.drain(..).rev().fold(NOWHERE, |next, place| {
                 let record = self.record(place);
                 tidied.append(record.number, next, record.key, record.values)
             });
-            tidied.insert(slot_of(tag_of(self.slots[slot]), first));
+            tidied.slots.insert(tag, first);
         }
-        tidied.records = self.records;
         *self = tidied;
     }
 }
@@ -381,27 +324,6 @@ fn read(all: &[u8]) -> Option<Record<'_>> {
     let (values, behind) = octets.split_at_checked((head >> (KEY_BITS + 1)) as usize)?;
     let octets = all.len() - behind.len();
     Some(Record { number: u32::from_le_bytes(*number), next, key, values, octets })
-}
-
-/// The slot from which on one with this tag is sought.
-fn home(tag: u32, slots: usize) -> usize {
-    ((u64::from(tag) * slots as u64) >> 32) as usize
-}
-
-fn following(slot: usize, slots: usize) -> usize {
-    if slot + 1 == slots { 0 } else { slot + 1 }
-}
-
-fn slot_of(tag: u32, place: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(place)
-}
-
-fn tag_of(slot: u64) -> u32 {
-    (slot >> 32) as u32
-}
-
-fn place_of(slot: u64) -> u32 {
-    slot as u32
 }
 
 #[cfg(test)]

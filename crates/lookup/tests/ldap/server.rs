@@ -191,6 +191,12 @@ pub(crate) enum Manner {
     References(Vec<String>),
     /// A bind fails with this code and these words.
     NoBind(u8, &'static str),
+    /// It says nothing to binds.
+    #[allow(dead_code, reason = "only tests of passwords are about binds that are not answered")]
+    SilentToBinds,
+    /// It closes the connection on which a bind comes.
+    #[allow(dead_code, reason = "the same")]
+    ClosesAtBinds,
     /// This comes for StartTLS.
     ForTls(Vec<u8>),
 }
@@ -361,6 +367,8 @@ fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Ve
     let say = |operation: Vec<u8>| (message(id, &operation), false);
     match (request, manner) {
         (Request::Bind { .. } | Request::External, Manner::NoBind(code, text)) => say(done(0x61, *code, text, &[])),
+        (Request::Bind { .. }, Manner::SilentToBinds) => (Vec::new(), false),
+        (Request::Bind { .. }, Manner::ClosesAtBinds) => (Vec::new(), true),
         (Request::Bind { .. } | Request::External, _) => say(done(0x61, 0, "", &[])),
         (Request::Abandon, _) => (Vec::new(), false),
         (Request::Unbind, _) => (Vec::new(), true),

@@ -127,13 +127,26 @@ pub(super) const NETWORK: Kind<Network> = Kind {
     read: parsed,
 };
 
-/// A name by which clients may call us (RFC 6066 section 3), in lower case.
-pub(super) const SERVER_NAME: Kind<Box<str>> = Kind {
+/// What `names` of a certificate may say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ServerName {
+    /// A name by which clients may call us (RFC 6066 section 3): in lower case and A-labels, as they send it.
+    Host(Box<str>),
+    /// An address, by which none calls us.
+    Address,
+}
+
+pub(super) const SERVER_NAME: Kind<ServerName> = Kind {
     expected: "a host name such as \"mx1.example.org\", or \"*.example.org\"",
     read: |v| {
-        let name = v.as_str()?.to_lowercase();
-        let (wildcard, rest) = name.strip_prefix("*.").map_or(("", &*name), |rest| ("*.", rest));
-        host(rest).map(|rest| format!("{wildcard}{rest}").into())
+        let name = v.as_str()?;
+        let (wildcard, rest) = name.strip_prefix("*.").map_or(("", name), |rest| ("*.", rest));
+        let is_literal = rest.starts_with('[') && host(rest).is_some();
+        if is_literal || rest.parse::<IpAddr>().is_ok() {
+            return Some(ServerName::Address);
+        }
+        let rest = if rest.is_ascii() { rest.to_owned() } else { idna::domain_to_ascii(rest).ok()? };
+        host(&rest).map(|rest| ServerName::Host(format!("{wildcard}{rest}").into()))
     },
 };
 
@@ -242,5 +255,31 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
     match value {
         DeValue::Float(number) => number.as_str().parse().ok(),
         _ => integer(value).and_then(|n| u32::try_from(n).ok()).map(f64::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_called_by_names_as_clients_send_them() {
+        let read = |text: &'static str| (SERVER_NAME.read)(&DeValue::String(text.into()));
+        for (text, name) in [
+            ("MX.Example.ORG", "mx.example.org"),
+            ("*.example.org", "*.example.org"),
+            ("M\u{fc}nchen.example", "xn--mnchen-3ya.example"),
+            ("*.B\u{dc}CHER.example", "*.xn--bcher-kva.example"),
+            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+            ("b\u{fc}cher\u{3002}example", "xn--bcher-kva.example"),
+        ] {
+            assert_eq!(read(text), Some(ServerName::Host(name.into())), "{text}");
+        }
+        for text in ["192.0.2.1", "2001:db8::1", "[192.0.2.1]", "[IPv6:2001:db8::1]"] {
+            assert_eq!(read(text), Some(ServerName::Address), "{text}");
+        }
+        for text in ["", "*", "*.", "a b", "a.*.example", "[192.0.2]", "b\u{fc}cher..example", "xn--\u{fc}.example"] {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 }

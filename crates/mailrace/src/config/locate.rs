@@ -8,9 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::{Config, DEFAULT};
+use crate::exit::{self, Exit};
 
 /// Where a configuration is looked for when none is named.
 pub const USUAL_FILES: [&str; 2] = ["./mailrace.toml", "/etc/mailrace/mailrace.toml"];
+
+/// The only one of them for programs that anybody starts in any folder, such as `sendmail`: what lies in the working
+/// folder may be anybody's, and would decide where mail goes.
+const SYSTEM_FILE: &str = "/etc/mailrace/mailrace.toml";
 
 /// Where a configuration came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +58,28 @@ pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
     Ok(Loaded { source, text, config })
 }
 
+/// Reads and checks the configuration for a program that takes mail: the file that was named, else [`SYSTEM_FILE`] and
+/// nothing else. The latter must say by itself where all is: its `data_dir` is absolute.
+///
+/// # Errors
+///
+/// As of [`load`]; where no file was named, all of them have the exit code of a wrong configuration.
+pub fn load_for_mail(named: Option<&Path>) -> anyhow::Result<Loaded> {
+    named.map_or_else(|| load_system(Path::new(SYSTEM_FILE)), |named| load(Some(named)))
+}
+
+fn load_system(file: &Path) -> anyhow::Result<Loaded> {
+    let wrong = |text| Exit { code: exit::CONFIG, text };
+    let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; -C names another file")))?;
+    match loaded.config.data_dir.is_absolute() {
+        true => Ok(loaded),
+        false => {
+            let folder = loaded.config.data_dir.display();
+            Err(wrong(format!("{}: data_dir is {folder}, expected an absolute path", file.display())).into())
+        }
+    }
+}
+
 fn find(named: Option<&Path>) -> Source {
     let usual = || USUAL_FILES.iter().map(Path::new).find(|path| path.exists());
     named.or_else(usual).map_or(Source::BuiltIn, |path| Source::File(path.to_owned()))
@@ -66,4 +93,24 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
 /// What the machine calls itself; empty if it has no name that can be written.
 fn machine_name() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_take_mail_have_no_other_file_than_the_usual_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mailrace.toml");
+        let code = |file: &Path| load_system(file).err().map(|error| error.downcast_ref::<Exit>().unwrap().code);
+        assert_eq!(code(&file), Some(exit::CONFIG));
+        let with = |data_dir: &str| DEFAULT.replace("data_dir = \"./mailrace-data\"", data_dir);
+        fs::write(&file, with("data_dir = \"./elsewhere\"")).unwrap();
+        assert_eq!(code(&file), Some(exit::CONFIG));
+        fs::write(&file, with("data_dir = \"/var/lib/mailrace\"")).unwrap();
+        assert_eq!(code(&file), None);
+        fs::write(&file, "no = [").unwrap();
+        assert_eq!(code(&file), Some(exit::CONFIG));
+    }
 }

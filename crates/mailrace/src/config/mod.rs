@@ -36,7 +36,7 @@ pub use examine::examine;
 pub use fault::{Fault, Faults};
 pub use limits::Limits;
 pub use load::Load;
-pub use locate::{Loaded, Source, USUAL_FILES, load};
+pub use locate::{Loaded, Source, USUAL_FILES, load, load_for_mail};
 pub use network::Network;
 pub use path::MaildirPath;
 pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};

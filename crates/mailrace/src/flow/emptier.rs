@@ -5,13 +5,14 @@
 //! |---|---|
 //! | a message | a message of the spool, and a notice to its sender of recipients whom nobody is behind |
 //! | a message, while the directory, the disk or the spool fail | stays, and is looked at again |
+//! | a message whose recipients do not get it, while the sender cannot be told | set aside, and told of |
 //! | one that cannot be understood; whatever else has another name | set aside, and told of |
 //! | one under way | stays |
 //!
 //! Anybody may write in the folder. So nothing there is followed, only regular files are opened, none that has another
 //! name elsewhere is believed, all of a file is read before anything of it is used, and its owner alone says whose it is.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags, inotify};
@@ -30,17 +31,17 @@ use rustix::fs::{Mode, OFlags, inotify};
 use super::submission::{Desk, Kept, Unkept};
 use crate::line::Level;
 use crate::log::Log;
-use crate::maildrop::{PARCEL_HEAD_OCTETS_MAX, Parcel, is_message_name, is_temporary_name};
+use crate::maildrop::{self, PARCEL_HEAD_OCTETS_MAX, Parcel, is_message_name, is_temporary_name};
 
 /// The folder is looked at so often in any case: events can be lost, and what had to wait is tried again.
 const ROUND_EVERY: Duration = Duration::from_secs(5);
-/// Regular files of one round, and as many others: more are left to the next, which follows at once. They are counted
-/// apart, since those that are no files cannot all be moved away, and must not stand before the rest.
+/// New files of one round, as many of those that had to stay, and as many that are no regular files: more are left to the
+/// next. They are counted apart, since what cannot leave must not stand before the rest.
 const ROUND_FILES_MAX: usize = 1000;
 /// What was set aside or had to stay is told of so often in a round; the rest is counted.
 const ROUND_LINES_MAX: usize = 10;
 /// Names of what had to stay, each of which is told once; with more of them some are told again.
-const TOLD_MAX: usize = 10_000;
+const TOLD_MAX: usize = 100_000;
 
 /// What the emptier works with.
 pub struct DropFolder {
@@ -66,21 +67,70 @@ pub struct Emptier {
 
 /// What a file turned out to be.
 enum Found {
-    Message(Parcel, u32),
+    Message(Parcel, Left),
     /// It is no message, and why.
     Foreign(String),
     /// It is gone.
     Gone,
 }
 
-/// What a round came to.
+/// What the system knows of a message.
+#[derive(Clone, Copy)]
+struct Left {
+    uid: u32,
+    file: FileNumber,
+}
+
+/// The device, and the file on it.
+type FileNumber = (u64, u64);
+
+/// What a round came to, and what the next has to know of it.
 #[derive(Debug, Default)]
 struct Round {
     /// There are more than were looked at.
     is_full: bool,
     lines: usize,
+    /// Files left the folder.
+    is_changed: bool,
     /// What had to stay, in this round or before.
     told: HashSet<OsString>,
+    /// Messages that are in the spool, but still here: only their removal is tried again.
+    committed: HashMap<OsString, FileNumber>,
+    fresh: Window,
+    waiting: Window,
+    others: Window,
+    /// When those were looked at that may have to stay.
+    retried_at: Option<Instant>,
+}
+
+/// As many names of a folder as are looked at in one round, in the order of names. It goes on where it ended, and begins
+/// again at the end.
+#[derive(Debug, Default)]
+struct Window {
+    /// The last that was looked at.
+    after: OsString,
+    /// With whether they come only after the end.
+    names: BTreeSet<(bool, OsString)>,
+    is_full: bool,
+}
+
+impl Window {
+    fn offer(&mut self, name: OsString) {
+        self.names.insert((name <= self.after, name));
+        if self.names.len() > ROUND_FILES_MAX {
+            self.names.pop_last();
+            self.is_full = true;
+        }
+    }
+
+    /// The names, and whether there were more. Then it is empty.
+    fn take(&mut self) -> (Vec<OsString>, bool) {
+        let names: Vec<_> = std::mem::take(&mut self.names).into_iter().map(|(_, name)| name).collect();
+        if let Some(last) = names.last() {
+            self.after.clone_from(last);
+        }
+        (names, std::mem::take(&mut self.is_full))
+    }
 }
 
 impl Emptier {
@@ -145,37 +195,33 @@ impl DropFolder {
         Ok(events)
     }
 
-    /// Looks at the folder once; the oldest of those that it saw come first.
+    /// Looks at the folder once: at what is new, and from time to time at what had to stay.
     fn round(&self, stopping: &AtomicBool, round: &mut Round) -> io::Result<()> {
-        (round.is_full, round.lines) = (false, 0);
+        (round.is_full, round.lines, round.is_changed) = (false, 0, false);
         if round.told.len() > TOLD_MAX {
             round.told.clear();
         }
-        let (mut files, mut others) = (Vec::new(), Vec::new());
-        for entry in std::fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let names = if entry.file_type()?.is_file() { &mut files } else { &mut others };
-            if is_temporary_name(name.as_bytes()) {
-                continue;
-            }
-            if names.len() == ROUND_FILES_MAX {
-                round.is_full = true;
-                continue;
-            }
-            names.push(name);
-        }
-        files.sort();
+        self.list(round)?;
         let folder = File::open(&self.folder)?;
-        let mut moved = 0;
-        for name in files.iter().chain(&others) {
-            if stopping.load(Relaxed) {
-                break;
+        let known = round.told.len();
+        let (names, more) = round.fresh.take();
+        let moved = self.all(&folder, &names, stopping, round);
+        // Where nothing changed, another look at once would be in vain.
+        round.is_full = more && (moved > 0 || round.told.len() > known);
+        if round.retried_at.is_none_or(|at| at.elapsed() >= ROUND_EVERY) {
+            round.retried_at = Some(Instant::now());
+            for (names, more) in [round.waiting.take(), round.others.take()] {
+                if self.all(&folder, &names, stopping, round) > 0 && more {
+                    (round.is_full, round.retried_at) = (true, None);
+                }
             }
-            moved += usize::from(self.one(&folder, name, round));
         }
-        // Where all of them had to stay, another look at once would be in vain.
-        round.is_full &= moved > 0;
+        if round.is_changed
+            && let Err(error) = folder.sync_all()
+        {
+            let text = "the drop folder cannot be synced: what left it may come again after a crash";
+            self.log.event(Level::Warning, text, &[("error", &error)]);
+        }
         if round.lines > ROUND_LINES_MAX {
             let left_out = round.lines - ROUND_LINES_MAX;
             self.log.event(Level::Warning, "there is more to tell of the drop", &[("left_out", &left_out)]);
@@ -183,8 +229,53 @@ impl DropFolder {
         Ok(())
     }
 
+    fn list(&self, round: &mut Round) -> io::Result<()> {
+        for window in [&mut round.fresh, &mut round.waiting, &mut round.others] {
+            (window.names, window.is_full) = Default::default();
+        }
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if is_temporary_name(name.as_bytes()) {
+                continue;
+            }
+            let window = match entry.file_type() {
+                Ok(kind) if !kind.is_file() => &mut round.others,
+                Ok(_) if round.told.contains(&name) => &mut round.waiting,
+                Ok(_) => &mut round.fresh,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            window.offer(name);
+        }
+        Ok(())
+    }
+
+    /// How many left the folder.
+    fn all(&self, folder: &File, names: &[OsString], stopping: &AtomicBool, round: &mut Round) -> usize {
+        let names = names.iter().take_while(|_| !stopping.load(Relaxed));
+        let left = names.filter(|name| {
+            let left = self.one(folder, name, stopping, round);
+            round.is_changed |= left;
+            if left {
+                round.told.remove(*name);
+                round.committed.remove(*name);
+            }
+            left
+        });
+        left.count()
+    }
+
     /// Whether it left the folder.
-    fn one(&self, folder: &File, name: &OsStr, round: &mut Round) -> bool {
+    fn one(&self, folder: &File, name: &OsStr, stopping: &AtomicBool, round: &mut Round) -> bool {
+        if let Some(committed) = round.committed.get(name).copied() {
+            match self.folder.join(name).symlink_metadata() {
+                Ok(now) if (now.dev(), now.ino()) == committed => return self.remove(name, committed, round),
+                Err(error) if error.kind() != ErrorKind::NotFound => return false,
+                // Another file by the same name.
+                _ => round.committed.remove(name),
+            };
+        }
         let found = match self.read(folder, name) {
             Ok(found) => found,
             Err(error) => {
@@ -192,18 +283,27 @@ impl DropFolder {
                 return false;
             }
         };
-        let (parcel, uid) = match found {
-            Found::Message(parcel, uid) => (parcel, uid),
+        let (parcel, left) = match found {
+            Found::Message(parcel, left) => (parcel, left),
             Found::Foreign(why) => return self.set_aside(name, &why, round),
             Found::Gone => return false,
         };
-        match self.desk.submit(parcel, uid, SystemTime::now().into()) {
-            Ok(Kept) => self.remove(name, round),
+        match self.desk.submit(parcel, left.uid, SystemTime::now().into(), stopping) {
+            Ok(Kept) => self.remove(name, left.file, round),
+            Err(_) if stopping.load(Relaxed) => false,
             Err(Unkept::Later(why)) => {
                 self.stays(round, "a message stays in the drop", name, &why);
                 false
             }
-            Err(Unkept::Never(why)) => self.set_aside(name, &why, round),
+            Err(Unkept::Never(why)) => {
+                // A message that was promised to be kept: told of however much there is to tell.
+                if !round.told.contains(name) {
+                    let file = name.to_string_lossy();
+                    let facts: [(&str, &dyn std::fmt::Display); 2] = [("file", &file), ("why", &why)];
+                    self.log.event(Level::Error, "a message of the drop is not delivered", &facts);
+                }
+                self.set_aside(name, &why, round)
+            }
         }
     }
 
@@ -236,38 +336,36 @@ impl DropFolder {
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         // It may grow while it is read.
         file.take(octets_max).read_to_end(&mut bytes)?;
-        Ok(match Parcel::decode(&bytes) {
+        Ok(match Parcel::decode(&bytes, self.desk.desk.expanded_recipients_max) {
             Ok(parcel) if parcel.content.len() as u64 <= self.message_octets_max => {
-                Found::Message(parcel, metadata.uid())
+                Found::Message(parcel, Left { uid: metadata.uid(), file: (metadata.dev(), metadata.ino()) })
             }
             Ok(_) => Found::Foreign("its message is larger than one may be".into()),
             Err(fault) => Found::Foreign(fault.to_string()),
         })
     }
 
-    /// The spool has it. Where it cannot be removed it would come again and again: then it is set aside.
-    fn remove(&self, name: &OsStr, round: &mut Round) -> bool {
+    /// The spool has it. Where it can neither be removed nor set aside it is remembered, lest it is delivered again.
+    fn remove(&self, name: &OsStr, file: FileNumber, round: &mut Round) -> bool {
         match std::fs::remove_file(self.folder.join(name)) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::NotFound => true,
-            Err(error) => self.set_aside(name, &format!("it was delivered, but cannot be removed: {error}"), round),
+            Err(error) => {
+                round.committed.insert(name.to_owned(), file);
+                self.set_aside(name, &format!("it was delivered, but cannot be removed: {error}"), round)
+            }
         }
     }
 
-    /// Under its name and a number, so that nothing that was set aside before is replaced.
+    /// Under a name of our own, since whoever left it has chosen his to be in the way; the log has both.
     fn set_aside(&self, name: &OsStr, why: &str, round: &mut Round) -> bool {
-        let mut target = self.rejected.join(name);
-        for number in 1.. {
-            if target.symlink_metadata().is_err() {
-                break;
-            }
-            let mut numbered = name.to_owned();
-            numbered.push(format!(".{number}"));
-            target = self.rejected.join(numbered);
-        }
-        match std::fs::rename(self.folder.join(name), &target) {
-            Ok(()) => {
-                self.tell(round, "a file of the drop was set aside", name, why);
+        let renamed = maildrop::secret().and_then(|secret| {
+            let target = format!("r-{secret}");
+            std::fs::rename(self.folder.join(name), self.rejected.join(&target)).map(|()| target)
+        });
+        match renamed {
+            Ok(target) => {
+                self.tell(round, "a file of the drop was set aside", name, &format!("{why}; it is now {target}"));
                 true
             }
             Err(error) => {
@@ -304,4 +402,23 @@ fn wait(events: Option<&OwnedFd>, bell: &OwnedFd) {
     let mut buffer = [0u8; 4096];
     // What happened does not matter: all of the folder is looked at.
     while events.is_some_and(|events| rustix::io::read(events, &mut buffer).is_ok_and(|count| count > 0)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_does_not_stand_before_the_rest() {
+        let names: Vec<OsString> = (0..ROUND_FILES_MAX * 2 + 1).map(|number| format!("{number:05}").into()).collect();
+        let mut window = Window::default();
+        let mut look = || {
+            names.iter().rev().for_each(|name| window.offer(name.clone()));
+            window.take()
+        };
+        assert_eq!(look(), (names[..ROUND_FILES_MAX].to_vec(), true));
+        assert_eq!(look(), (names[ROUND_FILES_MAX..ROUND_FILES_MAX * 2].to_vec(), true));
+        let (third, _) = look();
+        assert_eq!((&third[0], &third[1..]), (&names[ROUND_FILES_MAX * 2], &names[..ROUND_FILES_MAX - 1]));
+    }
 }

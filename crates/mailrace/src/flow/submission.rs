@@ -1,14 +1,18 @@
 //! A message from the drop on its way to the spool: what `intake` does for a client, for one who has gone. Whoever cannot
 //! get it is told of in a notice to the sender, which is committed together with the message.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use delivery::bounce::{Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
-use lookup::directory::Resolution;
+use delivery::bounce::{Cap, Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
+use lookup::directory::{Final, Resolution};
 use mail::{Address, Client, Enhanced, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
 use spool::{CommitError, Content, Entry, Spool};
 use tokio::runtime::Runtime;
 
+use crate::line::Level;
 use crate::log::Log;
 use crate::maildrop::Parcel;
 
@@ -27,6 +31,8 @@ pub struct Desk {
     pub received_max: u32,
     /// Who gets notices of messages that have no sender.
     pub double_bounces_to: Option<Address>,
+    /// How many notices one sender gets; None: as many as there are.
+    pub cap: Option<RefCell<Cap>>,
     /// Facts.
     pub log: Arc<Log>,
 }
@@ -46,19 +52,23 @@ pub enum Unkept {
 #[derive(Default)]
 struct Sorted {
     good: Vec<Recipient>,
+    /// No more than were named.
     bad: Vec<(Recipient, Reply)>,
+    /// The addresses of the good.
+    seen: HashSet<Address>,
 }
 
 impl Desk {
-    /// Brings a message to the spool. When this returns it is durable there, or it is not there.
-    pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp) -> Result<Kept, Unkept> {
+    /// Brings a message to the spool. When this returns it is durable there, or it is not there: so it is where nobody gets
+    /// it and nobody can be told, and where the server stops before all recipients were looked up.
+    pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
         if self.desk.load.measures().shortage.is_some() {
             return Err(Unkept::Later("room or memory is short".into()));
         }
-        let flags = parcel.flags();
-        let Parcel { sender, recipients, ret, envid, body_type, content } = parcel;
+        let mut flags = parcel.flags();
+        let Parcel { sender, recipients, ret, envid, body_type, smtputf8, content } = parcel;
         let is_loop = received_lines(&content) > self.received_max as usize;
-        let Sorted { good, bad } = if is_loop { looping(recipients) } else { self.sort(recipients)? };
+        let Sorted { good, bad, .. } = if is_loop { looping(recipients) } else { self.sort(recipients, stopping)? };
         let international = sender.iter().chain(good.iter().map(|to| &to.address)).any(|address| !address.is_ascii());
         let id = self.desk.spool.begin();
         let client = Client { address: None, helo: format!("uid-{uid}").into() };
@@ -68,14 +78,18 @@ impl Desk {
             accepted_at: now,
             client,
             body_type,
-            smtputf8: international,
+            smtputf8: smtputf8 || international,
             ret,
             envid,
         };
         let notice = self.notice(id, &envelope, &bad, &content, now)?;
+        if let (true, None, [(to, reply), ..]) = (envelope.recipients.is_empty(), &notice, &*bad) {
+            return Err(Unkept::Never(format!("nobody gets it, and nobody is told: <{}>: {reply}", to.address)));
+        }
         let (size, mut entries) = (content.len() as u64, Vec::new());
         if !envelope.recipients.is_empty() {
             let mut stored = self.trace(id, uid, &envelope, now).into_bytes();
+            flags.eight_bit |= !stored.is_ascii();
             stored.extend_from_slice(&content);
             drop(content);
             let content = self.content(id, stored)?;
@@ -89,14 +103,21 @@ impl Desk {
     }
 
     /// Whom the recipients stand for. That one cannot be looked up now holds up the message.
-    fn sort(&self, recipients: Vec<Recipient>) -> Result<Sorted, Unkept> {
-        let mut sorted = Sorted::default();
+    fn sort(&self, recipients: Vec<Recipient>, stopping: &AtomicBool) -> Result<Sorted, Unkept> {
+        let (mut sorted, mut named) = (Sorted::default(), HashSet::new());
         for recipient in recipients {
+            if stopping.load(Relaxed) {
+                return Err(Unkept::Later("the server stops".into()));
+            }
+            if !named.insert(recipient.address.clone()) {
+                continue;
+            }
             let asked = self.runtime.block_on(self.desk.meant(&recipient.address, None)).into_owned();
             let finals = match self.runtime.block_on(self.desk.directory.resolve(&asked)) {
                 Resolution::Local(finals) => finals,
                 Resolution::Remote(address) => {
-                    sorted.add(Recipient { address, ..recipient });
+                    let only = Final { address, original: None, local: false };
+                    sorted.add(vec![only], recipient, self.desk.expanded_recipients_max);
                     continue;
                 }
                 Resolution::Unavailable(why) => {
@@ -115,14 +136,8 @@ impl Desk {
                     continue;
                 }
             };
-            for found in finals {
-                sorted.add(Recipient { address: found.address, original: found.original, ..recipient.clone() });
-            }
+            sorted.add(finals, recipient, self.desk.expanded_recipients_max);
         }
-        if sorted.good.len() > self.desk.expanded_recipients_max {
-            return Err(Unkept::Never("aliases make more recipients of it than there may be".into()));
-        }
-        sorted.once();
         Ok(sorted)
     }
 
@@ -140,7 +155,7 @@ impl Desk {
             (0..).zip(bad).map(|(ordinal, (_, reply))| Finding { ordinal, fate: Fate::Failed(reply), peer: None });
         let Some(report) = Report::of(&failed, self.double_bounces_to.as_ref(), findings) else { return Ok(None) };
         let recipients = self.address(report.to())?;
-        if recipients.is_empty() {
+        if recipients.is_empty() || !self.may_tell(now, report.to()) {
             return Ok(None);
         }
         let notice_id = self.desk.spool.begin_beside(id);
@@ -156,6 +171,14 @@ impl Desk {
         let envelope = letter.envelope(&self.desk.hostname, now, recipients);
         let (content, flags) = (Content::Memory(letter.content), letter.flags);
         Ok(Some((notice_id, Entry::Message { id: notice_id, envelope, content, flags })))
+    }
+
+    fn may_tell(&self, now: Timestamp, sender: &Address) -> bool {
+        let allowed = self.cap.as_ref().is_none_or(|cap| cap.borrow_mut().allows(now, sender));
+        if !allowed {
+            self.log.event(Level::Warning, "a sender gets no more notices for now", &[("sender", sender)]);
+        }
+        allowed
     }
 
     /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone tells.
@@ -227,20 +250,28 @@ impl Desk {
 }
 
 impl Sorted {
-    fn add(&mut self, recipient: Recipient) {
-        self.good.push(recipient);
-    }
-
-    /// Nobody gets it twice.
-    fn once(&mut self) {
-        let mut seen = std::collections::HashSet::new();
-        self.good.retain(|recipient| seen.insert(recipient.address.clone()));
+    /// Adds those for whom a recipient stands and who do not get it yet: all of them, or nobody if that makes more than
+    /// `count_max`.
+    fn add(&mut self, finals: Vec<Final>, recipient: Recipient, count_max: usize) {
+        let before = self.good.len();
+        for Final { address, original, .. } in finals {
+            if self.seen.insert(address.clone()) {
+                self.good.push(Recipient { address, original, ..recipient.clone() });
+            }
+        }
+        if self.good.len() > count_max {
+            for refused in self.good.drain(before..) {
+                self.seen.remove(&refused.address);
+            }
+            self.bad.push((recipient, failure(Enhanced(5, 5, 3), "Aliases make too many recipients of it")));
+        }
     }
 }
 
 fn looping(recipients: Vec<Recipient>) -> Sorted {
     let reply = failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop");
-    Sorted { good: Vec::new(), bad: recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect() }
+    let bad = recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect();
+    Sorted { bad, ..Sorted::default() }
 }
 
 fn failure(enhanced: Enhanced, text: &'static str) -> Reply {
@@ -257,6 +288,22 @@ fn received_lines(message: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_gets_it_twice_and_those_beyond_the_bound_are_refused() {
+        let address = |name: &str| format!("{name}@example.org").parse::<Address>().unwrap();
+        let mut sorted = Sorted::default();
+        for (name, finals) in [("a", "a b"), ("c", "a c"), ("many", "a d e"), ("e", "e"), ("again", "a b")] {
+            let finals =
+                finals.split(' ').map(|name| Final { address: address(name), original: None, local: true }).collect();
+            let recipient = Recipient { address: address(name), original: None, notify: Notify::UNSET, orcpt: None };
+            sorted.add(finals, recipient, 4);
+        }
+        let names: Vec<_> = sorted.good.iter().map(|to| to.address.local()).collect();
+        assert_eq!(names, ["a", "b", "c", "e"]);
+        let [(to, reply)] = &*sorted.bad else { panic!("one is refused") };
+        assert_eq!((to.address.local(), reply.to_string().contains("5.5.3")), ("many", true));
+    }
 
     #[test]
     fn received_lines_of_the_header_are_counted() {

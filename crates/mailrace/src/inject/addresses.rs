@@ -6,6 +6,7 @@ pub(super) fn addresses(value: &str) -> Vec<String> {
     let mut list = List::default();
     let mut rest = value.chars();
     while let Some(character) = rest.next() {
+        list.begin(character);
         match character {
             '(' => skip_comment(&mut rest),
             '"' => list.current().push_str(&quoted(&mut rest)),
@@ -34,9 +35,20 @@ struct List {
     is_closed: bool,
     /// White space was seen, which counts if more text follows.
     gap: bool,
+    /// No comma stands before it.
+    is_unparted: bool,
 }
 
 impl List {
+    /// Where a comma was forgotten, the next one begins with a second `<`, or with text behind `>`.
+    fn begin(&mut self, character: char) {
+        let is_text = !character.is_whitespace() && !"(),:;>".contains(character);
+        if self.is_closed && is_text || self.in_angles.is_some() && character == '<' {
+            self.end();
+            self.is_unparted = true;
+        }
+    }
+
     /// What is being written.
     fn current(&mut self) -> &mut String {
         match &mut self.in_angles {
@@ -66,8 +78,11 @@ impl List {
 
     fn end(&mut self) {
         let outside = std::mem::take(&mut self.outside);
+        // A name behind an address is no address, although it could be one's that is ours.
+        let is_name = self.is_unparted && self.in_angles.is_none() && !outside.is_empty() && !outside.contains('@');
+        let outside = if is_name { format!("> {outside}") } else { outside };
         let address = self.in_angles.take().unwrap_or(outside);
-        (self.is_closed, self.gap) = (false, false);
+        (self.is_closed, self.gap, self.is_unparted) = (false, false, false);
         if !address.is_empty() {
             self.found.push(address);
         }
@@ -143,6 +158,12 @@ mod tests {
             ("", &[]),
             ("<a@b", &["a@b"]),
             ("\"a", &["\"a"]),
+            ("Bob <bob@x> Alice <alice@x>", &["bob@x", "alice@x"]),
+            ("<a@b> c@d, <e@f> (E) \"G\" <g@h>", &["a@b", "c@d", "e@f", "g@h"]),
+            ("<a@b> (A), <c@d> ;", &["a@b", "c@d"]),
+            ("<a@b <c@d>", &["a@b", "c@d"]),
+            ("<a@b> Bob", &["a@b", "> Bob"]),
+            ("<a@b> Bob <c@d>, Eve", &["a@b", "c@d", "Eve"]),
         ] {
             assert_eq!(addresses(value), expected, "{value:?}");
         }

@@ -63,7 +63,7 @@ pub(super) enum Mode {
 pub(super) struct Wrong(pub(super) String);
 
 /// Letters that take a value.
-const VALUED: &str = "ABCFLNOQRVXbfhopqr";
+const VALUED: &str = "ABCFLNOQRVXbefhopqr";
 
 impl Default for Options {
     fn default() -> Self {
@@ -156,7 +156,7 @@ impl Options {
             'v' => self.verbose = true,
             'I' => self.mode = Mode::Aliases,
             // Gateway, cron's -n, and what else Postfix takes without a word.
-            'G' | 'U' | 'c' | 'e' | 'm' | 'n' | 'x' => {}
+            'G' | 'U' | 'c' | 'm' | 'n' | 'x' => {}
             _ => return Err(Wrong(format!("there is no option -{letter}"))),
         }
         Ok(())
@@ -181,7 +181,7 @@ impl Options {
             'R' => self.ret = Some(ret(&value)?),
             'V' => self.envid = Some(envid(&value)?),
             'B' => self.body_type = body_type(&value)?,
-            // Files of aliases, labels, hops, settings of Sendmail, protocols, logs of traffic: nothing here.
+            // Files of aliases, labels, hops, how errors are told, settings of Sendmail, protocols, logs of traffic: nothing here.
             _ => {}
         }
         Ok(())
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn what_is_of_no_use_here_is_taken_without_a_word() {
         assert_eq!(
-            read("-A c -G -L tag -O Timeout=5 -X log -U -em -om -o7 -p x -n -m -h 3").unwrap(),
+            read("-A c -G -L tag -O Timeout=5 -X log -U -em -ep -e m -om -o7 -p x -n -m -h 3").unwrap(),
             Options::default()
         );
     }

@@ -19,6 +19,8 @@ use crate::plan;
 use crate::say::say;
 
 const READ_OCTETS: usize = 64 * 1024;
+/// Its line in the answer to EHLO (RFC 3030).
+const CHUNKING: &[u8] = b"250-CHUNKING\r\n";
 
 /// `-bs`.
 pub(super) fn converse(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
@@ -27,15 +29,20 @@ pub(super) fn converse(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
 
 /// `-bS`: what was refused is told on the standard error output, and by the exit code.
 pub(super) fn obey(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
-    let batch = b"EHLO localhost\r\n".chain(io::stdin().lock());
-    let mut conversation = Conversation::new(config, clerk);
-    conversation.complains = true;
-    let Tally { kept, refused, transient } = conversation.run(batch, io::sink())?;
+    let Tally { kept, refused, transient } = batch(config, clerk, io::stdin().lock())?;
     match (kept, refused) {
         (_, 0) => Ok(()),
         (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "nothing was kept".into() }.into()),
         _ => Err(Exit { code: exit::DATA, text: format!("messages kept: {kept}; commands refused: {refused}") }.into()),
     }
+}
+
+/// The commands of a batch, before which no greeting stands.
+fn batch(config: &Config, clerk: &Clerk, input: impl Read) -> anyhow::Result<Tally> {
+    let mut conversation = Conversation::new(config, clerk);
+    conversation.complains = true;
+    conversation.hear(b"EHLO localhost\r\n");
+    conversation.run(input, io::sink())
 }
 
 /// What became of it all.
@@ -54,6 +61,20 @@ struct Conversation<'a> {
     body: Vec<u8>,
     complains: bool,
     tally: Tally,
+    newlines: Newlines,
+    /// A message has begun, and its end was not seen.
+    is_within: bool,
+}
+
+/// How the lines of the input end, which its first line decides for all that follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Newlines {
+    /// No line was seen; whether the last byte was a CR.
+    Unknown(bool),
+    /// As SMTP has it. Nothing is changed: a bare LF is not the end of a line.
+    Crlf,
+    /// As in a file. Whether the last byte was a CR.
+    Lf(bool),
 }
 
 impl<'a> Conversation<'a> {
@@ -68,12 +89,21 @@ impl<'a> Conversation<'a> {
             smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never };
         let peer = Peer { address: None, normalise_bare_newlines: true };
         let session = Session::new(Arc::new(machine), peer, now());
-        Conversation { clerk, session, transaction: None, body: Vec::new(), complains: false, tally: Tally::default() }
+        Conversation {
+            clerk,
+            session,
+            transaction: None,
+            body: Vec::new(),
+            complains: false,
+            tally: Tally::default(),
+            newlines: Newlines::Unknown(false),
+            is_within: false,
+        }
     }
 
     /// To the end of the input, or to QUIT.
     fn run(mut self, mut input: impl Read, mut output: impl Write) -> anyhow::Result<Tally> {
-        let (mut buffer, mut wire, mut after_cr) = (vec![0; READ_OCTETS], Vec::new(), false);
+        let (mut buffer, mut wire, mut last) = (vec![0; READ_OCTETS], Vec::new(), b'\n');
         loop {
             self.send(&mut output)?;
             if self.session.wants_close() {
@@ -81,18 +111,35 @@ impl<'a> Conversation<'a> {
             }
             let count = input.read(&mut buffer)?;
             if count == 0 {
+                if self.is_within || self.transaction.is_some() || last != b'\n' {
+                    let whole = "the input ends within a message or a command";
+                    self.count("end", None, &Reply::new(554, mail::Enhanced(5, 5, 0), whole));
+                }
                 return Ok(self.tally);
             }
+            last = buffer[count - 1];
             wire.clear();
-            after_cr = with_cr(&buffer[..count], after_cr, &mut wire);
-            self.session.handle_input(now(), &wire, &mut self.body);
-            self.work();
+            self.newlines.bring(&buffer[..count], &mut wire);
+            self.hear(&wire);
         }
     }
 
+    fn hear(&mut self, wire: &[u8]) {
+        self.session.handle_input(now(), wire, &mut self.body);
+        self.work();
+    }
+
     fn send(&mut self, output: &mut impl Write) -> io::Result<()> {
-        let count = self.session.output().len();
-        output.write_all(self.session.output())?;
+        let words = self.session.output();
+        match words.windows(CHUNKING.len()).position(|window| window == CHUNKING) {
+            // Of chunks the client says how many bytes they have, which is wrong once lines have got other ends.
+            Some(place) if matches!(self.newlines, Newlines::Lf(_)) => {
+                output.write_all(&words[..place])?;
+                output.write_all(&words[place + CHUNKING.len()..])?;
+            }
+            _ => output.write_all(words)?,
+        }
+        let count = words.len();
         self.session.handle_sent(count);
         output.flush()
     }
@@ -111,6 +158,7 @@ impl<'a> Conversation<'a> {
     }
 
     fn count(&mut self, stage: &str, address: Option<&mail::Address>, reply: &Reply) {
+        self.is_within &= !matches!(stage, "message" | "DATA" | "BDAT");
         self.tally.refused += 1;
         self.tally.transient = reply.is_transient();
         if self.complains {
@@ -126,14 +174,23 @@ impl<'a> Conversation<'a> {
 
     fn answer(&mut self, question: Question) -> Answer {
         match question {
-            Question::Mail(request) => self.transaction = Some((request, Vec::new())),
+            Question::Mail(request) => {
+                self.is_within = false;
+                self.transaction = Some((request, Vec::new()));
+            }
             Question::Recipient(RcptRequest { address, notify, orcpt }) => {
                 if let Some((_, recipients)) = &mut self.transaction {
                     recipients.push(Recipient { address, original: None, notify, orcpt });
                 }
             }
-            Question::Data => self.body.clear(),
-            Question::Message(_) => return Answer::Done(self.keep()),
+            Question::Data => {
+                self.is_within = true;
+                self.body.clear();
+            }
+            Question::Message(_) => {
+                self.is_within = false;
+                return Answer::Done(self.keep());
+            }
         }
         Answer::Accept
     }
@@ -147,6 +204,7 @@ impl<'a> Conversation<'a> {
             ret: mail.ret,
             envid: mail.envid,
             body_type: mail.body_type,
+            smtputf8: mail.smtputf8,
             content: Vec::new(),
         };
         // The last line of a chunk need not have an end.
@@ -165,10 +223,31 @@ fn reply(refused: &Refused) -> Reply {
     let (code, enhanced) = match refused {
         Refused::Text(TextError::TooLarge(_)) => (552, mail::Enhanced(5, 3, 4)),
         Refused::TooMany(_) => (452, mail::Enhanced(4, 5, 3)),
+        Refused::Envelope(_) => (554, mail::Enhanced(5, 5, 0)),
         _ => (451, mail::Enhanced(4, 3, 0)),
     };
     let text: String = refused.to_string().chars().filter(|c| c.is_ascii() && !c.is_ascii_control()).collect();
     Reply::new(code, enhanced, text)
+}
+
+impl Newlines {
+    /// Appends the input as the session is to see it.
+    fn bring(&mut self, mut input: &[u8], wire: &mut Vec<u8>) {
+        if let Newlines::Unknown(after_cr) = *self {
+            let Some(place) = input.iter().position(|byte| *byte == b'\n') else {
+                *self = Newlines::Unknown(input.last().map_or(after_cr, |last| *last == b'\r'));
+                return wire.extend_from_slice(input);
+            };
+            let is_crlf = if place == 0 { after_cr } else { input[place - 1] == b'\r' };
+            *self = if is_crlf { Newlines::Crlf } else { Newlines::Lf(false) };
+            wire.extend_from_slice(&input[..place]);
+            input = &input[place..];
+        }
+        match self {
+            Newlines::Lf(after_cr) => *after_cr = with_cr(input, *after_cr, wire),
+            _ => wire.extend_from_slice(input),
+        }
+    }
 }
 
 /// Lines of a file end in LF. Appends them with CRLF, and says whether the last byte was a CR.
@@ -191,18 +270,24 @@ mod tests {
 
     /// What was answered, what became of it, and what was kept.
     fn talk(input: &str) -> (String, Tally, Vec<Parcel>) {
+        let mut output = Vec::new();
+        let (tally, parcels) =
+            kept(|config, clerk| Conversation::new(config, clerk).run(input.as_bytes(), &mut output).unwrap());
+        (String::from_utf8(output).unwrap(), tally, parcels)
+    }
+
+    fn kept(work: impl FnOnce(&Config, &Clerk) -> Tally) -> (Tally, Vec<Parcel>) {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::parse(DEFAULT, "default", "here.example").unwrap();
         config.data_dir = folder.path().to_owned();
         let drop = crate::maildrop::folder(folder.path());
         std::fs::create_dir(&drop).unwrap();
         let clerk = Clerk::new(&config, Options::default()).unwrap();
-        let mut output = Vec::new();
-        let tally = Conversation::new(&config, &clerk).run(input.as_bytes(), &mut output).unwrap();
+        let tally = work(&config, &clerk);
         let mut files: Vec<_> = std::fs::read_dir(drop).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        let parcels = files.iter().map(|file| Parcel::decode(&std::fs::read(file).unwrap()).unwrap());
-        (String::from_utf8(output).unwrap(), tally, parcels.collect())
+        let parcels = files.iter().map(|file| Parcel::decode(&std::fs::read(file).unwrap(), 1000).unwrap());
+        (tally, parcels.collect())
     }
 
     #[test]
@@ -225,6 +310,44 @@ mod tests {
             talk("HELO me\nMAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nbody\n.\nRCPT TO:<x@y>\n");
         assert_eq!((tally.kept, tally.refused), (1, 1));
         assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\nbody\r\n"));
+    }
+
+    #[test]
+    fn the_first_line_decides_how_lines_end() {
+        let smuggled = "EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n\r\nx\n.\nMAIL FROM:<e@f>\r\n.\r\n";
+        let (output, tally, parcels) = talk(smuggled);
+        assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
+        assert!(parcels[0].content.ends_with(b"x\r\n.\r\nMAIL FROM:<e@f>\r\n"));
+        assert!(output.contains("CHUNKING"));
+        let (output, tally, parcels) = talk("EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 4 LAST\r\n\nx\r\n");
+        assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
+        assert!(parcels[0].content.ends_with(b"\r\nx\r\n"));
+        let (output, ..) = talk("EHLO me\nQUIT\n");
+        assert!(!output.contains("CHUNKING") && output.contains("250-DSN\r\n"), "{output}");
+    }
+
+    #[test]
+    fn a_batch_that_is_cut_is_not_all_right() {
+        let message = "MAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nx\n.\n";
+        for (input, tally) in [
+            (message.to_owned(), (1, 0)),
+            (message.replace(".\n", ""), (0, 1)),
+            (message.replace("x\n.\n", "x"), (0, 1)),
+            (format!("{message}MAIL FROM:<a@b>\n"), (1, 1)),
+            (format!("{message}QUI"), (1, 1)),
+            (format!("{message}RSET\n"), (1, 0)),
+        ] {
+            let (found, parcels) = kept(|config, clerk| batch(config, clerk, input.as_bytes()).unwrap());
+            assert_eq!(((found.kept, found.refused), parcels.len()), (tally, tally.0), "{input}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_would_set_aside_is_not_kept() {
+        let envelope = "EHLO me\r\nMAIL FROM:<a@b> SMTPUTF8\r\nRCPT TO:<j\u{fc}@d> ORCPT=utf-8;j\u{fc}@d\r\n";
+        let (output, tally, parcels) = talk(&format!("{envelope}DATA\r\nSubject: x\r\n\r\nx\r\n.\r\nQUIT\r\n"));
+        assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
+        assert!(parcels[0].smtputf8 && parcels[0].recipients[0].orcpt.is_some());
     }
 
     #[test]

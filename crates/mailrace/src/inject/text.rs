@@ -1,5 +1,6 @@
-//! From what a program wrote to the bytes of a message: LF becomes CRLF, and so does a CR alone; a CRLF stays. Where a
-//! lone dot ends the input, what follows is not looked at.
+//! From what a program wrote to the bytes of a message: LF becomes CRLF, with all CR before it, and so does a CR alone in
+//! the body. In the header that would make a field of what its writer held to be a value: there it becomes a space. Where
+//! a lone dot ends the input, what follows is not looked at.
 
 use std::io::{self, BufRead};
 
@@ -20,36 +21,50 @@ pub(super) enum TextError {
 ///
 /// It is larger than `octets_max` bytes, as they are written on the wire, or cannot be read.
 pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
-    let mut message = Vec::new();
+    let mut message = Wire::default();
     // A line of the input grows by one byte for each line end, so that what is read is never more than may be kept.
     let mut input = input.take(octets_max + 1);
     let mut line = Vec::new();
     while input.read_until(b'\n', &mut line)? > 0 {
         if dot_ends && matches!(&*line, b"." | b".\n" | b".\r\n") {
-            return Ok(message);
+            return Ok(message.bytes);
         }
-        append_line(&mut message, &line);
-        if message.len() as u64 > octets_max {
+        message.append_line(&line);
+        if message.bytes.len() as u64 > octets_max {
             return Err(TextError::TooLarge(octets_max));
         }
         line.clear();
     }
-    Ok(message)
+    Ok(message.bytes)
 }
 
 /// All of a text, in wire form.
 pub(super) fn wire(text: &[u8]) -> Vec<u8> {
-    let mut message = Vec::with_capacity(text.len() + text.len() / 32 + 2);
-    text.split_inclusive(|byte| *byte == b'\n').for_each(|line| append_line(&mut message, line));
-    message
+    let mut message = Wire { bytes: Vec::with_capacity(text.len() + text.len() / 32 + 2), is_body: false };
+    text.split_inclusive(|byte| *byte == b'\n').for_each(|line| message.append_line(line));
+    message.bytes
 }
 
-/// A line, or the last part of a text that has no line end.
-fn append_line(message: &mut Vec<u8>, line: &[u8]) {
-    let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
-    for part in line.split(|byte| *byte == b'\r') {
-        message.extend_from_slice(part);
-        message.extend_from_slice(b"\r\n");
+/// A message that is being made.
+#[derive(Default)]
+struct Wire {
+    bytes: Vec<u8>,
+    /// The empty line was there.
+    is_body: bool,
+}
+
+impl Wire {
+    /// A line, or the last part of a text that has no line end.
+    fn append_line(&mut self, line: &[u8]) {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let end = line.iter().rposition(|byte| *byte != b'\r').map_or(0, |place| place + 1);
+        self.is_body |= end == 0;
+        let newline: &[u8] = if self.is_body { b"\r\n" } else { b" " };
+        for (number, part) in line[..end].split(|byte| *byte == b'\r').enumerate() {
+            self.bytes.extend_from_slice(if number > 0 { newline } else { b"" });
+            self.bytes.extend_from_slice(part);
+        }
+        self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
@@ -70,8 +85,9 @@ mod tests {
             (b"a\r\nb\r\n", b"a\r\nb\r\n"),
             (b"a\r\nb\n", b"a\r\nb\r\n"),
             (b"a", b"a\r\n"),
-            (b"a\rb\n", b"a\r\nb\r\n"),
-            (b"a\r\r\n", b"a\r\n\r\n"),
+            (b"a\r\r\n", b"a\r\n"),
+            (b"Subject: hi\rBcc: x\n\na\rb\n", b"Subject: hi Bcc: x\r\n\r\na\r\nb\r\n"),
+            (b"a: b\r\r\r\n\r\r\n\rc", b"a: b\r\n\r\n\r\nc\r\n"),
             (b"", b""),
             (b"\n", b"\r\n"),
             (b"\xff\x00\n", b"\xff\x00\r\n"),
@@ -102,7 +118,7 @@ mod tests {
         #[test]
         fn nothing_but_line_ends_changes(text in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), any::<u8>()], 0..60)) {
             let made = wire(&text);
-            let plain = |bytes: &[u8]| bytes.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect::<Vec<_>>();
+            let plain = |bytes: &[u8]| bytes.iter().copied().filter(|byte| !b"\r\n ".contains(byte)).collect::<Vec<_>>();
             prop_assert_eq!(plain(&made), plain(&text));
             prop_assert!(made.is_empty() || made.ends_with(b"\r\n"));
             prop_assert_eq!(wire(&made), made);

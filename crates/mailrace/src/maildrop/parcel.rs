@@ -7,6 +7,7 @@
 //! ret headers
 //! envid QQ314159
 //! body 8bitmime
+//! smtputf8
 //! notify 4
 //! orcpt rfc822;bob@example.net
 //! to bob@example.net
@@ -46,6 +47,8 @@ pub struct Parcel {
     pub envid: Option<Box<str>>,
     /// What the message was said to be.
     pub body_type: BodyType,
+    /// It was said to need SMTPUTF8 (RFC 6531).
+    pub smtputf8: bool,
     /// The message: no CR without LF, no LF without CR, and CRLF at its end.
     pub content: Vec<u8>,
 }
@@ -65,6 +68,12 @@ pub enum NotAParcel {
     /// A line of the envelope has a name or a value that is not known.
     #[error("line {0} of its envelope has a fault")]
     Line(usize),
+    /// The envelope is larger than [`PARCEL_HEAD_OCTETS_MAX`].
+    #[error("its envelope is too large")]
+    Head,
+    /// It names more recipients than a message may have.
+    #[error("its envelope names too many recipients")]
+    Recipients,
     /// No sender, or nobody to get it.
     #[error("its envelope is not complete")]
     Incomplete,
@@ -100,6 +109,9 @@ impl Parcel {
         if self.body_type == BodyType::EightBitMime {
             text.push_str("body 8bitmime\n");
         }
+        if self.smtputf8 {
+            text.push_str("smtputf8\n");
+        }
         for recipient in &self.recipients {
             if recipient.notify != Notify::UNSET {
                 let _ = writeln!(text, "notify {}", recipient.notify.bits());
@@ -113,23 +125,34 @@ impl Parcel {
         text
     }
 
-    /// Reads a file.
+    /// Reads a file, whose recipients may be so many.
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`Parcel::encode`] makes, whoever made them.
-    pub fn decode(file: &[u8]) -> Result<Parcel, NotAParcel> {
+    /// The bytes are not what [`Parcel::encode`] makes, whoever made them, or the envelope is over a bound.
+    pub fn decode(file: &[u8], recipients_max: usize) -> Result<Parcel, NotAParcel> {
         let rest = sealed(file)?;
         let (mut parcel, mut wishes) = (Parcel::empty(), Wishes::default());
+        let mut room = PARCEL_HEAD_OCTETS_MAX as usize - (file.len() - rest.len());
         let (mut rest, mut number, mut has_sender) = (rest, 0, false);
         loop {
             number += 1;
-            let (line, after) = line(rest).ok_or(NotAParcel::Line(number))?;
-            rest = after;
+            let head = &rest[..rest.len().min(room)];
+            let fault = if head.len() < rest.len() && !head.contains(&b'\n') {
+                NotAParcel::Head
+            } else {
+                NotAParcel::Line(number)
+            };
+            let line = line(head).ok_or(fault)?.0;
+            rest = &rest[line.len() + 1..];
+            room -= line.len() + 1;
             if line.is_empty() {
                 break;
             }
             has_sender |= parcel.take(line, &mut wishes).ok_or(NotAParcel::Line(number))?;
+            if parcel.recipients.len() > recipients_max {
+                return Err(NotAParcel::Recipients);
+            }
         }
         if !has_sender || parcel.recipients.is_empty() {
             return Err(NotAParcel::Incomplete);
@@ -148,6 +171,7 @@ impl Parcel {
             ret: None,
             envid: None,
             body_type: BodyType::SevenBit,
+            smtputf8: false,
             content: Vec::new(),
         }
     }
@@ -168,6 +192,7 @@ impl Parcel {
             ("ret", "headers") => self.ret = Some(Return::Headers),
             ("envid", envid) if is_envid(envid) => self.envid = Some(envid.into()),
             ("body", "8bitmime") => self.body_type = BodyType::EightBitMime,
+            ("smtputf8", "") => self.smtputf8 = true,
             _ => return None,
         }
         Some(name == "from")
@@ -202,10 +227,19 @@ pub(crate) fn is_envid(text: &str) -> bool {
     !text.is_empty() && text.len() <= ENVID_OCTETS_MAX && is_xtext(text)
 }
 
-/// Whether it can be given on as ORCPT= is: a type, a semicolon, and xtext.
+/// Whether it can be given on as ORCPT= is: a type, a semicolon, and xtext, in which the type utf-8 may have letters
+/// beyond ASCII (RFC 6533 section 3).
 fn is_orcpt(text: &str) -> bool {
-    let sound = |(kind, address)| is_xtext(kind) && !str::is_empty(kind) && is_xtext(address);
-    text.len() <= ORCPT_OCTETS_MAX && text.split_once(';').is_some_and(sound)
+    let Some((kind, address)) = text.split_once(';') else { return false };
+    let is_atom = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let sound = match kind.eq_ignore_ascii_case("utf-8") {
+        true => {
+            let with_letters: String = address.chars().map(|c| if c.is_ascii() { c } else { 'x' }).collect();
+            !address.chars().any(char::is_control) && is_xtext(&with_letters)
+        }
+        false => is_xtext(address),
+    };
+    text.len() <= ORCPT_OCTETS_MAX && is_atom && sound && !address.is_empty()
 }
 
 fn is_xtext(text: &str) -> bool {
@@ -279,8 +313,13 @@ mod tests {
             ret: Some(Return::Headers),
             envid: Some("QQ+2B1".into()),
             body_type: BodyType::EightBitMime,
+            smtputf8: false,
             content: b"Subject: x\r\n\r\n.dot\r\n\xe4\r\n".to_vec(),
         }
+    }
+
+    fn decode(file: &[u8]) -> Result<Parcel, NotAParcel> {
+        Parcel::decode(file, 10)
     }
 
     /// A file that says the truth of itself, whatever is in it.
@@ -295,9 +334,13 @@ mod tests {
         for parcel in [
             parcel(),
             Parcel { sender: None, ret: None, envid: None, ..parcel() },
-            Parcel { content: Vec::new(), ret: Some(Return::Full), ..parcel() },
+            Parcel { content: Vec::new(), ret: Some(Return::Full), smtputf8: true, ..parcel() },
+            Parcel {
+                recipients: vec![Recipient { orcpt: Some("utf-8;b\u{fc}+2Bb@x".into()), ..to("b\u{fc}b@x") }],
+                ..parcel()
+            },
         ] {
-            assert_eq!(Parcel::decode(&parcel.encode()), Ok(parcel));
+            assert_eq!(decode(&parcel.encode()), Ok(parcel));
         }
         let flags = parcel().flags();
         assert!(flags.dot_lines && flags.eight_bit && flags.ends_in_crlf);
@@ -307,10 +350,21 @@ mod tests {
     fn what_was_cut_or_changed_is_none() {
         let file = parcel().encode();
         for end in 0..file.len() {
-            assert!(Parcel::decode(&file[..end]).is_err(), "{end}");
+            assert!(decode(&file[..end]).is_err(), "{end}");
             let mut changed = file.clone();
             changed[end] ^= 0x20;
-            assert!(Parcel::decode(&changed).is_err() || changed[..40].eq_ignore_ascii_case(&file[..40]), "{end}");
+            assert!(decode(&changed).is_err() || changed[..40].eq_ignore_ascii_case(&file[..40]), "{end}");
+        }
+    }
+
+    #[test]
+    fn an_envelope_has_bounds() {
+        let with = |count| Parcel { recipients: vec![to("a@b"); count], ..parcel() }.encode();
+        assert!(decode(&with(10)).is_ok());
+        assert_eq!(decode(&with(11)), Err(NotAParcel::Recipients));
+        let notes = "notify 4\n".repeat(PARCEL_HEAD_OCTETS_MAX as usize / 9);
+        for rest in [format!("from\n{notes}to a@b\n\n"), "x".repeat(PARCEL_HEAD_OCTETS_MAX as usize + 1)] {
+            assert_eq!(decode(&seal(rest.as_bytes())), Err(NotAParcel::Head));
         }
     }
 
@@ -330,24 +384,24 @@ mod tests {
             (b"from a@b\nto c@d\n\nx\ry\r\n", LineEnd),
             (b"from a@b\nto c@d\n\nx", LineEnd),
         ] {
-            assert_eq!(Parcel::decode(&seal(rest)), Err(fault), "{}", String::from_utf8_lossy(rest));
+            assert_eq!(decode(&seal(rest)), Err(fault), "{}", String::from_utf8_lossy(rest));
         }
-        assert_eq!(Parcel::decode(b"\x7fELF"), Err(Foreign));
+        assert_eq!(decode(b"\x7fELF"), Err(Foreign));
     }
 
     proptest! {
         #[test]
         fn no_bytes_are_too_much(bytes in proptest::collection::vec(any::<u8>(), 0..300), sealed in any::<bool>()) {
             let file = if sealed { seal(&bytes) } else { bytes };
-            if let Ok(parcel) = Parcel::decode(&file) {
-                prop_assert_eq!(Parcel::decode(&parcel.encode()), Ok(parcel));
+            if let Ok(parcel) = decode(&file) {
+                prop_assert_eq!(decode(&parcel.encode()), Ok(parcel));
             }
         }
 
         #[test]
         fn whatever_lines_it_has_it_is_the_same_when_written_again(text in "(from( [ab]@c)?\n|to [ab\"]@c\n|notify [0-9]\n|ret full\n|envid [+2B]{1,3}\n|\n|x\r\n){0,8}") {
-            if let Ok(parcel) = Parcel::decode(&seal(text.as_bytes())) {
-                prop_assert_eq!(Parcel::decode(&parcel.encode()), Ok(parcel));
+            if let Ok(parcel) = decode(&seal(text.as_bytes())) {
+                prop_assert_eq!(decode(&parcel.encode()), Ok(parcel));
             }
         }
     }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::{Unique, bare, filled};
-use crate::config::key;
+use super::{Unique, filled};
+use crate::config::key::{self, ServerName};
 use crate::config::section::{Choice, Section};
 use crate::config::{Certificate, ListenerTls, ServerTls, TlsVersion};
 
@@ -20,7 +20,7 @@ pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (
 fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Unique) -> Option<Certificate> {
     let chain = section.required("chain", &key::TEXT);
     let key = section.required("key", &key::TEXT);
-    let names = bare(section.list("names", &key::SERVER_NAME).unwrap_or_default());
+    let names = names(&mut section);
     let (chain, key) = (chain?, key?);
     unique.claim(&section, "chain", chain.get_ref(), chain.span());
     let file = |name, template: &Spanned<String>| filled(&section, name, template, data_dir);
@@ -31,6 +31,21 @@ fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Uniqu
         chain_place: chain.span(),
         key_place: key.span(),
     })
+}
+
+fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
+    let mut names = Vec::new();
+    for name in section.list("names", &key::SERVER_NAME).unwrap_or_default() {
+        let place = name.span();
+        match name.into_inner() {
+            ServerName::Host(name) => names.push(name),
+            ServerName::Address => {
+                let label = "expected a host name; clients that use an address get the first certificate".to_owned();
+                section.state(place, "names", "has an address, which no client asks for", label);
+            }
+        }
+    }
+    names
 }
 
 const VERSION: Choice<TlsVersion> =

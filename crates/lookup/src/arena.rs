@@ -1,0 +1,291 @@
+//! Records of keys, one behind another in one piece of memory, and the slots that lead to them: a key costs a reader two
+//! places of memory, and no record has a piece of its own from the allocator.
+//!
+//! A slot has the tag of its key (31 bits of its hash), a mark, and the place of its record in the arena. It stands at or
+//! behind the slot that its tag stands for (linear probing), and only a slot with the tag of a key makes a reader look into
+//! the arena. What a record is made of, those know who write it.
+//!
+//! Nothing here has a lock: one shard of a table is [`Slots`] and an [`Arena`] behind one.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A slot that leads nowhere.
+const FREE: u64 = u64::MAX;
+/// In a slot: it is marked.
+const MARK: u64 = 1 << 32;
+const TAG_BITS: u32 = 31;
+const SLOTS_MIN: usize = 8;
+/// Octets that no record uses any more, below which they are left alone.
+const GARBAGE_MIN: usize = 1024;
+
+/// In place of a place: there is none.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// Where the records of keys are.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<AtomicU64>,
+    /// Slots that are not free: as many as there are keys.
+    used: usize,
+}
+
+/// Records, and what they left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    octets: Vec<u8>,
+    /// Octets that no record uses any more.
+    garbage: usize,
+}
+
+/// What stands for a key, by its hash, of which the lower bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    pub(crate) fn of(hash: u64) -> Self {
+        Tag(hash as u32 >> (u32::BITS - TAG_BITS))
+    }
+
+    /// The slot from which on one with this tag is sought.
+    fn home(self, slots: usize) -> usize {
+        ((u64::from(self.0) * slots as u64) >> TAG_BITS) as usize
+    }
+}
+
+impl Slots {
+    /// Slots for so many keys.
+    pub(crate) fn with_room(keys: usize) -> Self {
+        Slots { slots: free_slots((keys * 3 / 2).max(SLOTS_MIN)), used: 0 }
+    }
+
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// How many slots there are, free ones among them.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The slot of a key that has this tag, and whose record `is_at` a place.
+    pub(crate) fn find(&self, tag: Tag, is_at: impl Fn(u32) -> bool) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mut at = tag.home(self.slots.len());
+        loop {
+            match self.slots[at].load(Relaxed) {
+                FREE => return None,
+                slot if tag_of(slot) == tag && is_at(place_of(slot)) => return Some(at),
+                _ => at = following(at, self.slots.len()),
+            }
+        }
+    }
+
+    /// What is in a slot, unless it is free.
+    pub(crate) fn at(&self, slot: usize) -> Option<(Tag, u32)> {
+        let slot = self.slots[slot].load(Relaxed);
+        (slot != FREE).then(|| (tag_of(slot), place_of(slot)))
+    }
+
+    /// Marks a slot that is not free, while others read; it costs no write where it is marked already.
+    pub(crate) fn mark(&self, slot: usize) {
+        if self.slots[slot].load(Relaxed) & MARK == 0 {
+            self.slots[slot].fetch_or(MARK, Relaxed);
+        }
+    }
+
+    /// Takes the mark off a slot that is not free; whether it had one.
+    pub(crate) fn take_mark(&mut self, slot: usize) -> bool {
+        let slot = self.slots[slot].get_mut();
+        let was_marked = *slot & MARK != 0;
+        *slot &= !MARK;
+        was_marked
+    }
+
+    /// Lets a slot that is not free lead to another place.
+    pub(crate) fn lead(&mut self, slot: usize, place: u32) {
+        let slot = self.slots[slot].get_mut();
+        *slot = *slot >> u32::BITS << u32::BITS | u64::from(place);
+    }
+
+    /// Adds the slot of a key that has none; which one it is.
+    pub(crate) fn insert(&mut self, tag: Tag, place: u32) -> usize {
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
+            let slots = (self.slots.len() * 3 / 2).max(SLOTS_MIN);
+            let before = std::mem::replace(&mut self.slots, free_slots(slots));
+            before.into_iter().map(AtomicU64::into_inner).filter(|&slot| slot != FREE).for_each(|slot| {
+                self.set(slot);
+            });
+        }
+        self.used += 1;
+        self.set(u64::from(tag.0) << (u64::BITS - TAG_BITS) | u64::from(place))
+    }
+
+    fn set(&mut self, slot: u64) -> usize {
+        let mut at = tag_of(slot).home(self.slots.len());
+        while *self.slots[at].get_mut() != FREE {
+            at = following(at, self.slots.len());
+        }
+        *self.slots[at].get_mut() = slot;
+        at
+    }
+
+    /// Frees a slot; those behind it that could not stand here before move up, so that each is found from its home.
+    pub(crate) fn free(&mut self, slot: usize) {
+        let slots = self.slots.len();
+        let distance = |from: usize, to: usize| (to + slots - from) % slots;
+        let (mut hole, mut at) = (slot, following(slot, slots));
+        loop {
+            let moving = *self.slots[at].get_mut();
+            if moving == FREE {
+                break;
+            }
+            if distance(tag_of(moving).home(slots), at) >= distance(hole, at) {
+                *self.slots[hole].get_mut() = moving;
+                hole = at;
+            }
+            at = following(at, slots);
+        }
+        *self.slots[hole].get_mut() = FREE;
+        self.used -= 1;
+    }
+
+    /// Octets in memory.
+    #[cfg(test)]
+    pub(crate) fn octets(&self) -> usize {
+        self.slots.capacity() * size_of::<AtomicU64>()
+    }
+}
+
+impl Arena {
+    /// An arena for records of so many octets in all.
+    pub(crate) fn with_room(octets: usize) -> Self {
+        Arena { octets: Vec::with_capacity(octets), garbage: 0 }
+    }
+
+    /// Octets of all records, and of what is of no use any more.
+    pub(crate) fn len(&self) -> usize {
+        self.octets.len()
+    }
+
+    /// Octets of all records.
+    pub(crate) fn in_use(&self) -> usize {
+        self.octets.len() - self.garbage
+    }
+
+    /// What begins at a place.
+    pub(crate) fn at(&self, place: u32) -> &[u8] {
+        &self.octets[place as usize..]
+    }
+
+    /// The same, to be written to.
+    pub(crate) fn at_mut(&mut self, place: u32) -> &mut [u8] {
+        &mut self.octets[place as usize..]
+    }
+
+    /// Has a record of so many octets written behind all others; where it is. None, and nothing written, where there are
+    /// more octets than places can name.
+    pub(crate) fn append(&mut self, octets: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<u32> {
+        let place = u32::try_from(self.octets.len()).ok().filter(|&place| place != NOWHERE)?;
+        if self.octets.capacity() - self.octets.len() < octets {
+            // Not twice as much, as a vector would by itself: half of that would lie idle.
+            self.octets.reserve_exact(octets.max(self.octets.len() / 16));
+        }
+        write(&mut self.octets);
+        Some(place)
+    }
+
+    /// So many octets are of no use any more.
+    pub(crate) fn waste(&mut self, octets: usize) {
+        self.garbage += octets;
+    }
+
+    /// Whether it should be written anew: an eighth of it is of no use any more.
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.garbage >= GARBAGE_MIN.max(self.octets.len() / 8)
+    }
+
+    /// Octets in memory.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.octets.capacity()
+    }
+}
+
+fn free_slots(count: usize) -> Vec<AtomicU64> {
+    (0..count).map(|_| AtomicU64::new(FREE)).collect()
+}
+
+fn following(slot: usize, slots: usize) -> usize {
+    if slot + 1 == slots { 0 } else { slot + 1 }
+}
+
+fn tag_of(slot: u64) -> Tag {
+    Tag((slot >> (u64::BITS - TAG_BITS)) as u32)
+}
+
+fn place_of(slot: u64) -> u32 {
+    slot as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Few tags, so that keys meet, and some of them in the last slots, whose followers are the first ones.
+        #[test]
+        fn what_was_inserted_is_found_marked_or_not_until_it_is_freed(
+            steps in proptest::collection::vec((0u32..40, prop_oneof![Just(0u32), Just(1), Just(u32::MAX >> 1)], 0..4), 0..300),
+        ) {
+            let mut slots = Slots::default();
+            let mut expected: BTreeMap<u32, (Tag, bool)> = BTreeMap::new();
+            for (place, tag, step) in steps {
+                let slot = expected.get(&place).map(|&(tag, _)| slots.find(tag, |at| at == place).unwrap());
+                match (slot, step) {
+                    (None, _) => {
+                        slots.insert(Tag(tag), place);
+                        expected.insert(place, (Tag(tag), false));
+                    }
+                    (Some(slot), 0) => {
+                        slots.free(slot);
+                        expected.remove(&place);
+                    }
+                    (Some(slot), 1) => {
+                        slots.mark(slot);
+                        expected.get_mut(&place).unwrap().1 = true;
+                    }
+                    (Some(slot), 2) => {
+                        let was_marked = std::mem::take(&mut expected.get_mut(&place).unwrap().1);
+                        prop_assert_eq!(slots.take_mark(slot), was_marked);
+                    }
+                    (Some(slot), _) => slots.lead(slot, place),
+                }
+            }
+            prop_assert_eq!(slots.len(), expected.len());
+            prop_assert_eq!((0..slots.count()).filter(|&slot| slots.at(slot).is_some()).count(), expected.len());
+            for (place, (tag, is_marked)) in expected {
+                let slot = slots.find(tag, |at| at == place).unwrap();
+                prop_assert_eq!(slots.at(slot), Some((tag, place)));
+                prop_assert_eq!(slots.take_mark(slot), is_marked);
+            }
+        }
+    }
+
+    #[test]
+    fn an_arena_is_untidy_when_an_eighth_of_it_is_of_no_use() {
+        let mut arena = Arena::with_room(16 * GARBAGE_MIN);
+        assert_eq!(arena.append(16 * GARBAGE_MIN, |octets| octets.resize(16 * GARBAGE_MIN, 0)), Some(0));
+        arena.waste(2 * GARBAGE_MIN - 1);
+        assert!(!arena.is_untidy());
+        arena.waste(1);
+        assert!(arena.is_untidy());
+        assert_eq!((arena.len(), arena.in_use()), (16 * GARBAGE_MIN, 14 * GARBAGE_MIN));
+    }
+}
