@@ -133,6 +133,8 @@ impl<'a> Conversation<'a> {
                 }
             }
             Question::Data => self.body.clear(),
+            // Neither is asked here.
+            Question::Hello(_) | Question::Identity(_) => {}
             Question::Message(_) => return Answer::Done(self.keep()),
         }
         Answer::Accept
