@@ -44,6 +44,8 @@ impl Session {
         if let Some(address) = identity.address {
             self.peer.address = address;
         }
+        // It was the proxy's, not that of everybody who comes by way of it.
+        self.peer.normalise_bare_newlines = false;
         if let Some(helo) = identity.helo {
             self.named = helo;
         }
