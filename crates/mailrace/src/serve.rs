@@ -4,7 +4,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -21,7 +21,7 @@ use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TableKind, TransportKind};
+use crate::config::{self, Config, Durability, Loaded, LogTarget, Protocol, Source, TableKind, TransportKind};
 use crate::exit;
 use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
@@ -178,6 +178,7 @@ struct Door {
     address: SocketAddr,
     protocol: &'static str,
     machine: Arc<smtp::Config>,
+    balancers: Option<Networks>,
 }
 
 impl Door {
@@ -197,7 +198,8 @@ impl Door {
             tls: plan::session_tls(listener),
             limits: plan::session_limits(config),
         };
-        Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
+        let balancers = (!listener.proxies.is_empty()).then(|| plan::networks(&listener.proxies));
+        Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine), balancers })
     }
 }
 
@@ -261,9 +263,11 @@ impl House {
             gate,
             refusals: Refusals::default(),
             handshakes: Handshakes::default(),
-            reserved: networks(&config.load.reserve),
-            relays: networks(&config.relay.networks),
-            normalised: networks(&config.smtp.normalise_bare_newlines_from),
+            reserved: plan::networks(&config.load.reserve),
+            relays: plan::networks(&config.relay.networks),
+            normalised: plan::networks(&config.smtp.normalise_bare_newlines_from),
+            proxies: plan::networks(&config.smtp.xclient_from),
+            access: plan::access(config, &self.tables, &tables::tell(self.log.clone()))?,
             memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
             expanded_recipients_max: limits.expanded_recipients_max,
             message_wait_max: limits.message_wait_max,
@@ -322,11 +326,6 @@ fn troubles(log: Arc<Log>) -> Troubles {
     Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
 }
 
-fn networks(networks: &[Network]) -> Networks {
-    let networks = networks.to_vec();
-    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
-}
-
 /// Looks at the machine and at the disks of the lanes and of `data_dir`, and tells the scheduler and the operator of each
 /// limit that comes into force or is left.
 fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
@@ -372,14 +371,21 @@ fn start_worker(
     end: &Stop,
 ) -> anyhow::Result<JoinHandle<()>> {
     let runtime = runtime()?;
-    let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone())));
+    let accepting =
+        doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone(), door.balancers.clone())));
     let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
     let (desk, acceptor, stop, mut end) = (desk.clone(), acceptor.cloned(), stop.clone(), end.clone());
     let work = async move {
         let answers = Answers::default();
         tokio::spawn(answers.clone().hand_on());
-        for (listener, machine) in accepting {
-            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: acceptor.clone() };
+        for (listener, machine, balancers) in accepting {
+            let counter = Counter {
+                desk: desk.clone(),
+                machine,
+                answers: answers.clone(),
+                acceptor: acceptor.clone(),
+                balancers,
+            };
             let session_stop = stop.clone();
             let session =
                 move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
