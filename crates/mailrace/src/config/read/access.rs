@@ -148,3 +148,54 @@ fn action(section: &mut Section<'_, '_>, rule: &AccessRule) -> Option<Action> {
         Word::Defer => Action::Defer(worded(Reply::is_transient, "4").map(Spanned::into_inner)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn parse(text: &str) -> Result<Vec<AccessRule>, String> {
+        let text = format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"OK\"]\n{text}");
+        Config::parse(&text, "text", "mx.here").map(|config| config.access).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn a_rule_is_asked_when_all_is_known_that_it_names() {
+        for (named, stage) in [
+            ("", Stage::Connect),
+            ("clients = [\"192.0.2.0/24\"]\n", Stage::Connect),
+            ("dnsbl = { zone = \"list.example\" }\n", Stage::Connect),
+            ("clients_in = \"t\"\nhelos = [\"*.example\"]\n", Stage::Helo),
+            ("senders = [\"<>\"]\nhelos_in = \"t\"\n", Stage::Mail),
+            ("recipients_in = \"t\"\nsenders_in = \"t\"\n", Stage::Rcpt),
+            ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
+        ] {
+            let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
+            assert_eq!((rules[0].stage, &*rules[0].name, &rules[0].action), (stage, "rule 1", &Action::Hold), "{named}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_told() {
+        for (rule, told) in [
+            ("clients = []\naction = \"accept\"", "is empty"),
+            ("stage = \"connect\"\nsenders = [\"<>\"]\naction = \"accept\"", "known at \"mail\" first"),
+            ("clients = [\"192.0.2.1\"]", "`access.action` is missing"),
+            ("action = \"accept\"\nreply = \"550 no\"", "means nothing here"),
+            ("action = \"refuse\"\nreply = \"450 later\"", "from 500 to 599"),
+            ("action = \"defer\"\nreply = \"550 no\"", "from 400 to 499"),
+            ("action = \"refuse\"\nreply = \"550 4.7.1 no\"", "a reply such as"),
+            ("action = \"table\"\nclients = [\"192.0.2.1\"]", "found 0 keys"),
+            ("action = \"table\"\nclients_in = \"t\"\nhelos_in = \"t\"", "found 2 keys"),
+            ("action = \"hold\"\nclients_in = \"u\"", "there is no [[table]]"),
+            ("action = \"hold\"\nrecipients = [\"<>\"]", "a mail address"),
+            ("action = \"hold\"\ndnsbl = { codes = [\"127.0.0.2\"] }", "`access.dnsbl.zone` is missing"),
+            ("action = \"hold\"\ndnsbl = { zone = \"a.example\", codes = [\"192.0.2.1\"] }", "an answer of the list"),
+        ] {
+            let faults = parse(&format!("[[access]]\n{rule}\n")).unwrap_err();
+            assert!(faults.contains(told), "{rule}\n{faults}");
+        }
+        let twice = parse("[[access]]\nname = \"a\"\naction = \"hold\"\n[[access]]\nname = \"a\"\naction = \"hold\"\n");
+        assert!(twice.unwrap_err().contains("\"a\" is there twice"));
+    }
+}
