@@ -102,6 +102,8 @@ impl FromStr for WhoPattern {
     fn from_str(text: &str) -> Result<Self, NotThis> {
         match text.strip_prefix('@') {
             _ if text == "<>" => Ok(WhoPattern::Null),
+            // It would pass as the name of a mailbox, which nobody means.
+            None if text.starts_with('*') => Err(NotThis),
             Some(domain) => domain.parse().map(WhoPattern::Domain).map_err(|_| NotThis),
             None => text.parse().map(WhoPattern::Address).map_err(|_| NotThis),
         }
