@@ -10,11 +10,11 @@ use net::{Acceptor, Conversation};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry, State};
 
+use crate::access::Stage;
 use crate::body::Incoming;
 use crate::recipients::{Recipients, TooMany};
 use crate::standing::Standing;
 use crate::trace::Trace;
-use crate::access::Stage;
 use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
 
 /// A session and its transaction.

@@ -26,8 +26,7 @@ pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Director
 /// RFC 5321 section 3.1: in place of the banner.
 pub(crate) const CLIENT_DENIED: Reply = fixed(554, Enhanced(5, 7, 1), "Access denied");
 pub(crate) const DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Access denied");
-pub(crate) const CLIENT_DEFERRED: Reply =
-    fixed(421, Enhanced(4, 7, 1), "Access denied for now, try again later");
+pub(crate) const CLIENT_DEFERRED: Reply = fixed(421, Enhanced(4, 7, 1), "Access denied for now, try again later");
 pub(crate) const DEFERRED: Reply = fixed(451, Enhanced(4, 7, 1), "Access denied for now, try again later");
 pub(crate) const RECIPIENT_DEFERRED: Reply = fixed(450, Enhanced(4, 7, 1), "Access denied for now, try again later");
 pub(crate) const ACCESS_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Access rules unavailable, try again later");

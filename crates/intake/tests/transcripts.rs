@@ -58,9 +58,7 @@ impl Scripted {
             Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
             Question::Hello(name) => ("hello", Some(name.to_string())),
-            Question::Identity(identity) => {
-                ("identity", identity.address.flatten().map(|address| address.to_string()))
-            }
+            Question::Identity(identity) => ("identity", identity.address.flatten().map(|address| address.to_string())),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
         };

@@ -21,7 +21,9 @@ use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, SmtpTransport, Tls, TransportKind};
+use crate::config::{
+    self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, SmtpTransport, Tls, TransportKind,
+};
 use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
 use crate::tables::Tables;
 

@@ -252,8 +252,8 @@ mod tests {
 
     fn header() -> impl Strategy<Value = Vec<u8>> {
         let word = prop::sample::select(vec!["TCP4", "TCP6", "UNKNOWN", "192.0.2.1", "::1", "25", "-1", "65536", ""]);
-        let line = prop::collection::vec(word, 0..7)
-            .prop_map(|words| format!("PROXY {}\r\n", words.join(" ")).into_bytes());
+        let line =
+            prop::collection::vec(word, 0..7).prop_map(|words| format!("PROXY {}\r\n", words.join(" ")).into_bytes());
         let block = (any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..60))
             .prop_map(|(command, family, fields)| v2(0x20 | command % 3, family % 0x40, &fields));
         prop_oneof![line, block, prop::collection::vec(any::<u8>(), 0..40)]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session, Tls,
+    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+    Tls,
 };
 use transcript::{Event, Step, Transcript, duration};
 

@@ -73,7 +73,8 @@ impl Server {
             tls: Tls::Never,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, balancers: None };
+        let counter =
+            Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, balancers: None };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();

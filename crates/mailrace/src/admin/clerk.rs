@@ -236,7 +236,8 @@ impl Clerk {
         recipient: &Address,
         out: &mut impl Write,
     ) -> Answered<()> {
-        let visit = Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
+        let visit =
+            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
         let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
     }
@@ -294,7 +295,13 @@ impl Clerk {
             census: self.ask(|queues| Census::of(queues))?,
             attempts: self.attempts.counted(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
-            access: self.desk.access.iter().flat_map(Access::counted).map(|(rule, count)| (rule.into(), count)).collect(),
+            access: self
+                .desk
+                .access
+                .iter()
+                .flat_map(Access::counted)
+                .map(|(rule, count)| (rule.into(), count))
+                .collect(),
             lists_unanswered: self.desk.access.as_ref().map_or(0, Access::unanswered),
             handshakes: self.desk.handshakes.counted(),
             load: self.desk.load.report(),

@@ -188,7 +188,12 @@ mod tests {
             Question::act(Act::Bounce, order),
             Question::Pause { queue: name() },
             Question::Resume { queue: name() },
-            Question::ExplainAddress { address: "a@b.example".parse().unwrap(), sender: None, client: None, helo: None },
+            Question::ExplainAddress {
+                address: "a@b.example".parse().unwrap(),
+                sender: None,
+                client: None,
+                helo: None,
+            },
             Question::ExplainAddress {
                 address: "a@b.example".parse().unwrap(),
                 sender: None,

@@ -171,7 +171,11 @@ mod tests {
             ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
         ] {
             let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
-            assert_eq!((rules[0].stage, &*rules[0].name, &rules[0].action), (stage, "rule 1", &Action::Hold), "{named}");
+            assert_eq!(
+                (rules[0].stage, &*rules[0].name, &rules[0].action),
+                (stage, "rule 1", &Action::Hold),
+                "{named}"
+            );
         }
     }
 

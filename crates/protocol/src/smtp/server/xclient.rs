@@ -68,7 +68,8 @@ fn read(arguments: &str) -> Option<Identity> {
     for word in arguments.split_ascii_whitespace() {
         let (name, value) = word.split_once('=')?;
         let name = name.to_ascii_uppercase();
-        let value = if UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(value)) { None } else { Some(decoded(value)?) };
+        let value =
+            if UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(value)) { None } else { Some(decoded(value)?) };
         let value = value.as_deref();
         match name.as_str() {
             "ADDR" => identity.address = Some(value.map(address).map_or(Some(None), |it| it.map(Some))?),
