@@ -255,7 +255,7 @@ mod tests {
         let line =
             prop::collection::vec(word, 0..7).prop_map(|words| format!("PROXY {}\r\n", words.join(" ")).into_bytes());
         let block = (any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..60))
-            .prop_map(|(command, family, fields)| v2(0x20 | command % 3, family % 0x40, &fields));
+            .prop_map(|(command, family, fields)| v2(0x20 | (command % 3), family % 0x40, &fields));
         prop_oneof![line, block, prop::collection::vec(any::<u8>(), 0..40)]
     }
 
