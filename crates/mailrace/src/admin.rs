@@ -9,7 +9,7 @@
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
 //! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients that were chosen |
 //! | `pause`, `resume` `{"queue": NAME}` | nothing |
-//! | `explain-address {"address": ADDRESS, "sender": ADDRESS}` | sentences |
+//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | sentences |
 //! | `explain-message {"id": QUEUE-ID}` | sentences |
 //! | `table-get {"table": NAME, "key": KEY}` | an object: what the table says, which layer of it, after how long |
 //! | `table-stats {"table": NAME}` | an object for each table, or for this one |

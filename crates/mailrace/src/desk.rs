@@ -1,19 +1,19 @@
 //! The desk that sessions ask, made of a configuration. What counts, what is remembered of clients, and the memory for
 //! bodies go on from one desk to the next.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use intake::{BodyMemory, Desk, Networks, Troubles};
+use intake::access::Access;
+use intake::{BodyMemory, Desk, Troubles};
 use lookup::directory::Directory;
 use mail::{Address, Journal};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate};
 use spool::Spool;
 
-use crate::config::{self, Config, Network};
+use crate::config::{self, Config};
 use crate::line::Level;
 use crate::log::Log;
-use crate::plan;
+use crate::plan::{self, networks};
 
 /// What a desk is made of that may be wrong, or has to be asked of the system.
 pub struct Policy {
@@ -21,6 +21,8 @@ pub struct Policy {
     pub directory: Arc<Directory>,
     /// Who gets mail for `<postmaster>`.
     pub postmaster: Address,
+    /// Who is let in.
+    pub access: Option<Access>,
     /// Sessions at once, as far as files suffice.
     pub sessions_max: usize,
 }
@@ -40,6 +42,8 @@ pub fn first(config: &Config, policy: Policy, spool: Arc<Spool>, load: load::Wat
         reserved: networks(&config.load.reserve),
         relays: networks(&config.relay.networks),
         normalised: networks(&config.smtp.normalise_bare_newlines_from),
+        proxies: networks(&config.smtp.xclient_from),
+        access: policy.access,
         memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,
@@ -64,6 +68,8 @@ pub fn next(before: &Desk, config: &Config, policy: Policy) -> Desk {
         reserved: networks(&config.load.reserve),
         relays: networks(&config.relay.networks),
         normalised: networks(&config.smtp.normalise_bare_newlines_from),
+        proxies: networks(&config.smtp.xclient_from),
+        access: policy.access.map(|access| access.counting_on(before.access.as_ref())),
         memory: before.memory.under(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,
@@ -88,9 +94,4 @@ fn gate_limits(config: &Config, sessions_max: usize) -> GateLimits {
 /// Tells of what went wrong for clients as warnings.
 fn troubles(log: Arc<Log>) -> Troubles {
     Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
-}
-
-fn networks(networks: &[Network]) -> Networks {
-    let networks = networks.to_vec();
-    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }

@@ -1,6 +1,8 @@
 //! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
 //! configuration has checked every value and every name. The system is asked only for its own addresses.
 
+mod access;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use delivery::bounce::{Cap, CapLimits};
 use delivery::remote;
-use intake::Domains;
+use intake::{Domains, Networks};
 use lookup::directory::{self, Directory};
 use mail::Address;
 use net::{Acceptor, AcceptorError, Trust};
@@ -19,9 +21,13 @@ use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, ListenerTls, Pattern, Queue, SmtpTransport, Tls, TransportKind};
+use crate::config::{
+    self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, SmtpTransport, Tls, TransportKind,
+};
 use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
 use crate::tables::Tables;
+
+pub use access::{Lists, access};
 
 /// Recipients of one attempt where no next hop says otherwise.
 const RECIPIENTS_PER_ATTEMPT: usize = 100;
@@ -64,6 +70,12 @@ pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
         ListenerTls::Required => smtp::Tls::Required,
         ListenerTls::Implicit => smtp::Tls::Implicit,
     }
+}
+
+/// Tells whether an address is in one of these.
+pub fn networks(networks: &[Network]) -> Networks {
+    let networks = networks.to_vec();
+    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
@@ -172,6 +184,7 @@ pub fn rules(config: &Config, tables: &Tables, queues: &queue::Config) -> Rules 
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
         senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
         sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),
+        clients: rules().flat_map(|(n, rules)| rules.clients.into_iter().map(move |rule| (rule, n))).collect(),
         domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
         local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
         standard: number_of(Queue::STANDARD).expect("every configuration has this queue"),

@@ -46,6 +46,7 @@ use crate::exit::{self, Exit, Page};
 use crate::flow::{self, Course, Emptier, Flow};
 use crate::line::Level;
 use crate::log::Log;
+use crate::plan::Lists;
 use crate::tables::{self, Tables};
 use crate::workers::{Door, Doorman, Shift, Workers, runtime};
 use crate::{plan, privileges, serve};
@@ -95,6 +96,8 @@ pub struct Running {
     pub files: u64,
     /// The tables in force.
     pub tables: Tables,
+    /// The lists in the DNS in force.
+    pub lists: Lists,
     /// All queues that there have been, by number.
     pub queues: queue::Config,
     /// Those that drive sessions.
@@ -121,6 +124,7 @@ pub struct Running {
 struct Next {
     loaded: Loaded,
     tables: Tables,
+    lists: Lists,
     queues: queue::Config,
     policy: Policy,
     doors: Vec<Door>,
@@ -181,7 +185,9 @@ impl Running {
         let sessions_max =
             privileges::sessions(new.limits.sessions_max, plan::connections(new, self.threads), self.files)?;
         let directory = Arc::new(plan::directory(new, &tables));
-        let policy = Policy { directory: directory.clone(), postmaster: plan::postmaster(new)?, sessions_max };
+        let lists = self.lists.changed(new, &tables::tell(self.log.clone()))?;
+        let access = plan::access(new, &tables, &lists);
+        let policy = Policy { directory: directory.clone(), postmaster: plan::postmaster(new)?, access, sessions_max };
         let shift = self.workers.shift();
         let acceptor = match &shift.acceptor {
             Some(same) if is_same_tls(old, new) && plan::has_tls(new) => Some(same.clone()),
@@ -198,12 +204,12 @@ impl Running {
         };
         let course = course(new, &tables, directory, &queues)?;
         let change = self.flow.prepare(queues.clone(), course, differs)?;
-        Ok(Next { loaded, tables, queues, policy, doors, acceptor, change, guide, drop_runtime })
+        Ok(Next { loaded, tables, lists, queues, policy, doors, acceptor, change, guide, drop_runtime })
     }
 
     /// Takes the next world; nothing here can fail. Who takes mail comes last: what he takes is for the new queues.
     fn switch(&mut self, next: Next) {
-        let Next { loaded, tables, queues, policy, doors, acceptor, change, guide, drop_runtime } = next;
+        let Next { loaded, tables, lists, queues, policy, doors, acceptor, change, guide, drop_runtime } = next;
         let config = &loaded.config;
         self.flow.change(change);
         self.gauges.change(plan::load_limits(config), config.load.every);
@@ -221,8 +227,9 @@ impl Running {
         let before = self.workers.shift();
         doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
         self.workers.change(Shift { desk, acceptor, doors });
-        bury(&self.tables, &tables);
-        (self.loaded, self.tables, self.queues) = (loaded, tables, queues);
+        bury(self.tables.iter().map(|(_, table)| table), |table| tables.iter().any(|(_, new)| Arc::ptr_eq(new, table)));
+        bury(self.lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
+        (self.loaded, self.tables, self.lists, self.queues) = (loaded, tables, lists, queues);
     }
 
     fn widen(&self, door: &Door, backlog: u32) {
@@ -277,9 +284,8 @@ fn in_short(text: &str) -> String {
 
 /// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a session,
 /// whose thread may not.
-fn bury(old: &Tables, new: &Tables) {
-    let is_gone = |table: &&Arc<dyn Table>| !new.iter().any(|(_, other)| Arc::ptr_eq(other, table));
-    let mut gone: Vec<Arc<dyn Table>> = old.iter().map(|(_, table)| table).filter(is_gone).cloned().collect();
+fn bury<'a>(old: impl Iterator<Item = &'a Arc<dyn Table>>, stays: impl Fn(&Arc<dyn Table>) -> bool) {
+    let mut gone: Vec<Arc<dyn Table>> = old.filter(|table| !stays(table)).cloned().collect();
     if gone.is_empty() {
         return;
     }

@@ -30,6 +30,7 @@ use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Par
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::plan::Lists;
 use crate::privileges::{self, Identity, PrivilegesError};
 use crate::reload::{self, Orders, Running, Wish};
 use crate::say::say;
@@ -225,7 +226,10 @@ impl House {
         let Entry { doors, acceptor, files, sessions_max, orders } = entry;
         let config = &loaded.config;
         let monitor = monitor(config, mailbag.clone(), log.clone());
-        let policy = Policy { directory: directory.clone(), postmaster: plan::postmaster(config)?, sessions_max };
+        let lists = Lists::open(config, &tables::tell(log.clone()))?;
+        let access = plan::access(config, &tables, &lists);
+        let policy =
+            Policy { directory: directory.clone(), postmaster: plan::postmaster(config)?, access, sessions_max };
         let desk = Arc::new(desk::first(config, policy, spool, monitor.watch(), log.clone()));
         let gauges = monitor.start(config.load.every)?;
         let guide = Guide::new(config, &tables, directory, &queues)?;
@@ -241,6 +245,7 @@ impl House {
             loaded,
             files,
             tables,
+            lists,
             queues,
             workers,
             threads,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
-use intake::{Answers, Counter, Desk};
+use intake::{Answers, Counter, Desk, Networks};
 use net::{Acceptor, Inherited, Stop, Stopper};
 use protocol::smtp::server as smtp;
 use tokio::runtime::Runtime;
@@ -42,6 +42,8 @@ pub struct Door {
     /// What it is called in lines for people.
     protocol: &'static str,
     machine: Arc<smtp::Config>,
+    /// Who says there for whom it has connected.
+    balancers: Option<Networks>,
 }
 
 /// A listening socket. It is closed when the last door with it is gone.
@@ -99,7 +101,8 @@ impl Doorman {
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;
-        Ok(Door { socket, protocol, machine: Arc::new(machine) })
+        let balancers = (!listener.proxies.is_empty()).then(|| plan::networks(&listener.proxies));
+        Ok(Door { socket, protocol, machine: Arc::new(machine), balancers })
     }
 
     fn socket(&mut self, wanted: SocketAddr, backlog: u32) -> io::Result<Arc<Socket>> {
@@ -229,9 +232,10 @@ impl Worker {
         let session = move |stream, peer: SocketAddr| {
             let shift = shifts.borrow().clone();
             // Who was accepted at the moment at which the door was closed is served as he was to be.
-            let machine = shift.doors.iter().find(|other| other.is_where(&door)).unwrap_or(&door).machine.clone();
+            let now = shift.doors.iter().find(|other| other.is_where(&door)).unwrap_or(&door);
+            let (machine, balancers) = (now.machine.clone(), now.balancers.clone());
             let (desk, acceptor) = (shift.desk.clone(), shift.acceptor.clone());
-            let counter = Counter { desk, machine, answers: answers.clone(), acceptor };
+            let counter = Counter { desk, machine, answers: answers.clone(), acceptor, balancers };
             intake::serve(counter, stream, peer.ip(), stop.clone())
         };
         tokio::spawn(net::accept(handle, closed, session));

@@ -73,7 +73,8 @@ impl Server {
             tls: Tls::Never,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None };
+        let counter =
+            Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, balancers: None };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -190,6 +191,8 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
+        proxies: Arc::new(|_| false),
+        access: None,
         memory: BodyMemory::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,

@@ -4,16 +4,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
+use intake::access::{Access, Visit};
 use intake::{Desk, Refusal};
 use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
 use serde_json::{Value, json};
 
-use super::explain::{Account, Guide};
+use super::explain::{Account, Guide, access};
 use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
 use super::found::{self, Found, Letter, Letters, Place, Whom};
 use super::question::{By, NotAQuestion, Order, Question};
@@ -87,8 +89,12 @@ impl Clerk {
             Question::Bounce(order) => self.act(Act::Bounce, order, out)?,
             Question::Pause { queue } => self.pause(queue, true)?,
             Question::Resume { queue } => self.pause(queue, false)?,
-            Question::ExplainAddress { address, sender } => {
-                self.explain_address(&address.0, sender.map(|sender| sender.0), out)?;
+            Question::ExplainAddress { address, sender, client, helo } => {
+                let sender = sender.map(|sender| sender.0);
+                if let Some(client) = client {
+                    self.explain_access(client, helo.as_deref(), sender.as_ref(), &address.0, out)?;
+                }
+                self.explain_address(&address.0, sender, out)?;
             }
             Question::ExplainMessage { id } => self.explain_message(id.0, out)?,
             Question::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
@@ -225,6 +231,20 @@ impl Clerk {
         Ok(self.ask(move |queues| queue_named(queues, &queue).map(|number| queues.pause(number, paused)))??)
     }
 
+    fn explain_access(
+        &self,
+        client: IpAddr,
+        helo: Option<&str>,
+        sender: Option<&Address>,
+        recipient: &Address,
+        out: &mut impl Write,
+    ) -> Answered<()> {
+        let visit =
+            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
+        let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
+        Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
+    }
+
     fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
         let journey = self.guide.follow(address, sender.as_ref(), &self.stopping)?.ok_or(Unanswered::Stopping)?;
         let legs = journey.legs.clone();
@@ -286,6 +306,14 @@ impl Clerk {
             census: self.ask(|queues| Census::of(queues))?,
             attempts: self.attempts.counted(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
+            access: self
+                .desk
+                .access
+                .iter()
+                .flat_map(Access::counted)
+                .map(|(rule, count)| (rule.into(), count))
+                .collect(),
+            lists_unanswered: self.desk.access.as_ref().map_or(0, Access::unanswered),
             handshakes: self.desk.handshakes.counted(),
             load: self.desk.load.report(),
             log_lines_dropped: self.log.dropped(),

@@ -64,8 +64,9 @@ pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
 /// `mailrace explain`.
 pub fn explain(config: &Config, what: &Explain) -> anyhow::Result<()> {
     let sender = what.sender.clone().map(Text);
+    let (client, helo) = (what.client, what.helo.clone());
     let question = match &what.target {
-        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender },
+        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender, client, helo },
         Target::Message(id) => Question::ExplainMessage { id: Text(*id) },
     };
     print(ask(&config.admin.socket, &question)?.lines())

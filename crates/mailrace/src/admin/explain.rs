@@ -1,6 +1,7 @@
 //! `mailrace explain`: how mail for an address would go, how it stands with a message, and what holds it now. Answers
 //! are sentences, for people; each obstacle that the queue names has one.
 
+pub(super) mod access;
 mod address;
 mod message;
 

@@ -1,7 +1,7 @@
 //! Networks, in a notation of their own.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 /// A range of addresses in CIDR notation.
@@ -25,6 +25,13 @@ impl Network {
         let (theirs, their_width) = bits(address.to_canonical());
         let mask = mask(width - u32::from(self.prefix));
         width == their_width && ours & mask == theirs & mask
+    }
+
+    /// Its first and its last address, where it is one of IPv4.
+    pub fn range_v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let IpAddr::V4(first) = self.base else { return None };
+        let beyond = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        Some((first, Ipv4Addr::from_bits(first.to_bits() | beyond)))
     }
 
     /// Whether all addresses of a family are in it.

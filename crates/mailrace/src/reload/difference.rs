@@ -40,7 +40,7 @@ fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// Everything else. Where a field is new in the configuration this does not compile until it is decided about.
-fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 19] {
+fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 20] {
     let Config {
         data_dir: _,
         user: _,
@@ -60,6 +60,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 19] {
         next_hops,
         dns,
         relay,
+        access,
         smtp,
         limits,
         queues,
@@ -77,6 +78,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 19] {
         ("[[certificate]]", files(certificates) != files(&old.certificates)),
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
+        ("[[access]]", *access != old.access),
         ("[smtp]", *smtp != old.smtp),
         ("[limits]", *limits != old.limits),
         ("[load]", *load != old.load),
@@ -153,6 +155,13 @@ mod tests {
         for (text, key) in [
             ("hostname = \"mx.example\"\n", "hostname"),
             ("[relay]\nnetworks = []\n", "[relay]"),
+            ("[[access]]\nclients = [\"192.0.2.1\"]\naction = \"refuse\"\n", "[[access]]"),
+            ("[smtp]\nxclient_from = [\"192.0.2.1\"]\n", "[smtp]"),
+            ("[[queue]]\nname = \"standard\"\nclients = [\"192.0.2.1\"]\n", "[[queue]]"),
+            (
+                "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:2525\"\nproxy_from = [\"192.0.2.1\"]\n",
+                "[[listener]]",
+            ),
             ("[limits]\nmessage = \"1MiB\"\n", "[limits]"),
             ("[load]\nrefuse_above = 3.0\n", "[load]"),
             ("[[domain]]\nname = \"example.org\"\n", "[[domain]]"),

@@ -124,11 +124,16 @@ impl Guide {
         if is_here {
             return (self.rules.local.1, "since it goes into mailboxes here".into());
         }
+        let clients = self.rules.clients.len();
+        let unless_client = |rule: String| match clients {
+            0 => rule,
+            _ => format!("{rule}; unless the client says otherwise ({})", counted(clients, "rule")),
+        };
         let (queue, rule) = match self.by_sender(sender).await {
             Some(named) => named,
             None => match self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain)) {
-                Some((pattern, queue)) => (*queue, format!("by the domain, {pattern}")),
-                None => (self.rules.standard, "since no rule names another".into()),
+                Some((pattern, queue)) => (*queue, unless_client(format!("by the domain, {pattern}"))),
+                None => (self.rules.standard, unless_client("since no rule names another".into())),
             },
         };
         match self.rules.headers.len() {
