@@ -157,6 +157,20 @@ impl Crowd {
 }
 
 impl Pass {
+    /// Passes the place on to another client, for whom it was taken by a proxy. Who is turned away has it no longer counted as
+    /// its own; the place stays taken until the pass is dropped.
+    pub fn pass_on(&mut self, address: IpAddr, trusted: bool, now: Instant) -> Result<(), Turned> {
+        if let Some(before) = self.client.take() {
+            self.gate.crowd(before).leave(before);
+        }
+        if !trusted {
+            let client = client_of(address);
+            self.gate.crowd(client).enter(client, self.gate.limits.sessions_per_client_max, now)?;
+            self.client = Some(client);
+        }
+        Ok(())
+    }
+
     /// Whether the client may bring one more message now; if so, it is counted.
     pub fn take_message(&self, now: Instant) -> bool {
         // Where any number may be brought no lock is taken for it.
@@ -219,6 +233,22 @@ mod tests {
         let address = IpAddr::from([127, 0, 0, 1]);
         let _passes: Vec<Pass> = (0..3).map(|_| gate.enter(address, true, Instant::now()).unwrap()).collect();
         assert_eq!(gate.enter(address, true, Instant::now()).unwrap_err(), Turned::Full);
+    }
+
+    #[test]
+    fn a_place_that_a_proxy_has_taken_is_passed_on_to_its_client() {
+        let gate = gate();
+        let (proxy, client) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let now = Instant::now();
+        let mut passes: Vec<Pass> = (0..3).map(|_| gate.enter(proxy, true, now).unwrap()).collect();
+        assert_eq!(passes[0].pass_on(client, false, now), Ok(()), "all places are taken, one of them by itself");
+        assert_eq!(passes[1].pass_on(client, false, now), Ok(()));
+        assert_eq!(passes[2].pass_on(client, false, now), Err(Turned::ClientFull));
+        assert_eq!(gate.sessions(), 3);
+        assert_eq!(passes[0].pass_on(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
+        assert_eq!(passes[2].pass_on(client, false, now), Ok(()), "who was passed on is not counted where it was");
+        drop(passes);
+        assert_eq!((gate.sessions(), gate.crowd(client).sessions.len()), (0, 0));
     }
 
     #[test]

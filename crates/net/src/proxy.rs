@@ -299,4 +299,25 @@ mod tests {
         let ended = receive_proxy_header(&mut stream).await.unwrap_err();
         assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     }
+
+    /// However slowly it comes: who sends an octet now and then does not begin the time anew.
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_does_not_come_in_time_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let slow = async {
+            for octet in b"PROXY UNKNOWN and so on" {
+                client.write_all(&[*octet]).await.unwrap();
+                tokio::time::sleep(PROXY_HEADER_TIME_MAX / 10).await;
+            }
+        };
+        let received = tokio::select! {
+            received = receive_proxy_header(&mut stream) => received,
+            () = slow => panic!("all of it was waited for"),
+        };
+        assert_eq!(received.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed(), PROXY_HEADER_TIME_MAX);
+    }
 }
