@@ -200,4 +200,41 @@ mod tests {
         assert!(codes("127.0.0.2 203.0.113.1").unwrap_err().contains("no code"));
         assert!(codes("127.255.255.254").unwrap_err().contains("does not answer us"));
     }
+
+    /// A zone at a name server that has these addresses for every name.
+    async fn zone(codes: &'static [[u8; 4]]) -> Dnsbl {
+        const QUESTION_AT: usize = 12;
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let servers = vec![socket.local_addr().unwrap()];
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            while let Ok((count, from)) = socket.recv_from(&mut query).await {
+                let name = query[QUESTION_AT..count].iter().position(|octet| *octet == 0).unwrap();
+                let question = &query[QUESTION_AT..QUESTION_AT + name + 5];
+                // A reply without fault: one question, so many answers, each for the name of the question, for a minute.
+                let head = [query[0], query[1], 0x81, 0x80, 0, 1, 0, codes.len() as u8, 0, 0, 0, 0];
+                let answers =
+                    codes.iter().flat_map(|code| [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4], &code[..]].concat());
+                let reply: Vec<u8> = head.into_iter().chain(question.iter().copied()).chain(answers).collect();
+                socket.send_to(&reply, from).await.unwrap();
+            }
+        });
+        let (timeout, attempts) = (Duration::from_secs(10), 1);
+        Dnsbl::new(Config { zone: "list.test".into(), servers, timeout, attempts }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_beyond_the_loopback_lists_nobody() {
+        let keys = ["192.0.2.1".into()];
+        let listed = zone(&[[127, 0, 0, 2], [127, 9, 8, 7]]).await.ask(&keys).await.unwrap();
+        assert_eq!(listed, [Answer::Found(vec!["127.0.0.2".into(), "127.9.8.7".into()])]);
+        assert_eq!(zone(&[]).await.ask(&keys).await.unwrap(), [Answer::NotFound]);
+        let sold: [&'static [[u8; 4]]; 4] =
+            [&[[203, 0, 113, 1]], &[[127, 0, 0, 2], [126, 0, 0, 2]], &[[128, 0, 0, 1]], &[[127, 255, 255, 254]]];
+        for codes in sold {
+            let list = zone(codes).await;
+            assert!(list.ask(&keys).await.is_err(), "{codes:?}");
+            assert!(list.probe().await.is_err(), "{codes:?}: it is not back");
+        }
+    }
 }

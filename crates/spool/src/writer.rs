@@ -189,6 +189,7 @@ impl<'a> Writer<'a> {
         let mut yard = self.lane.yard();
         let (mut waning, mut copied) = (false, 0);
         for submission in submissions {
+            let first = kept.len();
             for item in submission.items {
                 let place = places.next().expect("a batch has a place for every record");
                 match item.effect {
@@ -197,7 +198,7 @@ impl<'a> Writer<'a> {
                         kept.push(live(self.lane.spool, self.lane.number, head, false));
                     }
                     Effect::Settle(head) => {
-                        foresee(&mut kept, &head);
+                        foresee(&mut kept[first..], &head);
                         let holder = yard.ledger.place(head.sequence).map(|place| place.slot);
                         if yard.ledger.settle(head.sequence, &head.states, slot) {
                             waning |= holder.is_some_and(|slot| yard.ledger.is_waning(slot));
@@ -312,7 +313,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An outcome in the batch of its message (one that is held from the beginning) is known to whoever hears of the message.
+/// An outcome in the submission of its message (one that is held from the beginning) is known to whoever hears of the message.
 fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
     for live in kept.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
         for &(ordinal, state) in &outcome.states {
