@@ -28,7 +28,7 @@ pub use endpoint::Endpoint;
 pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
 pub use inherited::{Inherited, InheritedError};
 pub use listen::{accept, bind, set_backlog};
-pub use proxy::{PROXY_HEADER_TIME_MAX, Proxied, ProxyError, receive_proxy_header};
+pub use proxy::{PROXY_HEADER_TIME_MAX, Proxied, ProxyError, parse_proxy_header, receive_proxy_header};
 pub use shelf::{DISK_READS_MAX, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
 pub use stop::{Stop, Stopper};
 pub use stream::Stream;

@@ -1,7 +1,7 @@
 //! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): a proxy says for whom it has connected, before
 //! anything else is said, TLS included.
 //!
-//! [`parse`] reads the header; [`receive_proxy_header`] takes it off a connection and not one byte more. What is no header
+//! [`parse_proxy_header`] reads the header; [`receive_proxy_header`] takes it off a connection and not one byte more. What is no header
 //! is a fault, and the connection is worth nothing: who speaks there is not known.
 
 use std::io;
@@ -52,8 +52,12 @@ pub enum ProxyError {
     TooLong,
 }
 
-/// Reads the header at the front of `bytes`, and says how long it is. None: more of it has to come.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
+/// Reads the header at the front of `bytes`, and says how long it is, in octets. None: more of it has to come.
+///
+/// # Errors
+///
+/// There is none, whatever comes.
+pub fn parse_proxy_header(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
     match bytes.first() {
         None => Ok(None),
         Some(b'P') => line(bytes),
@@ -157,7 +161,7 @@ async fn receive(stream: &mut TcpStream) -> io::Result<Proxied> {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended before a PROXY header"));
         }
         header.extend_from_slice(&peeked[..count]);
-        let parsed = parse(&header).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let parsed = parse_proxy_header(&header).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         // Where more has to come, all that is there belongs to the header.
         let own = parsed.map_or(count, |(_, length)| length - before);
         stream.read_exact(&mut peeked[..own]).await?;
@@ -195,7 +199,7 @@ mod tests {
             ("PROXY UNKNOWN ffff:f...f:ffff a b c\r\n", Proxied::Itself),
         ] {
             let with_more = format!("{line}EHLO x\r\n");
-            assert_eq!(parse(with_more.as_bytes()), Ok(Some((expected, line.len()))), "{line}");
+            assert_eq!(parse_proxy_header(with_more.as_bytes()), Ok(Some((expected, line.len()))), "{line}");
         }
     }
 
@@ -217,7 +221,7 @@ mod tests {
             (v2(0x21, 0x31, &[0; 216]), Proxied::Itself),
         ] {
             let with_more = [&header[..], b"EHLO x\r\n"].concat();
-            assert_eq!(parse(&with_more), Ok(Some((expected, header.len()))), "{header:?}");
+            assert_eq!(parse_proxy_header(&with_more), Ok(Some((expected, header.len()))), "{header:?}");
         }
     }
 
@@ -246,7 +250,35 @@ mod tests {
             (v2(0x21, 0x21, &V4_FIELDS), Block),
             (v2(0x21, 0x11, &[0; 4081]), TooLong),
         ] {
-            assert_eq!(parse(&bytes), Err(error), "{}", bytes.escape_ascii());
+            assert_eq!(parse_proxy_header(&bytes), Err(error), "{}", bytes.escape_ascii());
+        }
+    }
+
+    /// What a length claims is what is waited for and what is taken, neither less nor more; and addresses have to be within it.
+    #[test]
+    fn a_length_that_lies_is_taken_at_its_word() {
+        use ProxyError::*;
+        let claiming = |length: u16, family: u8, fields: &[u8]| {
+            [&V2_SIGNATURE[..], &[0x21, family], &length.to_be_bytes(), fields].concat()
+        };
+        let client = proxied("192.0.2.1:56324", "198.51.100.2:25");
+        let longest = V2_OCTETS_MAX - V2_FIXED_OCTETS;
+        let padded = |count: usize| [&V4_FIELDS[..], &vec![0; count]].concat();
+        for (bytes, expected) in [
+            (claiming(13, 0x11, &V4_FIELDS), Ok(None)),
+            (claiming(13, 0x11, b"EHLO x\r\n"), Ok(None)),
+            (claiming(12, 0x11, &padded(5)), Ok(Some((client, 28)))),
+            (claiming(13, 0x11, &padded(5)), Ok(Some((client, 29)))),
+            (claiming(11, 0x11, &V4_FIELDS), Err(Block)),
+            (claiming(0, 0x11, &V4_FIELDS), Err(Block)),
+            (claiming(35, 0x21, &padded(60)), Err(Block)),
+            (claiming(0, 0x00, &V4_FIELDS), Ok(Some((Proxied::Itself, 16)))),
+            (claiming(longest as u16, 0x11, &padded(0)), Ok(None)),
+            (claiming(longest as u16, 0x11, &padded(longest - 12)), Ok(Some((client, V2_OCTETS_MAX)))),
+            (claiming(longest as u16 + 1, 0x11, &[]), Err(TooLong)),
+            (claiming(u16::MAX, 0x11, &V4_FIELDS), Err(TooLong)),
+        ] {
+            assert_eq!(parse_proxy_header(&bytes), expected, "{}", bytes.escape_ascii());
         }
     }
 
@@ -266,12 +298,12 @@ mod tests {
         /// fault if the whole is none.
         #[test]
         fn a_header_ends_where_it_ends(header in header(), more in prop::collection::vec(any::<u8>(), 0..20)) {
-            let whole = parse(&header);
+            let whole = parse_proxy_header(&header);
             if let Ok(Some((_, length))) = whole {
                 prop_assert!(length <= header.len());
-                prop_assert_eq!(parse(&[&header[..], &more].concat()), whole);
+                prop_assert_eq!(parse_proxy_header(&[&header[..], &more].concat()), whole);
                 for end in 0..length {
-                    prop_assert_eq!(parse(&header[..end]), Ok(None));
+                    prop_assert_eq!(parse_proxy_header(&header[..end]), Ok(None));
                 }
             }
         }
