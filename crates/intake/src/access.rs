@@ -226,8 +226,13 @@ pub struct Verdict {
 pub enum Decision {
     /// It passes.
     Accept,
-    /// The client is told this.
-    Refuse(Reply),
+    /// It does not.
+    Refuse {
+        /// The name of the rule that says so.
+        rule: Box<str>,
+        /// What the client is told.
+        reply: Reply,
+    },
 }
 
 /// All rules, and how often each decided.
@@ -295,7 +300,7 @@ impl Access {
                     break;
                 }
                 action::Said::No(reply) => {
-                    verdict.decision = Some(Decision::Refuse(reply));
+                    verdict.decision = Some(Decision::Refuse { rule: rule.name.clone(), reply });
                     break;
                 }
             }

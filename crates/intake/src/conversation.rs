@@ -23,6 +23,8 @@ pub(crate) struct Intake {
     answers: Answers,
     pub(crate) session: Session,
     pub(crate) visitor: Visitor,
+    /// The access rule that has said no to what is asked now; the fact of the refusal takes it.
+    pub(crate) denied_by: Option<Box<str>>,
     acceptor: Option<Arc<Acceptor>>,
     /// In a box: most sessions are in clear text.
     security: Option<Box<Security>>,
@@ -71,7 +73,8 @@ impl Intake {
         if speaks_for_others {
             session = session.trusting_xclient();
         }
-        Intake { desk, answers, session, visitor, acceptor, security: security.map(Box::new), transaction: None }
+        let security = security.map(Box::new);
+        Intake { desk, answers, session, visitor, denied_by: None, acceptor, security, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -128,13 +131,14 @@ impl Intake {
     }
 
     /// What access rules say of a recipient, if none has let the sender pass.
-    async fn judge(&self, recipient: &Address) -> Result<Standing, Reply> {
-        match &self.transaction {
+    async fn judge(&mut self, recipient: &Address) -> Result<Standing, Reply> {
+        let judged = match &self.transaction {
             Some(transaction) if !transaction.standing.accepted => {
                 self.judge_recipient(transaction.mail.sender.as_ref(), recipient).await
             }
             _ => Ok(Standing::default()),
-        }
+        };
+        self.heard(judged)
     }
 
     /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another
@@ -263,12 +267,13 @@ impl Intake {
         }
     }
 
-    fn log_refusal(&self, stage: &'static str, address: Option<Address>, reply: Reply) {
+    fn log_refusal(&mut self, stage: &'static str, address: Option<Address>, reply: Reply) {
+        let rule = self.denied_by.take();
         if Refusal::told_by(&reply).is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
             return;
         }
         let (client, helo) = (self.session.peer().address, self.session.helo().into());
-        self.desk.journal.write(Fact::Refused { client, helo, stage, address, reply });
+        self.desk.journal.write(Fact::Refused { client, helo, stage, address, rule, reply });
     }
 }
 

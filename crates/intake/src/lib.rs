@@ -34,18 +34,18 @@ use std::time::{Duration, Instant};
 use load::{Shortage, Watch};
 use lookup::directory::Directory;
 use mail::{Address, Fact, Journal, Reply};
-use net::{Acceptor, Gate, Pass, Proxied, Stop, Stream, Turned};
+use net::{Acceptor, Gate, Pass, Proxied, Stop, Stream};
 use protocol::smtp::server::{Config as Machine, Peer, Tls};
 use spool::Spool;
 use tokio::net::TcpStream;
 
-use access::{Access, Stage, Visit};
+use access::Access;
 pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
 pub use refusals::{Refusal, Refusals};
-use standing::Standing;
+use standing::{Denied, Standing};
 pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
@@ -117,7 +117,13 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
     let desk = &counter.desk;
     let own_address = stream.local_addr().ok().map(|address| address.ip());
     let mut ends = Ends { client: client.to_canonical(), own_address: own_address.map(|own| own.to_canonical()) };
+    let mut place = None;
     if counter.balancers.as_ref().is_some_and(|balancers| balancers(ends.client)) {
+        // Whoever waits for a header has a place in the gate, but not as a client: whose it is has yet to be said.
+        match desk.gate.enter(ends.client, true, Instant::now()) {
+            Ok(taken) => place = Some(taken),
+            Err(turned) => return turn_away(&counter, &stream, ends.client, turned.into()),
+        }
         match Box::pin(introduce(desk.clone(), &mut stream, ends, stop.clone())).await {
             Some(named) => ends = named,
             None => return,
@@ -125,13 +131,14 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
     }
     let Ends { client, own_address } = ends;
     let trusted = (desk.relays)(client);
-    let pass = match desk.let_in(client, trusted) {
+    let pass = match desk.let_in(place, client, trusted) {
         Ok(pass) => pass,
         Err(refusal) => return turn_away(&counter, &stream, client, refusal),
     };
-    let connected = match desk.judge(Stage::Connect, &Visit { client: Some(client), ..Visit::default() }).await {
-        Ok(standing) => standing,
-        Err(reply) => return refuse(&counter, &stream, client, reply),
+    let connected = match desk.judge_client(client, &stop).await {
+        Some(Ok(standing)) => standing,
+        Some(Err(denied)) => return refuse(&counter, &stream, client, denied),
+        None => return,
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
     let visitor = Visitor { pass, trusted, own_address, connected, greeted: Standing::default() };
@@ -216,15 +223,15 @@ fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Ref
     let reply = refusal.reply();
     tell_once(counter, stream, &reply);
     if counter.desk.refusals.count(refusal, Instant::now()) {
-        counter.desk.tell_refused(client, reply);
+        counter.desk.tell_refused(client, None, reply);
     }
 }
 
 /// An access rule turned it away. The connection ends with the reply: who stays to be told 503 until it says QUIT (RFC 5321
 /// section 3.1) has a session of those that others wait for.
-fn refuse(counter: &Counter, stream: &TcpStream, client: IpAddr, reply: Reply) {
-    tell_once(counter, stream, &reply);
-    counter.desk.tell_refused(client, reply);
+fn refuse(counter: &Counter, stream: &TcpStream, client: IpAddr, denied: Denied) {
+    tell_once(counter, stream, &denied.reply);
+    counter.desk.tell_refused(client, Some(denied.rule), denied.reply);
 }
 
 /// A few bytes into an empty socket never wait. Who awaits TLS is told nothing: a handshake is what there is no room for.
@@ -238,21 +245,30 @@ fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
 }
 
 impl Desk {
-    /// Connect: the load, which costs a look at an atomic, and then the client's own share.
-    fn let_in(&self, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
-        if self.load.measures().intake == load::Intake::ReservedOnly && !(self.reserved)(client) {
-            return Err(Refusal::Load);
+    /// Connect: the load, which costs a look at an atomic, and then the client's own share. Where a balancer has taken a place
+    /// for the client, the client has that one.
+    fn let_in(&self, place: Option<Pass>, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
+        if let Some(mut place) = place {
+            return self.pass_on(&mut place, client, trusted).map(|()| place);
         }
-        self.gate.enter(client, trusted, Instant::now()).map_err(|turned| match turned {
-            Turned::Full => Refusal::SessionsFull,
-            Turned::ClientFull => Refusal::ClientSessionsFull,
-            Turned::ClientTooOften => Refusal::ClientConnections,
-        })
+        self.bear(client)?;
+        Ok(self.gate.enter(client, trusted, Instant::now())?)
     }
 
-    fn tell_refused(&self, client: IpAddr, reply: Reply) {
+    /// The same for a client for whom somebody else has come.
+    fn pass_on(&self, place: &mut Pass, client: IpAddr, trusted: bool) -> Result<(), Refusal> {
+        self.bear(client)?;
+        Ok(place.pass_on(client, trusted, Instant::now())?)
+    }
+
+    fn bear(&self, client: IpAddr) -> Result<(), Refusal> {
+        let is_reserved = self.load.measures().intake == load::Intake::ReservedOnly;
+        if is_reserved && !(self.reserved)(client) { Err(Refusal::Load) } else { Ok(()) }
+    }
+
+    fn tell_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
         let client = Some(client);
-        self.journal.write(Fact::Refused { client, helo: "".into(), stage: "connect", address: None, reply });
+        self.journal.write(Fact::Refused { client, helo: "".into(), stage: "connect", address: None, rule, reply });
     }
 
     fn tell_insecure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {

@@ -79,7 +79,7 @@ fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
 fn decided(access: &Access, stage: Stage) -> String {
     match judge(access, stage).0 {
         Verdict { decision: Some(Decision::Accept), .. } => "accept".into(),
-        Verdict { decision: Some(Decision::Refuse(reply)), .. } => reply.to_string(),
+        Verdict { decision: Some(Decision::Refuse { reply, .. }), .. } => reply.to_string(),
         Verdict { held: true, .. } => "hold".into(),
         _ => "nothing".into(),
     }
