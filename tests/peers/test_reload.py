@@ -11,10 +11,11 @@ import threading
 import unittest
 
 from harness import Client, Mailrace, await_letters, await_that, folder, letter
-from outbound import OutboundCase, await_fact
+from outbound import OutboundCase, await_fact, metrics
 from peers.mailrace import route
 
 RELOADS = 100
+STRANGER, BALANCER = "127.0.0.31", "127.0.0.32"
 
 
 def reload(server):
@@ -151,6 +152,42 @@ class Reload(unittest.TestCase):
         with Client(self.server.port) as client:
             self.assertEqual(client.greet().code, 250)
 
+    def test_an_access_rule_is_for_who_comes_next_and_its_count_goes_on(self):
+        rule = (
+            f'\n[[access]]\nname = "not them"\nclients = ["{STRANGER}"]\naction = "refuse"\n'
+            'reply = "554 5.7.1 not from here"\n'
+        )
+        counted = 'mailrace_access_rules_total{rule="not them"}'
+
+        def told(source):
+            with Client(self.server.port, source=source) as client:
+                return repr(client.read())
+
+        with Client(self.server.port, source=STRANGER) as client:
+            client.greet()
+            self.server.config.write_text(self.server.config.read_text() + rule)
+            self.assertIn("[[access]]", self.taken_up())
+            self.assertEqual(client.deliver(letter("was there before"), "alice@bench.test").code, 250)
+        self.assertEqual(told(STRANGER), "554 5.7.1 not from here")
+        self.assertEqual(metrics(self.server)[counted], 1)
+        await_that(lambda: 'rule="not them"' in self.server.log.read_text(), "the rule in the log", self.server)
+        edit(self.server, "not from here", "go away")
+        self.taken_up()
+        self.assertEqual(told(STRANGER), "554 5.7.1 go away")
+        self.assertEqual(metrics(self.server)[counted], 2)
+        # The socket stays; who has to say there for whom he has come is another matter.
+        address = 'address  = "127.0.0.1:0"'
+        edit(self.server, address, f'{address}\nproxy_from = ["{BALANCER}"]')
+        self.assertIn("[[listener]]", self.taken_up())
+        with Client(self.server.port, source=BALANCER) as client:
+            client.write(f"PROXY TCP4 {STRANGER} 127.0.0.1 4711 25\r\n".encode())
+            self.assertEqual(repr(client.read()), "554 5.7.1 go away")
+        text = self.server.config.read_text()
+        self.server.config.write_text(text[: text.index("[[access]]")])
+        self.taken_up()
+        self.assertTrue(told(STRANGER).startswith("220 "))
+        self.assertNotIn(counted, metrics(self.server))
+
     def test_where_nothing_has_changed_nothing_is_exchanged(self):
         self.assertIn("nothing has changed", self.taken_up())
 
@@ -164,9 +201,13 @@ class Reload(unittest.TestCase):
             self.server.start(["env", f"NOTIFY_SOCKET={path}"])
             self.assertIn("READY=1", manager.recv(1000).decode().splitlines())
             self.taken_up()
-            first, second = manager.recv(1000).decode(), manager.recv(1000).decode()
-        self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+\n")
-        self.assertIn("READY=1", second.splitlines())
+            taken = manager.recv(1000).decode(), manager.recv(1000).decode()
+            edit(self.server, "[[listener]]", "threads = 5\n\n[[listener]]")
+            self.refused(1)
+            refused = manager.recv(1000).decode(), manager.recv(1000).decode()
+        for first, second in (taken, refused):
+            self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+\n")
+            self.assertIn("READY=1", second.splitlines())
 
     def test_the_log_is_opened_again_by_both_signals(self):
         log = self.server.folder / "own.log"
