@@ -109,6 +109,21 @@ fn the_first_rule_that_matches_decides_at_its_stage() {
     assert!(all.asks_at(Stage::Rcpt) && !all.asks_at(Stage::Mail));
 }
 
+/// A counter that begins anew would be taken for a server that was restarted.
+#[test]
+fn rules_that_replace_others_go_on_with_the_counts_of_their_names() {
+    let all = |name| rule(name, Stage::Connect, vec![], Action::Refuse(None));
+    let before = access(vec![all("a"), all("b")]);
+    decided(&before, Stage::Connect);
+    let after = access(vec![all("c"), all("a")]).counting_on(Some(&before));
+    assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
+    // A session that began with the rules of before.
+    decided(&before, Stage::Connect);
+    decided(&after, Stage::Connect);
+    assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
+    assert_eq!(access(vec![all("a")]).counting_on(None).counted().collect::<Vec<_>>(), [("a", 0)]);
+}
+
 #[test]
 fn all_conditions_of_a_rule_have_to_hold() {
     let helo = |name: &'static str| Test::Helo(Arc::new(move |helo: &str| helo == name));
