@@ -12,13 +12,14 @@
 //! | the monitor | limits | a message |
 //!
 //! A reload has two halves. In the first one the next configuration is read, checked and *built*: tables are opened,
-//! certificates read, addresses bound, threads started, while nothing goes by it. All that can fail is in this half, and
-//! when anything does all of it is dropped: the server is as it was. The second half exchanges, and cannot fail.
+//! certificates read, addresses bound, threads started, while nothing goes by it. All that can fail is in this half,
+//! and when anything does all of it is dropped: the server is as it was. The second half exchanges, and cannot fail.
 //!
 //! A session ends by the desk that it began with, a delivery by the courier, the hosts and the connection that it began
-//! with. Both hold what they need by its count, so it lives as long as they do. What differs in nothing is not built anew:
-//! tables keep what they have in memory, sockets those who wait to be accepted, and the router what it knows of the DNS.
-//! What counts (sessions, rates, refusals) goes on from one desk to the next.
+//! with. Both hold what they need by its count, so it lives as long as they do. What differs in nothing is not built
+//! anew: tables and lists in the DNS keep what they have in memory, sockets those who wait to be accepted, and the
+//! router what it knows of the DNS. What counts (sessions, rates, refusals, access rules) goes on from one desk to the
+//! next.
 //!
 //! What folders, threads and the process were made of cannot be exchanged: a configuration in which that differs is
 //! refused whole, with the keys ([`difference`]).
@@ -282,8 +283,8 @@ fn in_short(text: &str) -> String {
     lines.take(2).collect::<Vec<_>>().join(" ").trim_start_matches("mailrace: ").into()
 }
 
-/// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a session,
-/// whose thread may not.
+/// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a
+/// session, whose thread may not.
 fn bury<'a>(old: impl Iterator<Item = &'a Arc<dyn Table>>, stays: impl Fn(&Arc<dyn Table>) -> bool) {
     let mut gone: Vec<Arc<dyn Table>> = old.filter(|table| !stays(table)).cloned().collect();
     if gone.is_empty() {

@@ -1,9 +1,9 @@
-//! The threads that drive sessions, and the doors at which they take them: one thread and one runtime a worker, so that a
-//! session never leaves its thread, and its wake-ups are cheap.
+//! The threads that drive sessions, and the doors at which they take them: one thread and one runtime a worker, so that
+//! a session never leaves its thread, and its wake-ups are cheap.
 //!
-//! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which it
-//! was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does not
-//! notice. One that it has not is closed, and its sessions go on.
+//! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which
+//! it was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does
+//! not notice. One that it has not is closed, and its sessions go on.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

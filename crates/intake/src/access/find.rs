@@ -1,5 +1,5 @@
-//! Which conditions hold. What is in memory is found at once; what tables and lists say is asked for all rules together,
-//! each table once with all keys, all tables at the same time.
+//! Which conditions hold. What is in memory is found at once; what tables and lists say is asked for all rules
+//! together, each table once with all keys, all tables at the same time.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The keys under which a table is asked for a subject, the most special first, as Postfix's access(5) has them. The first
-//! key that is there speaks for the subject.
+//! The keys under which a table is asked for a subject, the most special first, as Postfix's access(5) has them. The
+//! first key that is there speaks for the subject.
 //!
 //! | subject | keys |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each, and what
-//! comes of it. Nothing is counted.
+//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each,
+//! and what comes of it. Nothing is counted.
 
 use std::fmt::Write as _;
 
