@@ -132,6 +132,35 @@ mod tests {
 
     use super::*;
 
+    fn config(auth: &str) -> Config {
+        let table = "[[table]]\nname = \"logins\"\ntype = \"static\"\nvalues = [\"{PLAIN}x\"]\n";
+        let text = format!("{table}[auth]\npasswords = \"logins\"\n{auth}");
+        Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    #[test]
+    fn passwords_are_checked_by_whom_they_were_where_nothing_about_that_differs() {
+        let first = config("");
+        let tables = Tables::open(&first, Arc::new(|_| {})).unwrap();
+        let opened = Tables::open(&first, Arc::new(|_| {})).unwrap();
+        let logins = open(&first, &tables, Some([7; SECRET_OCTETS]), None).unwrap().unwrap();
+        let auth = first.auth.as_ref().unwrap();
+        let before = Before { auth, tables: &tables, credentials: &logins.credentials };
+        for (settings, checks_as, throttles_as) in [
+            ("", true, true),
+            ("mechanisms = [\"PLAIN\"]\ntrace_users = true\nsenders = \"logins\"\nclear_text = true\n", true, true),
+            ("mechanisms = [\"SCRAM-SHA-256\"]\n", false, true),
+            ("remember = \"2m\"\n", false, true),
+            ("[auth.throttle]\nwindow = \"1h\"\n", false, false),
+            ("[auth.throttle]\nshared_clients = [\"192.0.2.1\"]\n", false, false),
+        ] {
+            let after = config(settings).auth.unwrap();
+            let found = (before.checks_as(&after, &tables), before.throttles_as(&after));
+            assert_eq!(found, (checks_as, throttles_as), "{settings}");
+        }
+        assert!(!before.checks_as(auth, &opened), "another table of the same name");
+    }
+
     #[test]
     fn a_secret_is_made_once_for_nobody_else_and_stays() {
         let folder = tempfile::tempdir().unwrap();
