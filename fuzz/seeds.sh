@@ -52,3 +52,8 @@ printf '\x02\x01n,,n=bob,r=fyko\nc=biws,r=fykoAwMDAwMDAwMDAwMDAwMDAwMDAwMD,p=dHz
 printf '\x03\x01user=bob\x01auth=Bearer x\x01\x01\n' >corpus/sasl_server/xoauth2
 printf '1073741824S,100000C\n52811 40\n1310 1\n-1310 -1\n' >corpus/maildirsize/sound
 printf '100S\n          40            4\n7' >corpus/maildirsize/aligned
+mkdir -p corpus/proxy_header
+printf 'PROXY TCP4 192.0.2.1 198.51.100.2 56324 25\r\nEHLO x\r\n' >corpus/proxy_header/line
+printf 'PROXY UNKNOWN ffff::1 a b c\r\n' >corpus/proxy_header/unknown
+printf '\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10\xc0\0\x02\x01\xc6\x33\x64\x02\xdc\x04\0\x19\x04\0\x01xEHLO x\r\n' >corpus/proxy_header/block
+printf '\r\n\r\n\0\r\nQUIT\n\x20\0\0\0' >corpus/proxy_header/local

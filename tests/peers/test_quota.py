@@ -13,6 +13,7 @@ import unittest
 
 from harness import Client, await_letters, await_that, letters
 from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from test_reload import edit, reload
 
 MAILDIR = 'type = "maildir"\n'
 DOVECOT = """\
@@ -83,6 +84,21 @@ class Quotas(OutboundCase):
         """(bytes, messages) of the files."""
         sizes = [path.stat().st_size for part in ("new", "cur") for path in (server.maildir(user) / part).iterdir()]
         return sum(sizes), len(sizes)
+
+    def test_another_quota_is_taken_up_by_a_reload_and_one_without_its_table_is_not(self):
+        server = self.serve('quota = { bytes = "4KiB" }')
+        self.assertEqual(self.rcpt(server, "bob", 5000).code, 452)
+        edit(server, 'bytes = "4KiB"', 'bytes = "8KiB"')
+        ended = reload(server)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertEqual(self.rcpt(server, "bob", 5000).code, 250)
+        self.assertEqual(self.rcpt(server, "bob", 9000).code, 452)
+        edit(server, 'quota = { bytes = "8KiB" }', 'quota_table = "nowhere"')
+        self.assertIn("nowhere", reload(server).stderr)
+        self.assertEqual(self.rcpt(server, "bob", 9000).code, 452)
+        edit(server, 'quota_table = "nowhere"\n', "")
+        self.assertEqual(reload(server).returncode, 0)
+        self.assertEqual(self.rcpt(server, "bob", 9000).code, 250)
 
     def test_a_message_that_does_not_fit_is_refused_by_its_declared_size(self):
         server = self.serve('quota = { bytes = "4KiB" }')

@@ -15,7 +15,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::{Desk, replies};
 
-/// Who may log in, and what follows from it.
+/// Who may log in, and what follows from it. A handle: clones share the credentials.
+#[derive(Clone)]
 pub struct Logins {
     /// Who they are.
     pub credentials: Credentials,

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mail::{Enhanced, Reply};
+use net::Turned;
 
 use crate::replies;
 
@@ -35,6 +36,16 @@ pub enum Refusal {
     MemoryShort,
     /// The recipient's mailbox is full by its quota; at RCPT.
     MailboxFull,
+}
+
+impl From<Turned> for Refusal {
+    fn from(turned: Turned) -> Refusal {
+        match turned {
+            Turned::Full => Refusal::SessionsFull,
+            Turned::ClientFull => Refusal::ClientSessionsFull,
+            Turned::ClientTooOften => Refusal::ClientConnections,
+        }
+    }
 }
 
 /// Counts them.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod logins;
+mod ruled;
 mod server;
 mod under_load;
 

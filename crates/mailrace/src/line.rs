@@ -9,6 +9,7 @@
 //! Unicode, are escaped, so that a client can neither forge lines nor play with the operator's terminal.
 
 use std::fmt::{Display, Write};
+use std::net::IpAddr;
 
 use mail::{Address, Fact, Timestamp};
 
@@ -75,8 +76,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
         Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user } => {
             pen.plain("id", id);
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.address("from", sender.as_ref());
             pen.number("recipients", *recipients as u64);
             pen.number("size", *size);
@@ -91,14 +91,12 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
         }
         Fact::Login { client, helo, user, mechanism, result } => {
             pen.plain("result", result);
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.plain("mechanism", mechanism);
             pen.text("user", user);
         }
         Fact::Insecure { client, helo, reason } => {
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.text("reason", reason);
         }
         Fact::Delivered { id, recipient, transport, relay, delay } => {
@@ -127,12 +125,14 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.optional("bounce", bounce.as_ref());
             pen.text("reason", &reason.to_string());
         }
-        Fact::Refused { client, helo, stage, address, reply } => {
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+        Fact::Refused { client, helo, stage, address, rule, reply } => {
+            pen.client(client.as_ref(), helo);
             pen.plain("stage", stage);
             if let Some(address) = address {
                 pen.address("address", Some(address));
+            }
+            if let Some(rule) = rule {
+                pen.text("rule", rule);
             }
             pen.text("reply", &reply.to_string());
         }
@@ -183,6 +183,12 @@ impl Pen<'_> {
         if let Some(value) = value {
             self.plain(name, value);
         }
+    }
+
+    /// Who it was, and what he calls himself.
+    fn client(&mut self, client: Option<&IpAddr>, helo: &str) {
+        self.optional("client", client);
+        self.text("helo", helo);
     }
 
     /// A path as SMTP has it; `<>` is the null sender.
@@ -248,7 +254,6 @@ fn must_escape(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
     use std::time::Duration;
 
     use mail::{Enhanced, QueueId, Reply, Security, SpoolId};
@@ -276,11 +281,12 @@ mod tests {
             security: None,
             user: None,
         };
-        let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
+        let refused = |helo: &str, address, rule: Option<&str>, reply: &Reply| Fact::Refused {
             client,
             helo: helo.into(),
             stage: "RCPT",
             address,
+            rule: rule.map(Into::into),
             reply: reply.clone(),
         };
         let facts = [
@@ -310,8 +316,8 @@ mod tests {
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
             Fact::Held { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
-            refused("", None, &full),
-            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), &gone),
+            refused("", None, None, &full),
+            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
             Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
         ];
         let mut lines: Vec<Line> = facts.into_iter().map(Line::Fact).collect();

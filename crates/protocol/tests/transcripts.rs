@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session, Tls,
+    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+    Tls,
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
@@ -74,7 +75,7 @@ impl<'a> Run<'a> {
         let mut run = Run {
             transcript,
             pace,
-            session: Session::new(Arc::new(config), peer, now),
+            session: prepared(transcript, Session::new(Arc::new(config), peer, now)),
             now,
             script: HashMap::new(),
             body: Vec::new(),
@@ -189,6 +190,8 @@ impl<'a> Run<'a> {
         let (kind, address) = match &question {
             Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            Question::Hello(name) => ("hello", Some(name.to_string())),
+            Question::Identity(identity) => ("identity", told_address(identity)),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
             Question::Login(request) => ("login", Some(request.user.to_string())),
@@ -203,7 +206,7 @@ impl<'a> Run<'a> {
                 return verdict(request, reply.as_ref());
             }
             Question::Keys(request) => return keys(request, reply.as_ref()),
-            Question::Mail(_) | Question::Recipient(_) | Question::Data => {}
+            _ => {}
         }
         if let Some(reply) = reply {
             return Answer::Refuse(reply);
@@ -257,6 +260,10 @@ fn is_strict(outcome: &str) -> bool {
     outcome.starts_with("message") || outcome == "abandoned"
 }
 
+fn told_address(identity: &Identity) -> Option<String> {
+    identity.address.flatten().map(|address| address.to_string())
+}
+
 fn told_mail(request: &MailRequest) -> String {
     let sender = request.sender.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut text = format!("mail <{sender}>");
@@ -285,6 +292,13 @@ fn told_rcpt(request: &RcptRequest) -> String {
     format!("rcpt <{}>{notify}{orcpt}", request.address)
 }
 
+/// The session as the transcript wants it.
+fn prepared(transcript: &Transcript, session: Session) -> Session {
+    let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
+    let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
+    if has("trusts_xclient") { session.trusting_xclient() } else { session }
+}
+
 fn settings(transcript: &Transcript) -> (Config, Peer) {
     let mut config = Config {
         hostname: "mx.example.org".into(),
@@ -305,6 +319,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
             "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),
             "failed_logins_max" => limits.failed_logins_max = number(),
+            "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use intake::access::{Access, Action, Condition, Rule, Stage, Test, Zone};
 use intake::{Desk, Logins};
 use lookup::Answer;
 use lookup::credentials::{Credentials, Settings, Source};
@@ -54,8 +55,79 @@ async fn relay_networks_have_to_log_in_too_where_that_is_required() {
     let server = Server::for_users(|desk| {
         let_in(desk);
         desk.relays = Arc::new(|_| true);
+        // Nor does a rule spare anybody that.
+        desk.access = Access::new(vec![rule(Stage::Connect, Vec::new(), Action::Accept)]);
     });
     server.user().await.expect("MAIL FROM:<bob@example.org>", "530 5.7.0 ").await;
+}
+
+fn rule(stage: Stage, conditions: Vec<Condition>, action: Action) -> Rule {
+    Rule { name: "rule".into(), stage, asks_users: conditions.is_empty(), conditions, action }
+}
+
+/// The address of every client here is on a list, and is refused for that.
+fn list_all(desk: &mut Desk, stage: Stage) {
+    let listed = HashMap::from([("127.0.0.1", Answer::Found(vec!["127.0.0.2".to_owned()]))]);
+    let zone = Zone { name: "list.example".into(), table: Arc::new(Told("list", listed)), codes: Vec::new() };
+    let listed = Condition { text: "listed".into(), test: Test::Listed(zone) };
+    desk.access = Access::new(vec![rule(stage, vec![listed], Action::Refuse(None))]);
+}
+
+/// Users write from addresses that are listed. Refused at connect, they could not even log in.
+#[tokio::test]
+async fn a_user_sends_from_a_listed_address() {
+    for stage in Stage::ALL {
+        let server = Server::for_users(|desk| {
+            let_in(desk);
+            list_all(desk, stage);
+        });
+        let mut client = bob(&server).await;
+        client.expect("MAIL FROM:<bob@example.org>", "250").await;
+        client.expect("RCPT TO:<x@elsewhere.example>", "250").await;
+    }
+}
+
+#[tokio::test]
+async fn where_others_send_too_a_listed_address_is_a_users_from_his_login_on() {
+    let server = Server::for_all(|desk| {
+        let_in(desk);
+        list_all(desk, Stage::Rcpt);
+    });
+    let mut client = server.user().await;
+    client.expect("MAIL FROM:<bob@example.org>", "250").await;
+    client.expect("RCPT TO:<bob@example.org>", "550 5.7.1 127.0.0.1 is listed by list.example").await;
+    client.expect("RSET", "250").await;
+    client.expect(BOB, "235 2.7.0 ").await;
+    client.expect("MAIL FROM:<bob@example.org>", "250").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+}
+
+/// What a proxy says of another client is not said of the one that logged in.
+#[tokio::test]
+async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
+    let server = Server::for_all(|desk| {
+        let_in(desk);
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        // Speaking for the same address again, it is a proxy still.
+        list_all(desk, Stage::Rcpt);
+    });
+    let mut client = bob(&server).await;
+    client.expect("XCLIENT ADDR=127.0.0.1 HELO=x.example LOGIN=bob", "220 ").await;
+    client.expect("HELO x.example", "250").await;
+    client.expect("MAIL FROM:<alice@example.org>", "250").await;
+    client.expect("RCPT TO:<bob@example.org>", "550 5.7.1 127.0.0.1 is listed").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "550 5.7.1").await;
+}
+
+#[tokio::test]
+async fn rules_are_asked_before_whose_the_sender_is_and_spare_nobody_that() {
+    for (action, told) in [(Action::Accept, "553 5.7.1"), (Action::Refuse(None), "550 5.7.1 Access denied")] {
+        let server = Server::for_users(|desk| {
+            let_in(desk);
+            desk.access = Access::new(vec![rule(Stage::Mail, Vec::new(), action)]);
+        });
+        bob(&server).await.expect("MAIL FROM:<alice@example.org>", told).await;
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Networks, Troubles};
 use load::policy::{Gauge, Reading};
 use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
@@ -61,17 +61,30 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 impl Server {
     /// Starts one whose desk was changed so before.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
-        Server::start_as(None, change)
+        Server::start_with(None, None, change)
     }
 
     /// One to which users submit mail, in clear text, and nobody else.
     pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
-        let exchanges = sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS };
-        let auth = Auth { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required: true, exchanges };
-        Server::start_as(Some(auth), change)
+        Server::start_with(Some(Server::auth(true)), None, change)
     }
 
-    fn start_as(auth: Option<Auth>, change: impl FnOnce(&mut Desk)) -> Server {
+    /// One where users may log in, in clear text, beside everybody else.
+    pub(crate) fn for_all(change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_with(Some(Server::auth(false)), None, change)
+    }
+
+    /// The same as at the start, behind balancers.
+    pub(crate) fn start_behind(balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_with(None, balancers, change)
+    }
+
+    fn auth(required: bool) -> Auth {
+        let exchanges = sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS };
+        Auth { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, exchanges }
+    }
+
+    fn start_with(auth: Option<Auth>, balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
         let folder = TempDir::new().unwrap();
         let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
         let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
@@ -79,7 +92,7 @@ impl Server {
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
-        let completes = auth.is_some();
+        let completes = auth.as_ref().is_some_and(|auth| auth.required);
         let machine = Machine {
             hostname: "mx.example.org".into(),
             flavor: Flavor::Smtp,
@@ -87,7 +100,8 @@ impl Server {
             auth,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, completes };
+        let (desk_of_all, machine) = (desk.clone(), Arc::new(machine));
+        let counter = Counter { desk: desk_of_all, machine, answers, acceptor: None, balancers, completes };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -106,9 +120,14 @@ impl Server {
         self.monitor.lock().unwrap().look(Timestamp(0));
     }
 
+    /// Connects, and takes nothing yet.
+    pub(crate) async fn come(&self) -> Client {
+        Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
+    }
+
     /// Connects and takes the first line.
     pub(crate) async fn connect(&self) -> (Client, String) {
-        let mut client = Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()));
+        let mut client = self.come().await;
         let banner = client.reply().await;
         (client, banner)
     }
@@ -204,15 +223,17 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
         directory: directory(),
         journal: facts,
-        troubles: Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned())),
+        troubles: Arc::new(Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned()))),
         load,
         gate: Gate::new(GATE_LIMITS),
-        refusals: Refusals::default(),
-        handshakes: Handshakes::default(),
+        refusals: Arc::default(),
+        handshakes: Arc::default(),
         logins: None,
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
+        proxies: Arc::new(|_| false),
+        access: None,
         memory: BodyMemory::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,
@@ -235,6 +256,15 @@ impl Facts {
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(refused).collect()
+    }
+
+    /// Which access rules said no, by stage.
+    pub(crate) fn denied(&self) -> Vec<(&'static str, Option<Box<str>>)> {
+        let denied = |fact: &Fact| match fact {
+            Fact::Refused { stage, rule, .. } => Some((*stage, rule.clone())),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(denied).collect()
     }
 }
 

@@ -189,7 +189,8 @@ pub struct Credentials(Arc<Shared>);
 struct Shared {
     source: Kind,
     workers: Workers,
-    throttle: Mutex<Throttle>,
+    /// Those who follow on others share this, which counts from when the first of them began, and what is counted.
+    throttle: Arc<Mutex<Throttle>>,
     recent: Mutex<Recent>,
     wrong: Mutex<Wrong>,
     usual: Mutex<Usual>,
@@ -197,7 +198,7 @@ struct Shared {
     offers_scram: bool,
     scram_iterations: u32,
     began: Instant,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 enum Kind {
@@ -225,24 +226,46 @@ impl Credentials {
     /// Starts the threads. `secret` is 32 octets of cryptographic randomness, the same that exchanges of SASL are given:
     /// it keys what is remembered, and makes salts.
     pub fn new(source: Source, settings: Settings, secret: [u8; 32]) -> Result<Credentials, CredentialsError> {
+        Credentials::start(source, settings, secret, None)
+    }
+
+    /// Others that replace these, with the same secret: what was counted goes on, and with `keeps_throttle` so does who is
+    /// not listened to, by the settings of the throttle that there is. Of passwords nothing is remembered: they may have
+    /// been changed. Whoever is still being checked here counts for both.
+    pub fn following(
+        &self,
+        source: Source,
+        settings: Settings,
+        keeps_throttle: bool,
+    ) -> Result<Credentials, CredentialsError> {
+        Credentials::start(source, settings, self.0.secret, Some((&*self.0, keeps_throttle)))
+    }
+
+    fn start(
+        source: Source,
+        settings: Settings,
+        secret: [u8; 32],
+        before: Option<(&Shared, bool)>,
+    ) -> Result<Credentials, CredentialsError> {
         let source = match source {
             Source::Table(table) => Kind::Table(table),
             Source::Ldap(config) => Kind::Ldap(Binder::start(*config, settings.binds_at_once, settings.waiting_max)?),
         };
         let decoy = Stored::read(DECOY).expect("the decoy is a stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
+        let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(Credentials(Arc::new(Shared {
             source,
             workers: Workers::start(settings.threads, settings.waiting_max)?,
-            throttle: Mutex::new(Throttle::new(settings.throttle)),
+            throttle: throttle.unwrap_or_else(|| Arc::new(Mutex::new(Throttle::new(settings.throttle)))),
             recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
             wrong: Mutex::new(Wrong::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
             usual: Mutex::new(Usual { decoy, warning: None }),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
-            began: Instant::now(),
-            counters: Counters::default(),
+            began: before.map_or_else(Instant::now, |(before, _)| before.began),
+            counters: before.map(|(before, _)| before.counters.clone()).unwrap_or_default(),
         })))
     }
 

@@ -185,6 +185,28 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     assert_eq!(credentials.stats().throttled, 1);
 }
 
+/// Who reads the configuration again does not mean to let those go on guessing who were stopped.
+#[tokio::test(start_paused = true)]
+async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
+    let (table, changed) = (people(), people());
+    lock(&changed.0).insert(0, ("plain", found("{PLAIN}another")));
+    let first = credentials(&table, settings());
+    assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
+    for number in 0..5 {
+        assert_eq!(first.verify("bob", &number.to_string(), HERE).await, Verdict::Refused);
+    }
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let follow = |keeps| first.following(Source::Table(changed.clone()), settings(), keeps).unwrap();
+    let second = follow(true);
+    assert_eq!(second.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+    assert_eq!(second.verify("plain", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(second.verify("plain", "another", HERE).await, accepted("plain"));
+    // What those count who are still asked is counted here too.
+    assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
+    assert_eq!((second.stats().accepted, second.stats().throttled), (3, 1));
+    assert_eq!(follow(false).verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_device_with_an_old_password_locks_nobody_out() {
     let credentials = credentials(&people(), settings());

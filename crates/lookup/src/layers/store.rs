@@ -164,7 +164,7 @@ impl Shard {
             let Some(record) = self.record(slot).filter(|_| !is_gone[slot]) else { continue };
             let is_useful = is_useful(record);
             let stays = self.slots.take_mark(slot) && is_useful;
-            if !stays {
+            if !stays && !is_gone[slot] {
                 is_gone[slot] = true;
                 excess -= 1;
             }

@@ -5,7 +5,7 @@
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), ENHANCEDSTATUSCODES (2034),
 //! DSN (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954) are spoken. The handshake of TLS is the driver's, and so is
-//! what there is to know of users and their passwords.
+//! what there is to know of users and their passwords. XCLIENT (`xclient.rs`) is for peers that the driver trusts.
 //!
 //! # States
 //!
@@ -13,7 +13,7 @@
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the verb's own function; over the limit: LongLine                            |
 //! | LongLine | CRLF                  | 500, Command                                                                 |
-//! | Asked    | the driver's answer   | Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
+//! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
 //! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or its end: 235, 4xx, 5xx, Command; over the limit: LongLine |
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | so many bytes         | 250, Command; after LAST as Data                                             |
@@ -33,6 +33,7 @@
 //! | RSET            | 250         | 250                     | abandon, 250    | abandon, 250    | abandon    |
 //! | STARTTLS        | 220, secure | 220, secure             | 503             | 503             | 503        |
 //! | AUTH            | 503         | after EHLO: ask, 334    | 503             | 503             | 503        |
+//! | XCLIENT         | ask         | ask                     | 503             | 503             | 503        |
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
 //!
@@ -43,7 +44,7 @@
 //!
 //! AUTH is there where the configuration offers it, and only within TLS unless that says otherwise (538). Where logging in
 //! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
-//! that was said in clear text.
+//! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
@@ -65,6 +66,7 @@ mod replies;
 #[cfg(test)]
 mod tests;
 mod verbs;
+mod xclient;
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -75,7 +77,7 @@ use mail::{Address, Reply, Timestamp};
 
 pub use super::Flavor;
 pub use exchange::{
-    Action, Answer, BodySink, KeysRequest, LoginRequest, MailRequest, MessageEnd, Question, RcptRequest,
+    Action, Answer, BodySink, Identity, KeysRequest, LoginRequest, MailRequest, MessageEnd, Question, RcptRequest,
 };
 pub use limits::Limits;
 pub use login::Auth;
@@ -98,6 +100,17 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// Where everything ends.
     pub limits: Limits,
+}
+
+impl Config {
+    /// The first line of a session.
+    fn banner(&self) -> String {
+        let protocol = match self.flavor {
+            Flavor::Smtp => "ESMTP",
+            Flavor::Lmtp => "LMTP",
+        };
+        format!("220 {} {protocol} Mailrace\r\n", self.hostname)
+    }
 }
 
 /// What TLS is to the sessions of a listener.
@@ -153,6 +166,12 @@ pub struct Session {
     /// Who has logged in.
     user: Option<Box<str>>,
     failed_logins: u32,
+    /// The driver is asked of every greeting.
+    asks_hello: bool,
+    /// The peer may speak for others.
+    trusts_xclient: bool,
+    /// What the client calls itself for whom the peer speaks.
+    named: Option<Box<str>>,
 }
 
 /// How the peer introduced itself.
@@ -190,6 +209,8 @@ enum State {
 /// What the open question was about.
 #[derive(Debug)]
 enum Asked {
+    Hello { name: Box<str>, greeting: Greeting },
+    Identity(Box<Identity>),
     Mail { sender: Option<Address>, smtputf8: bool },
     Recipient(Address),
     Data,
@@ -213,11 +234,7 @@ struct Transaction {
 impl Session {
     /// A session that begins `now`. The banner is in its output.
     pub fn new(config: Arc<Config>, peer: Peer, now: Timestamp) -> Self {
-        let protocol = match config.flavor {
-            Flavor::Smtp => "ESMTP",
-            Flavor::Lmtp => "LMTP",
-        };
-        let output = format!("220 {} {protocol} Mailrace\r\n", config.hostname).into_bytes();
+        let output = config.banner().into_bytes();
         let secured = config.tls == Tls::Implicit;
         Session {
             config,
@@ -240,7 +257,16 @@ impl Session {
             secured,
             user: None,
             failed_logins: 0,
+            asks_hello: false,
+            trusts_xclient: false,
+            named: None,
         }
+    }
+
+    /// Has the driver asked whether it likes what the peer calls itself; else every sound name is taken.
+    pub fn asking_of_greetings(mut self) -> Self {
+        self.asks_hello = true;
+        self
     }
 
     /// Takes all of `input`. What cannot be worked on before an answer comes is kept and worked on when it is there.
@@ -372,7 +398,7 @@ impl Session {
         &self.helo
     }
 
-    /// The peer, as it was given to [`Session::new`].
+    /// The peer, as it was given to [`Session::new`], or as it named itself since by XCLIENT.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -408,6 +434,14 @@ impl Session {
     fn take_answer(&mut self, asked: Asked, answer: Answer) {
         match asked {
             Asked::Message => self.message_answered(answer),
+            Asked::Hello { name, greeting } => match answer.refusal() {
+                None => self.be_greeted(name, greeting),
+                Some(reply) => self.refuse(self.stage_of(greeting), None, reply),
+            },
+            Asked::Identity(identity) => match answer.refusal() {
+                None => self.adopt(*identity),
+                Some(reply) => self.reject(reply),
+            },
             Asked::Mail { sender, smtputf8 } => match answer.refusal() {
                 None => self.begin_transaction(smtputf8),
                 Some(reply) => self.refuse(Verb::Mail.stage(), sender, reply),

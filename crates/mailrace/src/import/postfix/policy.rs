@@ -112,7 +112,7 @@ const RESTRICTIONS: [(&str, &str); 17] = [
     ("reject_non_fqdn_helo_hostname", "not checked"),
     ("reject_non_fqdn_sender", "not checked"),
     ("reject_unknown_sender_domain", "not checked"),
-    ("reject_rbl_client", "lists in the DNS are not asked"),
+    ("reject_rbl_client", "not read from Postfix; `dnsbl` in [[access]] asks lists in the DNS"),
     ("check_policy_service", "policy services are not asked"),
     ("permit_sasl_authenticated", "not read from Postfix"),
     ("sleep", "nobody is kept waiting"),

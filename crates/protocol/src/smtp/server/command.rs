@@ -16,6 +16,7 @@ pub(super) enum Verb {
     Noop,
     Starttls,
     Auth,
+    Xclient,
     Quit,
     Help,
     Vrfy,
@@ -47,6 +48,7 @@ impl Verb {
             b"AUTH" => Verb::Auth,
             b"EXPN" | b"ETRN" | b"TURN" | b"ATRN" | b"SEND" | b"SOML" | b"SAML" => Verb::Unimplemented,
             _ if word.eq_ignore_ascii_case(b"STARTTLS") => Verb::Starttls,
+            _ if word.eq_ignore_ascii_case(b"XCLIENT") => Verb::Xclient,
             _ => Verb::Unknown,
         }
     }
@@ -65,6 +67,7 @@ impl Verb {
             Verb::Noop => "NOOP",
             Verb::Starttls => "STARTTLS",
             Verb::Auth => "AUTH",
+            Verb::Xclient => "XCLIENT",
             Verb::Quit => "QUIT",
             Verb::Help => "HELP",
             Verb::Vrfy => "VRFY",

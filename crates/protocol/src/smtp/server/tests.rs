@@ -50,6 +50,8 @@ fn answer(question: &Question) -> Answer {
         Question::Message(end) => end.octets % 5 == 4,
         Question::Mail(request) => request.size == Some(7),
         Question::Data => false,
+        Question::Hello(name) => name.starts_with('n'),
+        Question::Identity(_) => false,
         Question::Login(request) => return Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
         Question::Keys(_) => true,
     };
