@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use intake::{Desk, Logins};
 use lookup::Answer;
@@ -17,12 +18,16 @@ const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 
 /// Bob has a password and two senders; nothing can be said of whoever is called down.
 fn let_in(desk: &mut Desk) {
+    let_in_as(desk, Settings::default());
+}
+
+fn let_in_as(desk: &mut Desk, settings: Settings) {
     let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let unavailable = || Answer::Unavailable("no cable".to_owned());
     let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable())]);
     let senders = HashMap::from([("bob", found(&["bob@example.org", "@bob.example"]))]);
     let source = Source::Table(Arc::new(Told("passwords", passwords)));
-    let credentials = Credentials::new(source, Settings { threads: 1, ..Settings::default() }, [7; 32]).unwrap();
+    let credentials = Credentials::new(source, Settings { threads: 1, ..settings }, [7; 32]).unwrap();
     desk.logins = Some(Logins { credentials, senders: Some(Arc::new(Told("senders", senders))), traced: false });
 }
 
@@ -102,6 +107,26 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
     assert_eq!(told, expected);
     let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
     assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 2, 1));
+}
+
+/// A line that was too long once ended an exchange without a word to the checker, who went on waiting for the proof: the
+/// next login of that session, by a password of one's own, was taken for it, and guesses at the other user were free.
+#[tokio::test]
+async fn nobodys_proof_is_settled_by_the_login_of_another() {
+    let mut settings = Settings::default();
+    settings.throttle.pair.delay = Duration::from_secs(600);
+    let server = Server::for_users(|desk| let_in_as(desk, settings));
+    let mut client = server.user().await;
+    for _ in 0..5 {
+        client.expect("AUTH SCRAM-SHA-256 biwsbj12aWN0aW0scj14", "334 ").await;
+        client.expect(&"A".repeat(13_000), "500 5.5.6 ").await;
+        client.expect(BOB, "235 2.7.0 ").await;
+        client = server.user().await;
+    }
+    client.expect("AUTH SCRAM-SHA-256 biwsbj12aWN0aW0scj14", "454 4.7.0 Too many").await;
+    let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
+    assert_eq!((stats.accepted, stats.throttled), (5, 1));
+    assert_eq!(server.facts.logins()[0], ("victim".to_owned(), "SCRAM-SHA-256", "refused"));
 }
 
 #[tokio::test]

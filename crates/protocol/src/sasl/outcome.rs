@@ -21,6 +21,8 @@ pub enum Refusal {
     Malformed,
     /// The name or the password is beyond the limits.
     TooLong,
+    /// A line is ([`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX)).
+    LineTooLong,
     /// The name, or the password, has characters that neither may have (RFC 4013 section 2.3), or is empty.
     Unprepared,
     /// Wrong password, wrong proof or unknown user; which of them is not told.
@@ -55,6 +57,7 @@ impl Refusal {
     pub fn reply(self) -> Reply {
         match self {
             Refusal::Malformed => Reply::new(501, Enhanced(5, 5, 2), "Malformed authentication data"),
+            Refusal::LineTooLong => Reply::new(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long"),
             Refusal::Cancelled => Reply::new(501, Enhanced(5, 7, 0), "Authentication cancelled"),
             Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Not with these parameters of the mechanism"),
             Refusal::Throttled => Reply::new(454, Enhanced(4, 7, 0), "Too many failures, try again later"),

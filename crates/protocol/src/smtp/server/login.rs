@@ -87,7 +87,7 @@ impl Session {
             Ok(response) => login.exchange.handle_response(&response),
             Err(DecodeError::Cancelled) => login.exchange.handle_cancel(Refusal::Cancelled),
             Err(DecodeError::Malformed) => login.exchange.handle_cancel(Refusal::Malformed),
-            Err(DecodeError::TooLong) => login.exchange.handle_cancel(Refusal::TooLong),
+            Err(DecodeError::TooLong) => login.exchange.handle_cancel(Refusal::LineTooLong),
         }
         self.go_on(login);
     }
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    fn end_login(&mut self, login: Login, outcome: Outcome) {
+    pub(super) fn end_login(&mut self, login: Login, outcome: Outcome) {
         let reply = outcome.reply();
         let (mechanism, user) = (login.exchange.mechanism(), login.user);
         self.actions.push_back(Action::Login { mechanism, user, outcome: outcome.clone() });
@@ -151,7 +151,7 @@ impl Session {
 
 fn undecodable(error: DecodeError) -> Reply {
     match error {
-        DecodeError::TooLong => replies::EXCHANGE_LINE_TOO_LONG,
+        DecodeError::TooLong => Refusal::LineTooLong.reply(),
         DecodeError::Malformed => Refusal::Malformed.reply(),
         DecodeError::Cancelled => Refusal::Cancelled.reply(),
     }
