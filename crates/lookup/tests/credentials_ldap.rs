@@ -187,6 +187,20 @@ async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
     }
 }
 
+/// Of a bind no failure is remembered, so that each one costs the directory as much as the first.
+#[tokio::test]
+async fn the_same_wrong_password_is_not_bound_with_over_and_over() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    server.set(Manner::NoBind(49, "no"));
+    // Five failures and a repetition that is free.
+    for number in 0..6 {
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{number}");
+    }
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
+    assert_eq!(binds(&server).len(), 6);
+}
+
 #[tokio::test]
 async fn who_no_longer_waits_is_not_asked_for() {
     let server = Server::start(vec![person("bob"), person("carol"), person("dave")], &[]).await;

@@ -317,11 +317,11 @@ impl Credentials {
             pending.end(End::Succeeded);
             return Verdict::Accepted { user };
         }
-        let found = match &shared.source {
-            Kind::Table(table) => shared.verify_by(&**table, &user, password, client).await,
-            Kind::Ldap(binder) => binder.verify(&user, password).await,
+        let (found, wrong): (_, fn(u64) -> End) = match &shared.source {
+            Kind::Table(table) => (shared.verify_by(&**table, &user, password, client).await, End::Wrong),
+            Kind::Ldap(binder) => (binder.verify(&user, password).await, End::WrongAtCost),
         };
-        let wrong = || End::Wrong(lock(&shared.recent).short_mark(&user, password));
+        let wrong = || wrong(lock(&shared.recent).short_mark(&user, password));
         match found {
             Found::Right => {
                 lock(&shared.recent).add(shared.now(), &user, password, &user);
