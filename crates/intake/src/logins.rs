@@ -40,6 +40,10 @@ impl Desk {
         Answer::Verdict(match verdict {
             credentials::Verdict::Accepted { user } => Verdict::Accepted { user },
             credentials::Verdict::Refused => Verdict::Refused,
+            credentials::Verdict::Unusable(why) => {
+                self.report_unverified(&request.user, &why);
+                Verdict::Refused
+            }
             credentials::Verdict::Throttled => Verdict::Throttled,
             credentials::Verdict::Unavailable(why) => {
                 self.report_unverified(&request.user, &why);
@@ -54,7 +58,10 @@ impl Desk {
             None => (Keys::Unavailable, None),
             Some(logins) => match logins.credentials.scram(&request.user, address(client)).await {
                 credentials::Scram::Found { user, keys, pending } => (Keys::Found { user, keys }, Some(pending)),
-                credentials::Scram::Unknown { pending } => (Keys::Unknown, Some(pending)),
+                credentials::Scram::Unknown { unusable, pending } => {
+                    unusable.iter().for_each(|why| self.report_unverified(&request.user, why));
+                    (Keys::Unknown, Some(pending))
+                }
                 credentials::Scram::Throttled => (Keys::Throttled, None),
                 credentials::Scram::Unavailable(why) => {
                     self.report_unverified(&request.user, &why);

@@ -117,10 +117,15 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
     other.dn = format!("cn=other,{BASE}");
     let server = Server::start(vec![person("bob"), other], &[]).await;
     let credentials = credentials(&server);
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("entr"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("entr"));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
     server.set(Manner::SizeLimit(1));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
+    // It costs a search, and so it counts: the repetition was free.
+    for number in 0..4 {
+        assert!(refused(credentials.verify("bob@example.org", &number.to_string(), HERE).await), "{number}");
+    }
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
     assert_eq!(binds(&server), []);
 }
 
@@ -145,9 +150,9 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
     let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
     assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("spelled"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("spelled"));
     assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("any domain"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("any domain"));
     assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
     let by_either = credentials_by(&server, "(|(cn={local})(mail={local}@{domain}))", Duration::from_secs(5), 16);
     assert!(refused(by_either.verify("bob@anywhere.org", "x", HERE).await));

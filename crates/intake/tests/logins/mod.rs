@@ -16,7 +16,7 @@ const WRONG: &str = "AUTH PLAIN AGJvYgB3cm9uZw==";
 /// A user of whom the table cannot say anything.
 const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 
-/// Bob has a password and two senders; nothing can be said of whoever is called down.
+/// Bob has a password and two senders; nothing can be said of whoever is called down, and nobody can log in as odd.
 fn let_in(desk: &mut Desk) {
     let_in_as(desk, Settings::default());
 }
@@ -24,7 +24,8 @@ fn let_in(desk: &mut Desk) {
 fn let_in_as(desk: &mut Desk, settings: Settings) {
     let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let unavailable = || Answer::Unavailable("no cable".to_owned());
-    let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable())]);
+    let odd = found(&["{MD5}x"]);
+    let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable()), ("odd", odd)]);
     let senders = HashMap::from([("bob", found(&["bob@example.org", "@bob.example"]))]);
     let source = Source::Table(Arc::new(Told("passwords", passwords)));
     let credentials = Credentials::new(source, Settings { threads: 1, ..settings }, [7; 32]).unwrap();
@@ -127,6 +128,21 @@ async fn nobodys_proof_is_settled_by_the_login_of_another() {
     let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
     assert_eq!((stats.accepted, stats.throttled), (5, 1));
     assert_eq!(server.facts.logins()[0], ("victim".to_owned(), "SCRAM-SHA-256", "refused"));
+}
+
+#[tokio::test]
+async fn that_an_entry_is_of_no_use_the_operator_hears_and_the_client_does_not() {
+    let server = Server::for_users(let_in);
+    let mut client = server.user().await;
+    // One who is stored by a scheme that is not read here, and one who is not there.
+    for (user, response) in [("odd", "AG9kZAB4"), ("noo", "AG5vbwB4")] {
+        client.expect(&format!("AUTH PLAIN {response}"), "535 5.7.8 Authentication credentials invalid").await;
+        assert_eq!(server.facts.logins().pop(), Some((user.to_owned(), "PLAIN", "refused")));
+    }
+    client.expect("AUTH SCRAM-SHA-256 biwsbj1vZGQscj14", "334 ").await;
+    let heard = server.heard.lock().unwrap().join("\n");
+    assert!(heard.contains("\"odd\" cannot be said: table 'passwords', user 'odd': ") && heard.contains("{MD5}"), "{heard}");
+    assert!(!heard.contains("noo"), "{heard}");
 }
 
 #[tokio::test]

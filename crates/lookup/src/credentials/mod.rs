@@ -11,7 +11,7 @@
 //! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
 //! | 4. the table                     | its cache's    | Unavailable, where it cannot say                               |
 //! | 5. wrong a moment ago, from the same client, while the table said the same | a microsecond | as it was then |
-//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unavailable and counted as wrong where the entry is of no use, or the directory does not say |
+//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unusable where the entry is of no use; Unavailable and counted as wrong where the directory does not say |
 //!
 //! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
 //! as the last user had one that was there.
@@ -123,6 +123,9 @@ pub enum Verdict {
     },
     /// It is wrong, or nobody has that name (535 5.7.8).
     Refused,
+    /// What is stored for the user is of no use to anybody; why, for the log. The client is told what it is told of a wrong
+    /// password (535 5.7.8), so that it does not learn who there is.
+    Unusable(String),
     /// Too many were wrong; it was not looked at (454 4.7.0).
     Throttled,
     /// It cannot be said now; why, for the log (454 4.7.0). Where it was looked at it counts as wrong all the same.
@@ -143,6 +146,8 @@ pub enum Scram {
     },
     /// Nobody has that name, or nothing is stored that SCRAM could use: hashes other than its own.
     Unknown {
+        /// Why what is stored is of no use to anybody, for the log; None: there is nothing wrong with it.
+        unusable: Option<String>,
         /// To be dropped when the exchange is over.
         pending: Pending,
     },
@@ -252,7 +257,7 @@ impl Credentials {
         let counters = &self.0.counters;
         let counter = match &verdict {
             Verdict::Accepted { .. } => &counters.accepted,
-            Verdict::Refused => &counters.refused,
+            Verdict::Refused | Verdict::Unusable(_) => &counters.refused,
             Verdict::Throttled => &counters.throttled,
             Verdict::Unavailable(_) => &counters.unavailable,
         };
@@ -267,15 +272,16 @@ impl Credentials {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
             return Scram::Throttled;
         };
-        let (why, end) = match self.0.scram_keys(&user).await {
-            Keys::Found(keys) => return Scram::Found { user: user.into(), keys, pending: pending.charged() },
-            Keys::None => return Scram::Unknown { pending: pending.charged() },
-            Keys::Unproven(why) => (why, End::Failed),
-            Keys::Unknowable(why) => (why, End::Void),
-        };
-        pending.end(end);
-        self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-        Scram::Unavailable(why)
+        match self.0.scram_keys(&user).await {
+            Keys::Found(keys) => Scram::Found { user: user.into(), keys, pending: pending.charged() },
+            Keys::None => Scram::Unknown { unusable: None, pending: pending.charged() },
+            Keys::Unusable(why) => Scram::Unknown { unusable: Some(why), pending: pending.charged() },
+            Keys::Unknowable(why) => {
+                pending.end(End::Void);
+                self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+                Scram::Unavailable(why)
+            }
+        }
     }
 
     /// Whether SCRAM is to be offered: it was set so ([`Settings::scram`]), and can succeed for anyone: a directory that
@@ -331,6 +337,10 @@ impl Credentials {
             Found::Wrong => {
                 pending.end(wrong());
                 Verdict::Refused
+            }
+            Found::Unusable(why) => {
+                pending.end(wrong());
+                Verdict::Unusable(why)
             }
             Found::Unproven(why) => {
                 pending.end(wrong());
@@ -400,7 +410,7 @@ impl Shared {
         let (stored, otherwise) = match entry {
             Entry::Usable(stored) => (stored, None),
             Entry::Nobody => (self.decoy(), Some(Found::Wrong)),
-            Entry::Unusable(why) => (self.decoy(), Some(Found::Unproven(why))),
+            Entry::Unusable(why) => (self.decoy(), Some(Found::Unusable(why))),
         };
         let mark = lock(&self.wrong).mark(throttle::network(client), user, &mark, password);
         if lock(&self.wrong).has(self.now(), &mark) {
@@ -427,7 +437,7 @@ impl Shared {
         let (stored, otherwise) = match entry {
             Ok(Entry::Usable(stored)) => (stored, None),
             Ok(Entry::Nobody) => (self.decoy(), Some(Keys::None)),
-            Ok(Entry::Unusable(why)) => (self.decoy(), Some(Keys::Unproven(why))),
+            Ok(Entry::Unusable(why)) => (self.decoy(), Some(Keys::Unusable(why))),
             Err(why) => return Keys::Unknowable(why),
         };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());
@@ -458,7 +468,7 @@ enum Keys {
     /// Nobody, or nothing.
     None,
     /// What is there is of no use; why.
-    Unproven(String),
+    Unusable(String),
     /// The table cannot say; why.
     Unknowable(String),
 }

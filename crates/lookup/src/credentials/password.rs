@@ -62,7 +62,7 @@ pub enum StoredError {
     /// Its scheme is one that others have. Any other text there may be a part of a password, and is not shown.
     #[error("a stored password of the scheme {0}, which is not read here")]
     UnknownScheme(&'static str),
-    /// It is locked: `!` or `*` stands where it would begin, as in shadow(5).
+    /// It is locked: `!` or `*` stands where the hash would begin, as in shadow(5), with a scheme before it or none.
     #[error("a stored password that is locked")]
     Locked,
     /// It is not as its scheme has it.
@@ -353,11 +353,15 @@ fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
         .map_or(StoredError::NoScheme, |known| StoredError::UnknownScheme(known))
 }
 
-/// Whether it stands where a stored password would.
+/// Whether `!` or `*` stands where a hash would. A password in the clear may begin so.
 fn is_locked(text: &str) -> bool {
-    let crypt = || Some(text.get(..7).filter(|name| name.eq_ignore_ascii_case("{crypt}"))?.len());
-    let text = crypt().map_or(text, |octets| &text[octets..]);
-    text.starts_with(['!', '*'])
+    let is_clear = |name: &str| ["PLAIN", "CLEARTEXT"].iter().any(|clear| clear.eq_ignore_ascii_case(name));
+    let hash = match text.strip_prefix('{').and_then(|named| named.split_once('}')) {
+        Some((name, _)) if is_clear(name) => return false,
+        Some((_, hash)) => hash,
+        None => text,
+    };
+    hash.starts_with(['!', '*'])
 }
 
 /// Whether what follows it at a comma may belong to it.

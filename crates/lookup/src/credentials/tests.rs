@@ -38,6 +38,7 @@ fn people() -> Arc<Fake> {
         ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("bare", Answer::Found(Vec::new())),
         ("locked", found("!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
+        ("shut", found("{BLF-CRYPT}!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
     ])))
 }
 
@@ -101,7 +102,7 @@ async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
+async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_why() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [
         ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
@@ -109,23 +110,30 @@ async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
     ] {
         for number in 0..5 {
             match credentials.verify(user, &number.to_string(), HERE).await {
-                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                Verdict::Unusable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
         assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
-        assert!(matches!(credentials.scram(&format!("{user}2"), HERE).await, Scram::Unavailable(_)), "{user}");
+        match credentials.scram(&format!("{user}2"), HERE).await {
+            Scram::Unknown { unusable: Some(why), .. } => assert!(why.contains(&words[words.len() - 10..]), "{why}"),
+            other => panic!("{user}: {other:?}"),
+        }
     }
+    assert_eq!(credentials.stats().refused, 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_locked_is_refused_as_nobody_is() {
     let credentials = credentials(&people(), settings());
-    for number in 0..5 {
-        assert_eq!(credentials.verify("locked", &number.to_string(), HERE).await, Verdict::Refused);
+    for user in ["locked", "shut"] {
+        for number in 0..5 {
+            assert_eq!(credentials.verify(user, &number.to_string(), HERE).await, Verdict::Refused, "{user}");
+        }
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        let scram = credentials.scram(&format!("{user}2"), HERE).await;
+        assert!(matches!(scram, Scram::Unknown { unusable: None, .. }), "{user}: {scram:?}");
     }
-    assert_eq!(credentials.verify("locked", "x", HERE).await, Verdict::Throttled);
-    assert!(matches!(credentials.scram("locked2", HERE).await, Scram::Unknown { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,14 +229,14 @@ async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
     for user in ["bob", "nobody", "locked"] {
         assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
     }
-    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unavailable(_)));
+    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unusable(_)));
     assert_eq!(credentials.stats().repeated, 0);
     let held = occupied(&credentials).await;
     for user in ["bob", "nobody", "locked"] {
         assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
     }
     match credentials.verify("costly", "wrong", HERE).await {
-        Verdict::Unavailable(why) => assert!(why.contains("cost too much"), "{why}"),
+        Verdict::Unusable(why) => assert!(why.contains("cost too much"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(credentials.stats().repeated, 4);
