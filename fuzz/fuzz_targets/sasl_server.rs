@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     let answers = choice / 5;
     let (is_encoded, speaks_first) = (form & 1 == 0, form & 2 == 0);
     let mut turns = said.split(|byte| *byte == b'\n');
-    let config = Config { secret: [7; 32], iterations: Config::ITERATIONS };
+    let config = Config { secret: [7; 32] };
     let initial = match speaks_first.then(|| turns.next()).flatten() {
         None => None,
         Some(initial) if is_encoded => match decode_initial(initial) {
@@ -83,7 +83,7 @@ fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
             let keys = ScramKeys { salt: [1; 16].into(), iterations: 4096, stored_key: [0; 32], server_key: [0; 32] };
             let keys = match answers % 4 {
                 0 => Keys::Found { user: USER.into(), keys },
-                1 => Keys::Unknown,
+                1 => Keys::Unknown { iterations: 4096 },
                 2 => Keys::Throttled,
                 _ => Keys::Unavailable,
             };

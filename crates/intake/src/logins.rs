@@ -58,9 +58,9 @@ impl Desk {
             None => (Keys::Unavailable, None),
             Some(logins) => match logins.credentials.scram(&request.user, address(client)).await {
                 credentials::Scram::Found { user, keys, pending } => (Keys::Found { user, keys }, Some(pending)),
-                credentials::Scram::Unknown { unusable, pending } => {
+                credentials::Scram::Unknown { iterations, unusable, pending } => {
                     unusable.iter().for_each(|why| self.report_unverified(&request.user, why));
-                    (Keys::Unknown, Some(pending))
+                    (Keys::Unknown { iterations }, Some(pending))
                 }
                 credentials::Scram::Throttled => (Keys::Throttled, None),
                 credentials::Scram::Unavailable(why) => {

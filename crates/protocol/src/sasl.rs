@@ -67,18 +67,11 @@ pub struct Config {
     /// Makes the salts of users whom nobody knows: the same one each time, as those of others are. Random, 32 octets,
     /// and best the same one after a restart, and on all servers that share a name.
     pub secret: [u8; 32],
-    /// The iterations that such users seem to have: those that the table's users have, 4096 at least (RFC 7677 section 4).
-    pub iterations: u32,
-}
-
-impl Config {
-    /// Iterations, unless the configuration says otherwise (RFC 7677 section 4).
-    pub const ITERATIONS: u32 = 4096;
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("iterations", &self.iterations).finish_non_exhaustive()
+        f.debug_struct("Config").finish_non_exhaustive()
     }
 }
 
@@ -139,7 +132,10 @@ pub enum Keys {
         keys: ScramKeys,
     },
     /// There is no such user, or nothing that SCRAM could use. The client is not told before its proof is there.
-    Unknown,
+    Unknown {
+        /// The iterations that the user seems to have: those that others have, for each name the same ones.
+        iterations: u32,
+    },
     /// Too many proofs were wrong: this one is not waited for.
     Throttled,
     /// It cannot be said now.
@@ -242,7 +238,7 @@ impl Exchange {
         };
         let scram = match keys {
             Keys::Found { user, keys } => Scram::known(first, nonce, user, keys),
-            Keys::Unknown => Scram::unknown(first, nonce, &self.config),
+            Keys::Unknown { iterations } => Scram::unknown(first, nonce, &self.config, iterations),
             Keys::Throttled => return self.end(Outcome::Refused(Refusal::Throttled)),
             Keys::Unavailable => return self.end(Outcome::Refused(Refusal::Unavailable)),
         };

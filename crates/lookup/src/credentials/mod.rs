@@ -14,7 +14,7 @@
 //! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unusable where the entry is of no use; Unavailable and counted as wrong where the directory does not say |
 //!
 //! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
-//! as the last user had one that was there.
+//! as some user has one. Where there are several kinds or costs the name chooses, so that it costs the same each time.
 //! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
 //! as step 3 remembers it, which [`Settings::recent_ttl`] bounds; the new one is taken as soon as the table has it, whatever
 //! step 5 remembers, which holds for users who do not exist as for those who do. Of a bind nothing is remembered but success:
@@ -29,6 +29,7 @@ mod scram;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod usual;
 mod workers;
 
 use std::fmt;
@@ -52,6 +53,7 @@ pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
 
 use binder::{Binder, Found};
 use recent::{Mark, Recent, Wrong};
+use usual::Usual;
 use workers::Workers;
 
 /// The longest name of a user, in octets.
@@ -146,6 +148,8 @@ pub enum Scram {
     },
     /// Nobody has that name, or nothing is stored that SCRAM could use: hashes other than its own.
     Unknown {
+        /// The iterations that the user seems to have: those that some user has.
+        iterations: u32,
         /// Why what is stored is of no use to anybody, for the log; None: there is nothing wrong with it.
         unusable: Option<String>,
         /// To be dropped when the exchange is over.
@@ -210,12 +214,6 @@ enum Kind {
     Ldap(Binder),
 }
 
-/// What stored passwords are like.
-struct Usual {
-    decoy: Stored,
-    warning: Option<&'static str>,
-}
-
 #[derive(Default)]
 struct Counters {
     accepted: AtomicU64,
@@ -242,7 +240,7 @@ impl Credentials {
             throttle: Mutex::new(Throttle::new(settings.throttle)),
             recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
             wrong: Mutex::new(Wrong::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
-            usual: Mutex::new(Usual { decoy, warning: None }),
+            usual: Mutex::new(Usual::new(decoy)),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
@@ -272,16 +270,17 @@ impl Credentials {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
             return Scram::Throttled;
         };
-        match self.0.scram_keys(&user).await {
-            Keys::Found(keys) => Scram::Found { user: user.into(), keys, pending: pending.charged() },
-            Keys::None => Scram::Unknown { unusable: None, pending: pending.charged() },
-            Keys::Unusable(why) => Scram::Unknown { unusable: Some(why), pending: pending.charged() },
+        let unusable = match self.0.scram_keys(&user).await {
+            Keys::Found(keys) => return Scram::Found { user: user.into(), keys, pending: pending.charged() },
+            Keys::None => None,
+            Keys::Unusable(why) => Some(why),
             Keys::Unknowable(why) => {
                 pending.end(End::Void);
                 self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-                Scram::Unavailable(why)
+                return Scram::Unavailable(why);
             }
-        }
+        };
+        Scram::Unknown { iterations: self.0.iterations(&user), unusable, pending: pending.charged() }
     }
 
     /// Whether SCRAM is to be offered: it was set so ([`Settings::scram`]), and can succeed for anyone: a directory that
@@ -292,7 +291,7 @@ impl Credentials {
 
     /// What the operator should be told of the stored passwords that were seen: that some are in the clear.
     pub fn warning(&self) -> Option<&'static str> {
-        lock(&self.0.usual).warning
+        lock(&self.0.usual).warning()
     }
 
     /// What was counted.
@@ -373,7 +372,7 @@ impl Shared {
                 let values = Zeroizing::new(values);
                 let entry = match Stored::read_all(&values) {
                     Ok(stored) => {
-                        self.take_note(&stored);
+                        lock(&self.usual).take_note(&stored);
                         Entry::Usable(stored)
                     }
                     Err(StoredError::Locked) => Entry::Nobody,
@@ -387,19 +386,15 @@ impl Shared {
         }
     }
 
-    fn take_note(&self, stored: &[Stored]) {
-        let mut usual = lock(&self.usual);
-        if let Some(last) = stored.last() {
-            usual.decoy = last.decoy();
-        }
-        if let Some(warning) = stored.iter().find_map(Stored::warning) {
-            usual.warning = Some(warning);
-        }
+    /// What is computed for a user of whom there is nothing to find.
+    fn decoy(&self, user: &str) -> Vec<Stored> {
+        lock(&self.usual).decoy(&self.secret, user)
     }
 
-    /// What is computed where there is nothing to find.
-    fn decoy(&self) -> Vec<Stored> {
-        vec![lock(&self.usual).decoy.clone()]
+    /// The iterations of SCRAM that a user seems to have who has no keys.
+    fn iterations(&self, user: &str) -> u32 {
+        let seen = lock(&self.usual).iterations(&self.secret, user, self.scram_iterations);
+        seen.unwrap_or(self.scram_iterations)
     }
 
     async fn verify_by(&self, table: &dyn Table, user: &str, password: &str, client: IpAddr) -> Found {
@@ -409,8 +404,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             Entry::Usable(stored) => (stored, None),
-            Entry::Nobody => (self.decoy(), Some(Found::Wrong)),
-            Entry::Unusable(why) => (self.decoy(), Some(Found::Unusable(why))),
+            Entry::Nobody => (self.decoy(user), Some(Found::Wrong)),
+            Entry::Unusable(why) => (self.decoy(user), Some(Found::Unusable(why))),
         };
         let mark = lock(&self.wrong).mark(throttle::network(client), user, &mark, password);
         if lock(&self.wrong).has(self.now(), &mark) {
@@ -436,8 +431,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             Ok(Entry::Usable(stored)) => (stored, None),
-            Ok(Entry::Nobody) => (self.decoy(), Some(Keys::None)),
-            Ok(Entry::Unusable(why)) => (self.decoy(), Some(Keys::Unusable(why))),
+            Ok(Entry::Nobody) => (self.decoy(user), Some(Keys::None)),
+            Ok(Entry::Unusable(why)) => (self.decoy(user), Some(Keys::Unusable(why))),
             Err(why) => return Keys::Unknowable(why),
         };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());

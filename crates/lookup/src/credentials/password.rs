@@ -172,6 +172,21 @@ struct Argon {
     hash: Box<[u8]>,
 }
 
+/// What checking a stored password costs: its scheme, and the numbers that it is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cost {
+    scheme: &'static str,
+    numbers: [u32; 3],
+}
+
+impl Cost {
+    /// No two are the same.
+    pub(super) fn octets(&self) -> Vec<u8> {
+        let numbers = self.numbers.iter().flat_map(|number| number.to_be_bytes());
+        self.scheme.bytes().chain([0]).chain(numbers).collect()
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Salted {
     Sha1,
@@ -301,6 +316,28 @@ impl Stored {
         match &self.0 {
             Scheme::Plain(_) => Some("passwords are stored in the clear: whoever reads the table has them all"),
             Scheme::Salted { .. } => Some("passwords are stored as one round of SHA: whoever has the table finds most"),
+            _ => None,
+        }
+    }
+
+    /// What checking it costs: of two that are the same, the same.
+    pub(super) fn cost(&self) -> Cost {
+        let numbers = match &self.0 {
+            Scheme::Argon2(argon) => [argon.params.m_cost(), argon.params.t_cost(), argon.params.p_cost()],
+            // `$2b$12$`.
+            Scheme::Bcrypt(text) => [text.split('$').nth(2).and_then(|cost| cost.parse().ok()).unwrap_or_default(), 0, 0],
+            Scheme::ShaCrypt { rounds, .. } => [*rounds, 0, 0],
+            Scheme::Scram(keys) => [keys.iterations, 0, 0],
+            Scheme::Salted { .. } | Scheme::Plain(_) => [0; 3],
+        };
+        Cost { scheme: self.scheme(), numbers }
+    }
+
+    /// The iterations of the keys of SCRAM, where there are or can be any.
+    pub(super) fn scram_iterations(&self, of_clear_text: u32) -> Option<u32> {
+        match &self.0 {
+            Scheme::Scram(keys) => Some(keys.iterations),
+            Scheme::Plain(_) => Some(of_clear_text),
             _ => None,
         }
     }

@@ -49,7 +49,7 @@ fn settings() -> Settings {
 fn credentials(table: &Arc<Fake>, settings: Settings) -> Credentials {
     let credentials = Credentials::new(Source::Table(table.clone()), settings, SECRET).unwrap();
     // What unknown users cost before anyone was seen takes long without optimisation.
-    lock(&credentials.0.usual).decoy = Stored::read("{PLAIN}x").unwrap();
+    lock(&credentials.0.usual).first = Stored::read("{PLAIN}x").unwrap();
     credentials
 }
 
@@ -322,6 +322,26 @@ async fn scram_has_the_keys_of_those_who_have_some() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_no_keys_seems_to_have_the_iterations_that_others_have() {
+    let table = people();
+    let dovecots = "{SCRAM-SHA-256}8192,W22ZaJ0SNY7soEsUEjb6gQ==,WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,\
+                    wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+    lock(&table.0).insert(0, ("dovecot", found(dovecots)));
+    let credentials = credentials(&table, settings());
+    let iterations = async |user: &str| match credentials.scram(user, HERE).await {
+        Scram::Unknown { iterations, .. } => iterations,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(iterations("nobody").await, 4096, "before any was seen");
+    assert!(matches!(credentials.scram("dovecot", HERE).await, Scram::Found { .. }));
+    // What else is stored says nothing of iterations.
+    credentials.verify("bob", "x", HERE).await;
+    for user in ["nobody", "bob", "somebody", "no1", "no2", "no3"] {
+        assert_eq!(iterations(user).await, 8192, "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
     let credentials = credentials(&people(), settings());
     for number in 0..5 {
@@ -336,11 +356,19 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_user_costs_what_the_last_known_one_did() {
+async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time() {
     let credentials = credentials(&people(), settings());
-    for (user, scheme) in [("bob", "bcrypt"), ("scram", "SCRAM-SHA-256"), ("plain", "PLAIN"), ("nobody", "PLAIN")] {
-        credentials.verify(user, "x", HERE).await;
-        assert_eq!(lock(&credentials.0.usual).decoy.scheme(), scheme);
+    let scheme = |user: &str| credentials.0.decoy(user)[0].scheme();
+    assert_eq!(scheme("nobody"), "PLAIN", "before any was seen");
+    credentials.verify("bob", "x", HERE).await;
+    assert_eq!(scheme("nobody"), "bcrypt");
+    credentials.verify("scram", "x", HERE).await;
+    let names: Vec<String> = (0..50).map(|number| format!("nobody{number}")).collect();
+    let before: Vec<_> = names.iter().map(|name| scheme(name)).collect();
+    assert!(before.contains(&"bcrypt") && before.contains(&"SCRAM-SHA-256"));
+    for user in ["bob", "scram", "nobody", "bob"] {
+        credentials.verify(user, "y", HERE).await;
+        assert_eq!(names.iter().map(|name| scheme(name)).collect::<Vec<_>>(), before, "{user}");
     }
     // It is computed by what was stored for somebody, whose password accepts nobody else.
     credentials.verify("scram", "x", HERE).await;

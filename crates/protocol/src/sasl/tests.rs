@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CONFIG: Config = Config { secret: [7; 32], iterations: 4096 };
+const CONFIG: Config = Config { secret: [7; 32] };
+const UNKNOWN: Keys = Keys::Unknown { iterations: 4096 };
 
 fn nonce() -> Nonce {
     Nonce::from_text("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
@@ -161,8 +162,8 @@ fn a_right_proof_of_another_channel_or_another_exchange_is_refused() {
 
 #[test]
 fn who_is_unknown_looks_like_everybody_until_the_proof() {
-    let (mut exchange, first) = until_proof(Keys::Unknown);
-    let (_, again) = until_proof(Keys::Unknown);
+    let (mut exchange, first) = until_proof(UNKNOWN);
+    let (_, again) = until_proof(UNKNOWN);
     assert_eq!(first, again);
     let Action::Challenge(challenge) = first else { panic!("{first:?}") };
     let text = String::from_utf8(challenge.into()).unwrap();
@@ -172,17 +173,17 @@ fn who_is_unknown_looks_like_everybody_until_the_proof() {
     exchange.handle_response(PROOF.as_bytes());
     assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
     // Another server, or another user, has another salt.
-    let other = Config { secret: [8; 32], ..CONFIG };
+    let other = Config { secret: [8; 32] };
     for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
         let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
         exchange.poll_action();
-        exchange.handle_keys(Keys::Unknown, &nonce());
+        exchange.handle_keys(UNKNOWN, &nonce());
         assert_ne!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
     }
     // Also one in another case, where tables would find the same entry.
     let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
     exchange.poll_action();
-    exchange.handle_keys(Keys::Unknown, &nonce());
+    exchange.handle_keys(UNKNOWN, &nonce());
     assert_eq!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
 }
 
@@ -325,7 +326,7 @@ fn a_client_may_give_up_at_any_time_and_only_once() {
     assert_eq!(exchange.poll_action(), refused(Refusal::Cancelled));
     exchange.handle_cancel(Refusal::Cancelled);
     exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(Keys::Unknown, &nonce());
+    exchange.handle_keys(UNKNOWN, &nonce());
     assert_eq!(exchange.poll_action(), None);
 }
 
@@ -398,7 +399,7 @@ proptest! {
         mechanism in mechanisms(),
         initial in proptest::option::of(messages()),
         responses in proptest::collection::vec(messages(), 0..4),
-        keys in proptest::sample::select(vec![Keys::Unknown, Keys::Found { user: "user".into(), keys: pencil() }]),
+        keys in proptest::sample::select(vec![UNKNOWN, Keys::Found { user: "user".into(), keys: pencil() }]),
     ) {
         let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &CONFIG);
         let mut ends = 0;
