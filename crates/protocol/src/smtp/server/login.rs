@@ -9,7 +9,7 @@ use std::mem;
 use mail::Reply;
 
 use super::command::Verb;
-use super::{Action, Answer, Asked, Greeting, KeysRequest, LoginRequest, Question, Session, State, replies};
+use super::{Action, Answer, Asked, Greeting, KeysRequest, LoginRequest, Question, Session, State, Tls, replies};
 use crate::sasl::{self, DecodeError, Exchange, Mechanism, Outcome, Refusal};
 
 /// Who may log in to the sessions of a listener, and who has to.
@@ -17,7 +17,8 @@ use crate::sasl::{self, DecodeError, Exchange, Mechanism, Outcome, Refusal};
 pub struct Auth {
     /// What is spoken, in the order in which it is advertised.
     pub mechanisms: Box<[Mechanism]>,
-    /// Whether it is spoken without TLS too, where passwords can be overheard (RFC 4954 section 4).
+    /// Whether it is spoken without TLS too, where passwords can be overheard (RFC 4954 section 4). Where TLS is required it
+    /// never is.
     pub clear_text: bool,
     /// Nobody else may send: MAIL is told 530 before (RFC 6409 section 4.3).
     pub required: bool,
@@ -41,9 +42,9 @@ impl Session {
         (!names.is_empty()).then(|| format!("AUTH {}", names.join(" ")))
     }
 
-    /// Whether what the client sends is overheard by nobody, or that is allowed.
+    /// Whether what the client sends is overheard by nobody, or that is allowed; nothing is where TLS is required.
     fn may_log_in(&self, auth: &Auth) -> bool {
-        self.secured || auth.clear_text
+        self.secured || auth.clear_text && self.config.tls != Tls::Required
     }
 
     /// Whether somebody has to log in first who has not.
