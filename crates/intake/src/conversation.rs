@@ -8,7 +8,7 @@ use lookup::credentials::Pending;
 use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
 use net::{Acceptor, Conversation};
-use protocol::sasl::{Mechanism, Outcome};
+use protocol::sasl::{self, Mechanism, Outcome};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry};
 
@@ -158,8 +158,9 @@ impl Intake {
     fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
         match (self.proof.take(), outcome) {
             (Some(pending), Outcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => pending.succeeded(),
-            (Some(pending), _) => pending.failed(),
-            (None, _) => {}
+            (Some(pending), Outcome::Refused(sasl::Refusal::Credentials)) => pending.failed(),
+            // Dropped it has failed too, but it is no wrong proof that is counted.
+            _ => {}
         }
         self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }

@@ -83,7 +83,7 @@ impl Desk {
         self.troubles.report(format_args!("whether a password is that of the user {user:?} cannot be said: {why}"));
     }
 
-    /// A try to log in has ended.
+    /// A try to log in has ended. Those of which the checker was told to the end have the results that it counts.
     pub(crate) fn tell_login(
         &self,
         client: Option<IpAddr>,
@@ -97,7 +97,15 @@ impl Desk {
             Outcome::Refused(Refusal::Throttled) => "throttled",
             Outcome::Refused(Refusal::Unavailable) => "unavailable",
             Outcome::Refused(Refusal::Cancelled) => "cancelled",
-            Outcome::Refused(_) => "refused",
+            Outcome::Refused(Refusal::Credentials) => "refused",
+            Outcome::Refused(
+                Refusal::Malformed
+                | Refusal::TooLong
+                | Refusal::LineTooLong
+                | Refusal::Unprepared
+                | Refusal::Authzid
+                | Refusal::Unsupported,
+            ) => "malformed",
         };
         let fact = Fact::Login { client, helo: helo.into(), user, mechanism: mechanism.name(), result };
         self.journal.write(fact);
