@@ -31,8 +31,6 @@ pub enum Refusal {
     Authzid,
     /// It wants the channel bound (RFC 5802 section 6), or something else that is not spoken here.
     Unsupported,
-    /// Tokens are not taken here.
-    Token,
     /// Too many were wrong before.
     Throttled,
     /// It cannot be said now.
@@ -62,14 +60,9 @@ impl Refusal {
             Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Not with these parameters of the mechanism"),
             Refusal::Throttled => Reply::new(454, Enhanced(4, 7, 0), "Too many failures, try again later"),
             Refusal::Unavailable => Reply::new(454, Enhanced(4, 7, 0), "Temporary authentication failure"),
-            Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid | Refusal::Token => {
+            Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid => {
                 Reply::new(535, Enhanced(5, 7, 8), "Authentication credentials invalid")
             }
         }
-    }
-
-    /// Whether it says anything of a password: what counts as a failed attempt.
-    pub fn is_attempt(self) -> bool {
-        matches!(self, Refusal::Credentials | Refusal::Throttled)
     }
 }

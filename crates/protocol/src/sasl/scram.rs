@@ -76,7 +76,7 @@ impl ClientFirst {
         let user = message::name(unescape(user)?.as_bytes())?;
         if !authzid.is_empty() {
             let wanted = authzid.strip_prefix("a=").ok_or(Refusal::Malformed)?;
-            message::authzid(&unescape(wanted)?, &user)?;
+            message::check_authzid(&unescape(wanted)?, &user)?;
         }
         let header = &text[..text.len() - bare.len()];
         Ok(ClientFirst { user, header: header.into(), bare: bare.into(), nonce: nonce.into() })

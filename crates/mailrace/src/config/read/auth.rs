@@ -18,7 +18,7 @@ pub(super) struct Known {
 
 const MECHANISM: Kind<Mechanism> = Kind {
     expected: "\"PLAIN\", \"LOGIN\" or \"SCRAM-SHA-256\"",
-    read: |v| Mechanism::from_name(v.as_str()?).filter(|mechanism| Mechanism::ADVERTISED.contains(mechanism)),
+    read: |v| Mechanism::from_name(v.as_str()?),
 };
 
 /// What is spoken where nothing is said, in the order in which old clients look for them. SCRAM is not among them: clients

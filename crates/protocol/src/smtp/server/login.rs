@@ -111,10 +111,9 @@ impl Session {
                 self.say(format!("334 {}\r\n", sasl::encode(&challenge)).as_bytes());
                 self.state = State::Authenticating(login);
             }
-            Some(sasl::Action::Ask(sasl::Question::Verify { user, password, authzid: _ })) => {
+            Some(sasl::Action::Ask(sasl::Question::Verify { user, password })) => {
                 login.user = user.clone();
-                let mechanism = login.exchange.mechanism();
-                self.ask(Asked::Login(login), Question::Login(LoginRequest { mechanism, user, password }));
+                self.ask(Asked::Login(login), Question::Login(LoginRequest { user, password }));
             }
             Some(sasl::Action::Ask(sasl::Question::Credentials { user })) => {
                 login.user = user.clone();
