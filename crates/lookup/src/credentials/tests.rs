@@ -346,7 +346,7 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
     let credentials = credentials(&people(), settings());
     for number in 0..5 {
         match credentials.scram("nobody", HERE).await {
-            Scram::Unknown { pending } if number % 2 == 0 => pending.failed(),
+            Scram::Unknown { pending, .. } if number % 2 == 0 => pending.failed(),
             Scram::Unknown { .. } => {}
             other => panic!("{other:?}"),
         }

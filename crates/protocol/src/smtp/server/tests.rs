@@ -88,8 +88,11 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
         }
         outcome.actions.push((action, message));
     }
-    let in_exchange = matches!(session.state, State::Authenticating(_));
-    let line_max = if in_exchange { sasl::LINE_OCTETS_MAX } else { session.config.limits.command_line_octets_max };
+    let line_max = match session.state {
+        // The peer may have ended in the middle of an exchange.
+        State::Authenticating(_) | State::Closed => sasl::LINE_OCTETS_MAX,
+        _ => session.config.limits.command_line_octets_max,
+    };
     assert!(session.backlog.len() - session.backlog_used < line_max);
     outcome.output.extend_from_slice(session.output());
     session.handle_sent(session.output().len());
