@@ -207,6 +207,18 @@ async fn the_same_wrong_password_is_not_bound_with_over_and_over() {
 }
 
 #[tokio::test]
+async fn the_right_password_that_was_brought_over_and_over_to_a_directory_that_fails_is_taken_once_it_works() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    server.set(Manner::NoBind(51, "busy"));
+    for _ in 0..20 {
+        assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+    }
+    server.set(Manner::Proper);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
+}
+
+#[tokio::test]
 async fn who_no_longer_waits_is_not_asked_for() {
     let server = Server::start(vec![person("bob"), person("carol"), person("dave")], &[]).await;
     let credentials = credentials_by(&server, "(mail={key})", Duration::from_secs(1), 1);

@@ -326,7 +326,7 @@ impl Credentials {
             Kind::Table(table) => (shared.verify_by(&**table, &user, password, client).await, End::Wrong),
             Kind::Ldap(binder) => (binder.verify(&user, password).await, End::WrongAtCost),
         };
-        let wrong = || wrong(lock(&shared.recent).short_mark(&user, password));
+        let mark = || lock(&shared.recent).short_mark(&user, password);
         match found {
             Found::Right => {
                 lock(&shared.recent).add(shared.now(), &user, password, &user);
@@ -334,15 +334,16 @@ impl Credentials {
                 Verdict::Accepted { user: user.into() }
             }
             Found::Wrong => {
-                pending.end(wrong());
+                pending.end(wrong(mark()));
                 Verdict::Refused
             }
             Found::Unusable(why) => {
-                pending.end(wrong());
+                pending.end(wrong(mark()));
                 Verdict::Unusable(why)
             }
+            // It may be the right one, brought again until the directory works: then that must not have to wait.
             Found::Unproven(why) => {
-                pending.end(wrong());
+                pending.end(End::Wrong(mark()));
                 Verdict::Unavailable(why)
             }
             Found::Unknowable(why) => {
