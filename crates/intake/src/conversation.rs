@@ -165,8 +165,8 @@ impl Intake {
         self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }
 
-    /// A recipient whose domain is not ours: for the relay networks and for users only. That an alias of ours leads elsewhere is another
-    /// matter: it is ours to say where.
+    /// A recipient whose domain is not ours: for the relay networks and for users only. That an alias of ours leads elsewhere
+    /// is another matter: it is ours to say where.
     fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
         if !self.is_trusted() {
             return Err(replies::RELAY_DENIED);

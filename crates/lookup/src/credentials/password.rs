@@ -325,7 +325,9 @@ impl Stored {
         let numbers = match &self.0 {
             Scheme::Argon2(argon) => [argon.params.m_cost(), argon.params.t_cost(), argon.params.p_cost()],
             // `$2b$12$`.
-            Scheme::Bcrypt(text) => [text.split('$').nth(2).and_then(|cost| cost.parse().ok()).unwrap_or_default(), 0, 0],
+            Scheme::Bcrypt(text) => {
+                [text.split('$').nth(2).and_then(|cost| cost.parse().ok()).unwrap_or_default(), 0, 0]
+            }
             Scheme::ShaCrypt { rounds, .. } => [*rounds, 0, 0],
             Scheme::Scram(keys) => [keys.iterations, 0, 0],
             Scheme::Salted { .. } | Scheme::Plain(_) => [0; 3],

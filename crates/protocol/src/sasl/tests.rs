@@ -356,10 +356,8 @@ fn mechanisms() -> impl Strategy<Value = Mechanism> {
 }
 
 fn messages() -> impl Strategy<Value = Vec<u8>> {
-    let pieces = [
-        "n,,", "y,", "p=x", "a=", "n=user", ",r=abc", ",", "=2C", "=", "\0", "\u{1}", "c=biws", ",p=", "é",
-        "AAAA",
-    ];
+    let pieces =
+        ["n,,", "y,", "p=x", "a=", "n=user", ",r=abc", ",", "=2C", "=", "\0", "\u{1}", "c=biws", ",p=", "é", "AAAA"];
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..80),
         proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 0..8)
