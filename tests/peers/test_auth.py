@@ -169,6 +169,20 @@ class Logins(SubmissionCase):
         counted = metrics(self.server)
         self.assertGreaterEqual(counted['mailrace_auth_logins_total{result="throttled"}'], 1)
 
+    def test_guesses_at_a_proof_are_not_forgiven_by_a_login_of_ones_own(self):
+        first = base64.b64encode(b"n,,n=victim,r=x").decode()
+        told = []
+        # A delay may be over before the next try, but not all of them.
+        while 454 not in told and len(told) < 9:
+            client = self.session()
+            told.append(client.docmd("AUTH", f"SCRAM-SHA-256 {first}")[0])
+            if told[-1] == 334:
+                self.assertEqual(client.docmd("A" * 13000), (500, b"5.5.6 Authentication Exchange line is too long"))
+                self.assertEqual(client.docmd("AUTH", f"PLAIN {plain('carol', PASSWORD)}")[0], 235)
+            client.close()
+        self.assertEqual(told[-1], 454, told)
+        self.await_log("mechanism=SCRAM-SHA-256 user=victim")
+
     def test_failures_are_in_the_log_and_counted_and_a_repeated_one_costs_no_hash(self):
         before = metrics(self.server)
         client = self.session()

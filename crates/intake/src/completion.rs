@@ -31,7 +31,9 @@ impl Completion {
         // The end may have begun before.
         let from = self.held.len().saturating_sub(END.len() - 1);
         self.held.extend_from_slice(bytes);
-        self.held.starts_with(b"\r\n") || find_end(&self.held[from..]).is_some() || self.held.len() > HELD_BYTES_MAX
+        // Beyond the limit no end counts that begins there; one that begins before it is not to be cut in two.
+        let is_too_long = self.held.len() > HELD_BYTES_MAX + END.len();
+        self.held.starts_with(b"\r\n") || find_end(&self.held[from..]).is_some() || is_too_long
     }
 
     /// All bytes that came, and before them what is missing; also at the end of a message that has no body.
@@ -118,6 +120,19 @@ mod tests {
         let message = format!("X: {}\r\nDate: y\r\n\r\nz\r\n", "x".repeat(2 * HELD_BYTES_MAX));
         for size in [1000, 4096, message.len()] {
             assert!(completed(&message, size) == message, "in pieces of {size}");
+        }
+    }
+
+    /// The empty line of such a header may lie across the limit.
+    #[test]
+    fn how_a_header_of_about_the_limit_is_cut_makes_no_difference() {
+        for octets in HELD_BYTES_MAX - 5..HELD_BYTES_MAX + 5 {
+            let header = format!("X: {}", "x".repeat(octets - 3));
+            let message = format!("{header}\r\n\r\nz\r\n");
+            let added = if octets <= HELD_BYTES_MAX { [DATE, ID].concat() } else { String::new() };
+            for size in [message.len(), octets, octets + 1, octets + 2, octets + 3, octets + 4, HELD_BYTES_MAX, 4096] {
+                assert!(completed(&message, size) == format!("{added}{message}"), "{octets} in pieces of {size}");
+            }
         }
     }
 }

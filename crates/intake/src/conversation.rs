@@ -8,7 +8,7 @@ use lookup::credentials::Pending;
 use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
 use net::{Acceptor, Conversation};
-use protocol::sasl::{Mechanism, Outcome};
+use protocol::sasl::{self, Mechanism, Outcome};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry, State};
 
@@ -110,7 +110,11 @@ impl Intake {
             Question::Recipient(request) => self.add(request).await,
             Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
-            Question::Login(request) => return self.desk.verify(&request, self.session.peer().address).await,
+            Question::Login(request) => {
+                // A proof that was to come before would have been told of by now.
+                self.proof = None;
+                return self.desk.verify(&request, self.session.peer().address).await;
+            }
             Question::Keys(request) => {
                 let (answer, pending) = self.desk.keys(&request, self.session.peer().address).await;
                 self.proof = pending.map(Box::new);
@@ -183,12 +187,13 @@ impl Intake {
         self.visitor.trusted || self.session.user().is_some()
     }
 
-    /// AUTH has ended. What was said of a proof counts as what is said of a password.
+    /// AUTH has ended. What was said of a proof counts as what is said of a password; no other mechanism says anything of it.
     fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
         match (self.proof.take(), outcome) {
-            (Some(pending), Outcome::Accepted { .. }) => pending.succeeded(),
-            (Some(pending), Outcome::Refused(_)) => pending.failed(),
-            (None, _) => {}
+            (Some(pending), Outcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => pending.succeeded(),
+            (Some(pending), Outcome::Refused(sasl::Refusal::Credentials)) => pending.failed(),
+            // Dropped it has failed too, but it is no wrong proof that is counted.
+            _ => {}
         }
         self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }

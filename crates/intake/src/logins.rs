@@ -41,6 +41,10 @@ impl Desk {
         Answer::Verdict(match verdict {
             credentials::Verdict::Accepted { user } => Verdict::Accepted { user },
             credentials::Verdict::Refused => Verdict::Refused,
+            credentials::Verdict::Unusable(why) => {
+                self.report_unverified(&request.user, &why);
+                Verdict::Refused
+            }
             credentials::Verdict::Throttled => Verdict::Throttled,
             credentials::Verdict::Unavailable(why) => {
                 self.report_unverified(&request.user, &why);
@@ -55,7 +59,10 @@ impl Desk {
             None => (Keys::Unavailable, None),
             Some(logins) => match logins.credentials.scram(&request.user, address(client)).await {
                 credentials::Scram::Found { user, keys, pending } => (Keys::Found { user, keys }, Some(pending)),
-                credentials::Scram::Unknown { pending } => (Keys::Unknown, Some(pending)),
+                credentials::Scram::Unknown { iterations, unusable, pending } => {
+                    unusable.iter().for_each(|why| self.report_unverified(&request.user, why));
+                    (Keys::Unknown { iterations }, Some(pending))
+                }
                 credentials::Scram::Throttled => (Keys::Throttled, None),
                 credentials::Scram::Unavailable(why) => {
                     self.report_unverified(&request.user, &why);
@@ -77,7 +84,7 @@ impl Desk {
         self.troubles.report(format_args!("whether a password is that of the user {user:?} cannot be said: {why}"));
     }
 
-    /// A try to log in has ended.
+    /// A try to log in has ended. Those of which the checker was told to the end have the results that it counts.
     pub(crate) fn tell_login(
         &self,
         client: Option<IpAddr>,
@@ -91,7 +98,15 @@ impl Desk {
             Outcome::Refused(Refusal::Throttled) => "throttled",
             Outcome::Refused(Refusal::Unavailable) => "unavailable",
             Outcome::Refused(Refusal::Cancelled) => "cancelled",
-            Outcome::Refused(_) => "refused",
+            Outcome::Refused(Refusal::Credentials) => "refused",
+            Outcome::Refused(
+                Refusal::Malformed
+                | Refusal::TooLong
+                | Refusal::LineTooLong
+                | Refusal::Unprepared
+                | Refusal::Authzid
+                | Refusal::Unsupported,
+            ) => "malformed",
         };
         let fact = Fact::Login { client, helo: helo.into(), user, mechanism: mechanism.name(), result };
         self.journal.write(fact);

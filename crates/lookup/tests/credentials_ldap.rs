@@ -117,10 +117,15 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
     other.dn = format!("cn=other,{BASE}");
     let server = Server::start(vec![person("bob"), other], &[]).await;
     let credentials = credentials(&server);
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("entr"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("entr"));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
     server.set(Manner::SizeLimit(1));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
+    // It costs a search, and so it counts: the repetition was free.
+    for number in 0..4 {
+        assert!(refused(credentials.verify("bob@example.org", &number.to_string(), HERE).await), "{number}");
+    }
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
     assert_eq!(binds(&server), []);
 }
 
@@ -145,9 +150,9 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
     let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
     assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("spelled"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("spelled"));
     assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
-    let refused = |verdict| matches!(verdict, Verdict::Unavailable(why) if why.contains("any domain"));
+    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("any domain"));
     assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
     let by_either = credentials_by(&server, "(|(cn={local})(mail={local}@{domain}))", Duration::from_secs(5), 16);
     assert!(refused(by_either.verify("bob@anywhere.org", "x", HERE).await));
@@ -185,6 +190,32 @@ async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
         assert_eq!(binds(&server).len(), 6, "{manner:?}");
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled, "{manner:?}");
     }
+}
+
+/// Of a bind no failure is remembered, so that each one costs the directory as much as the first.
+#[tokio::test]
+async fn the_same_wrong_password_is_not_bound_with_over_and_over() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    server.set(Manner::NoBind(49, "no"));
+    // Five failures and a repetition that is free.
+    for number in 0..6 {
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{number}");
+    }
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
+    assert_eq!(binds(&server).len(), 6);
+}
+
+#[tokio::test]
+async fn the_right_password_that_was_brought_over_and_over_to_a_directory_that_fails_is_taken_once_it_works() {
+    let server = Server::start(vec![person("bob")], &[]).await;
+    let credentials = credentials(&server);
+    server.set(Manner::NoBind(51, "busy"));
+    for _ in 0..20 {
+        assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+    }
+    server.set(Manner::Proper);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
 }
 
 #[tokio::test]

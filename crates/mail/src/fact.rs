@@ -39,7 +39,7 @@ pub enum Fact {
         user: Box<str>,
         /// By what: `PLAIN`, `SCRAM-SHA-256`...
         mechanism: &'static str,
-        /// `ok`, `refused`, `throttled`, `unavailable` or `cancelled`.
+        /// `ok`, `refused`, `throttled`, `unavailable`, `malformed` or `cancelled`.
         result: &'static str,
     },
     /// A client's handshake of TLS failed; the session is over.

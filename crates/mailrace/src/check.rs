@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use lookup::ldap::Bind;
+use lookup::ldap::{Bind, Url};
 
 use crate::config::{
     AuthSource, Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind,
@@ -124,10 +125,30 @@ pub fn cautions(config: &Config) -> Vec<String> {
     if config.auth.as_ref().is_some_and(|auth| auth.clear_text) {
         cautions.push("[auth] clear_text is set: passwords can be overheard where clients use no TLS".into());
     }
+    cautions.extend(overheard(config).map(|url| {
+        format!("[auth] bind sends users' passwords to {url} without TLS: they can be overheard on the way")
+    }));
     if config.user.is_none() && config.allow_root {
         cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
     }
     cautions
+}
+
+/// The directories to which users' passwords go by the network and not by TLS.
+fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
+    let directory = match config.auth.as_ref().map(|auth| &auth.source) {
+        Some(AuthSource::Bind(name)) => config.table(name).map(|table| &table.kind),
+        Some(AuthSource::Passwords(_)) | None => None,
+    };
+    let servers = match directory {
+        Some(TableKind::Ldap(ldap)) => Some(&ldap.directory.servers),
+        _ => None,
+    };
+    let is_here = |host: &str| {
+        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let urls = servers.filter(|servers| !servers.starttls).into_iter().flat_map(|servers| &servers.urls);
+    urls.filter(move |url| matches!(url, Url::Tcp { host, tls: false, .. } if !is_here(host)))
 }
 
 fn warning_of(queue: &Queue) -> Option<String> {
@@ -213,6 +234,24 @@ mod tests {
         }
         let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
         assert_eq!((warnings(&relaxed).len(), cautions(&relaxed).len()), (1, 0));
+    }
+
+    #[test]
+    fn passwords_of_users_that_go_to_a_directory_in_the_clear_are_told() {
+        let told = |servers: &str, auth: &str| {
+            let table = "[[table]]\nname = \"d\"\ntype = \"ldap\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";
+            let text = format!("{table}\n{servers}\n[auth]\n{auth} = \"d\"\n");
+            cautions(&Config::parse(&text, "text", "host.example").unwrap())
+        };
+        let open = told("url = [\"ldap://directory.example\", \"ldap://127.0.0.1\"]", "bind");
+        assert!(open.len() == 1 && open[0].contains("passwords to ldap://directory.example"), "{open:?}");
+        for servers in [
+            "url = [\"ldaps://directory.example\", \"ldap://[::1]:3389\", \"ldap://localhost\", \"ldapi:///run/ldapi\"]",
+            "url = \"ldap://directory.example\"\nstarttls = true",
+        ] {
+            assert_eq!(told(servers, "bind"), [""; 0], "{servers}");
+        }
+        assert_eq!(told("url = \"ldap://directory.example\"", "passwords"), [""; 0]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 3
         mechanisms: auth.mechanisms.as_slice().into(),
         clear_text: auth.clear_text,
         required: listener.require_auth,
-        exchanges: sasl::Config { secret, iterations: sasl::Config::ITERATIONS },
+        exchanges: sasl::Config { secret },
     })
 }
 

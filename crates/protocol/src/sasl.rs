@@ -10,30 +10,29 @@
 //! | PLAIN         | RFC 4616               | [`Question::Verify`]      | the verdict is the outcome                    |
 //! | LOGIN         | draft-murchison-sasl-login | [`Question::Verify`]  | the verdict is the outcome                    |
 //! | SCRAM-SHA-256 | RFC 5802, RFC 7677     | [`Question::Credentials`] | the client's proof decides                    |
-//! | XOAUTH2       | Google's own           | nothing                   | refused, with the challenge that clients wait for |
-//! | OAUTHBEARER   | RFC 7628               | nothing                   | refused, with the challenge that clients wait for |
 //!
 //! # States
 //!
 //! | state    | waits for                      | then                                                            |
 //! |----------|--------------------------------|-----------------------------------------------------------------|
-//! | First    | the client's first message     | PLAIN: Verdict. LOGIN: Secret. SCRAM: Keys. OAuth: Farewell     |
+//! | First    | the client's first message     | PLAIN: Verdict. LOGIN: Secret. SCRAM: Keys                      |
 //! | Secret   | the password of LOGIN          | Verdict                                                         |
 //! | Verdict  | [`Exchange::handle_verdict`]   | Ended                                                           |
 //! | Keys     | [`Exchange::handle_keys`]      | Proof                                                           |
 //! | Proof    | the client's proof             | right: Thanks. Wrong: Ended                                     |
 //! | Thanks   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
-//! | Farewell | anything                       | Ended: refused (RFC 7628 section 3.2.3)                         |
 //! | Ended    | nothing                        | what comes is ignored                                           |
 //!
 //! Names of users are prepared by SASLprep (RFC 4013), which makes different spellings of a name one, and refuses control
 //! characters. Passwords are left as they came, since the hashes of most systems are of the octets that were typed; only
 //! those with control characters, empty ones and those beyond a limit are refused. Passwords are wiped from memory when
-//! they are dropped, and `Debug` shows none. An authorization identity is refused unless it is the user's own name.
+//! they are dropped, and `Debug` shows none; the lines that they came in are whole only in the buffers of whoever has the
+//! connection, which are not wiped. An authorization identity is refused unless it is the user's own name.
+//!
+//! Tokens (XOAUTH2, OAUTHBEARER) are not spoken: whoever asks for them is told that there is no such mechanism.
 
 mod mechanism;
 mod message;
-mod oauth;
 mod outcome;
 mod scram;
 mod secret;
@@ -53,7 +52,6 @@ pub use secret::Secret;
 pub use wire::{DecodeError, LINE_OCTETS_MAX, decode, decode_initial, encode};
 
 use message::Login;
-use oauth::Token;
 use scram::{ClientFirst, Scram};
 
 /// The longest name of a user, in octets: an address (RFC 5321 section 4.5.3.1) fits.
@@ -67,18 +65,11 @@ pub struct Config {
     /// Makes the salts of users whom nobody knows: the same one each time, as those of others are. Random, 32 octets,
     /// and best the same one after a restart, and on all servers that share a name.
     pub secret: [u8; 32],
-    /// The iterations that such users seem to have: those that the table's users have, 4096 at least (RFC 7677 section 4).
-    pub iterations: u32,
-}
-
-impl Config {
-    /// Iterations, unless the configuration says otherwise (RFC 7677 section 4).
-    pub const ITERATIONS: u32 = 4096;
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("iterations", &self.iterations).finish_non_exhaustive()
+        f.debug_struct("Config").finish_non_exhaustive()
     }
 }
 
@@ -98,8 +89,6 @@ pub enum Action {
 pub enum Question {
     /// Is this the user's password? Answered by [`Exchange::handle_verdict`].
     Verify {
-        /// As whom the client wants to act: none, or the user's own name in the spelling of the client.
-        authzid: Option<Box<str>>,
         /// Who the client says it is.
         user: Box<str>,
         /// What shows it.
@@ -139,7 +128,10 @@ pub enum Keys {
         keys: ScramKeys,
     },
     /// There is no such user, or nothing that SCRAM could use. The client is not told before its proof is there.
-    Unknown,
+    Unknown {
+        /// The iterations that the user seems to have: those that others have, for each name the same ones.
+        iterations: u32,
+    },
     /// Too many proofs were wrong: this one is not waited for.
     Throttled,
     /// It cannot be said now.
@@ -165,7 +157,6 @@ enum State {
     Keys(ClientFirst),
     Proof(Box<Scram>),
     Thanks { user: Box<str> },
-    Farewell,
     Ended,
 }
 
@@ -201,7 +192,6 @@ impl Exchange {
                 self.end(Outcome::Accepted { user });
                 Ok(())
             }
-            State::Farewell => Err(Refusal::Token),
             waiting @ (State::Verdict | State::Keys(_) | State::Ended) => {
                 self.state = waiting;
                 Ok(())
@@ -242,7 +232,7 @@ impl Exchange {
         };
         let scram = match keys {
             Keys::Found { user, keys } => Scram::known(first, nonce, user, keys),
-            Keys::Unknown => Scram::unknown(first, nonce, &self.config),
+            Keys::Unknown { iterations } => Scram::unknown(first, nonce, &self.config, iterations),
             Keys::Throttled => return self.end(Outcome::Refused(Refusal::Throttled)),
             Keys::Unavailable => return self.end(Outcome::Refused(Refusal::Unavailable)),
         };
@@ -258,8 +248,8 @@ impl Exchange {
     fn first(&mut self, response: &[u8]) -> Result<(), Refusal> {
         match self.mechanism {
             Mechanism::Plain => {
-                let message::Plain { authzid, user, password } = message::Plain::read(response)?;
-                self.verify(authzid, user, password);
+                let message::Plain { user, password } = message::Plain::read(response)?;
+                self.verify(user, password);
             }
             Mechanism::Login => {
                 self.state = State::Secret { user: message::name(response)? };
@@ -270,24 +260,19 @@ impl Exchange {
                 self.actions.push_back(Action::Ask(Question::Credentials { user: first.user.clone() }));
                 self.state = State::Keys(first);
             }
-            Mechanism::XOAuth2 | Mechanism::OAuthBearer => {
-                Token::check(self.mechanism, response)?;
-                self.state = State::Farewell;
-                self.challenge(Token::failure(self.mechanism));
-            }
         }
         Ok(())
     }
 
     fn secret(&mut self, user: Box<str>, response: &[u8]) -> Result<(), Refusal> {
         let password = message::password_from(response)?;
-        self.verify(None, user, password);
+        self.verify(user, password);
         Ok(())
     }
 
-    fn verify(&mut self, authzid: Option<Box<str>>, user: Box<str>, password: Secret) {
+    fn verify(&mut self, user: Box<str>, password: Secret) {
         self.state = State::Verdict;
-        self.actions.push_back(Action::Ask(Question::Verify { authzid, user, password }));
+        self.actions.push_back(Action::Ask(Question::Verify { user, password }));
     }
 
     fn proof(&mut self, scram: Scram, response: &[u8]) -> Result<(), Refusal> {

@@ -56,6 +56,8 @@ pub(super) enum Found {
     Right,
     /// It is not, or there is no such user.
     Wrong,
+    /// It cannot be anybody's: what is there for the user is of no use; why.
+    Unusable(String),
     /// It was looked at and was not found to be right; why that cannot be said.
     Unproven(String),
     /// It was not looked at; why.
@@ -127,9 +129,10 @@ impl Desk {
     }
 
     async fn check(&self, user: &str, password: &str) -> Result<Found, Failure> {
-        let Some(dn) = self.searching.with(async |session| self.dn_of(session, user).await).await? else {
-            tokio::time::sleep(self.wrong_takes.get()).await;
-            return Ok(Found::Wrong);
+        let dn = match self.searching.with(async |session| self.dn_of(session, user).await).await? {
+            Named::Entry(dn) => dn,
+            Named::Nobody => return Ok(self.delayed(Found::Wrong).await),
+            Named::Unclear(why) => return Ok(self.delayed(Found::Unusable(why)).await),
         };
         let session = self.binding.open_one().await?;
         let began = Instant::now();
@@ -154,23 +157,30 @@ impl Desk {
         }
     }
 
-    /// The DN of the one entry that is this user's.
-    async fn dn_of(&self, session: &Session, user: &str) -> Result<Option<String>, Failure> {
+    /// As late as a bind with a wrong password would have told.
+    async fn delayed(&self, found: Found) -> Found {
+        tokio::time::sleep(self.wrong_takes.get()).await;
+        found
+    }
+
+    /// The one entry that is this user's.
+    async fn dn_of(&self, session: &Session, user: &str) -> Result<Named, Failure> {
         let found = self.find(session, user, user).await?;
         // What shows no names may be found by less than the name: under a domain that nobody has it must not be there.
-        if let (Some(dn), None, Some((local, _))) = (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
-            && self.find(session, user, &format!("{local}@{NOWHERE}")).await?.is_some()
+        if let (Named::Entry(dn), None, Some((local, _))) =
+            (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
+            && !matches!(self.find(session, user, &format!("{local}@{NOWHERE}")).await?, Named::Nobody)
         {
             let what = format!("the filter finds user '{user}' under any domain: '{dn}'");
-            return Err(Failure::new(session.url().to_string(), what));
+            return Ok(Named::unclear(session, what));
         }
         Ok(found)
     }
 
-    /// The DN of the one entry that the filter finds by this key for the user.
-    async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Option<String>, Failure> {
-        let failed = |what: String| Failure::new(session.url().to_string(), what);
-        let Some(filter) = self.config.filter.one(key) else { return Ok(None) };
+    /// The one entry that the filter finds by this key for the user.
+    async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Named, Failure> {
+        let unclear = |what: String| Ok(Named::unclear(session, what));
+        let Some(filter) = self.config.filter.one(key) else { return Ok(Named::Nobody) };
         let (base, scope) = (&*self.config.base, self.config.scope);
         let attributes = self.config.filter.key_attributes().unwrap_or_default();
         let mut stream =
@@ -181,24 +191,42 @@ impl Desk {
                 Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Other => {}
                 Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Unknown => {
                     let dn = entry.dn();
-                    return Err(failed(format!("entry '{dn}' does not show whether user '{user}' is spelled so")));
+                    return unclear(format!("entry '{dn}' does not show whether user '{user}' is spelled so"));
                 }
                 Response::Entry(entry) if dn.is_some() => {
                     let (one, other) = (dn.unwrap_or_default(), entry.dn());
-                    return Err(failed(format!("user '{user}' is two entries: '{one}' and '{other}'")));
+                    return unclear(format!("user '{user}' is two entries: '{one}' and '{other}'"));
                 }
                 Response::Entry(entry) => dn = Some(entry.dn().to_owned()),
                 Response::Done(done) if done.code == SUCCESS => {
                     // An entry without a name would be bound to as nobody.
-                    return Ok(dn.filter(|dn: &String| !dn.is_empty()));
+                    let dn = dn.filter(|dn: &String| !dn.is_empty());
+                    return Ok(dn.map_or(Named::Nobody, Named::Entry));
                 }
                 Response::Done(done) if done.code == SIZE_LIMIT_EXCEEDED && dn.is_some() => {
-                    return Err(failed(format!("user '{user}' is more than one entry")));
+                    return unclear(format!("user '{user}' is more than one entry"));
                 }
-                Response::Done(done) => return Err(failed(format!("search of user '{user}': {done}"))),
+                Response::Done(done) => {
+                    return Err(Failure::new(session.url().to_string(), format!("search of user '{user}': {done}")));
+                }
                 Response::Reference(_) | Response::Intermediate { .. } => {}
             }
         }
+    }
+}
+
+/// Who is called so.
+enum Named {
+    Nobody,
+    /// The one who has this DN.
+    Entry(String),
+    /// There is no telling who; why.
+    Unclear(String),
+}
+
+impl Named {
+    fn unclear(session: &Session, what: String) -> Named {
+        Named::Unclear(Failure::new(session.url().to_string(), what).to_string())
     }
 }
 

@@ -11,10 +11,10 @@
 //! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
 //! | 4. the table                     | its cache's    | Unavailable, where it cannot say                               |
 //! | 5. wrong a moment ago, from the same client, while the table said the same | a microsecond | as it was then |
-//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unavailable and counted as wrong where the entry is of no use, or the directory does not say |
+//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unusable where the entry is of no use; Unavailable and counted as wrong where the directory does not say |
 //!
 //! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
-//! as the last user had one that was there.
+//! as some user has one. Where there are several kinds or costs the name chooses, so that it costs the same each time.
 //! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
 //! as step 3 remembers it, which [`Settings::recent_ttl`] bounds; the new one is taken as soon as the table has it, whatever
 //! step 5 remembers, which holds for users who do not exist as for those who do. Of a bind nothing is remembered but success:
@@ -29,6 +29,7 @@ mod scram;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod usual;
 mod workers;
 
 use std::fmt;
@@ -52,6 +53,7 @@ pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
 
 use binder::{Binder, Found};
 use recent::{Mark, Recent, Wrong};
+use usual::Usual;
 use workers::Workers;
 
 /// The longest name of a user, in octets.
@@ -123,6 +125,9 @@ pub enum Verdict {
     },
     /// It is wrong, or nobody has that name (535 5.7.8).
     Refused,
+    /// What is stored for the user is of no use to anybody; why, for the log. The client is told what it is told of a wrong
+    /// password (535 5.7.8), so that it does not learn who there is.
+    Unusable(String),
     /// Too many were wrong; it was not looked at (454 4.7.0).
     Throttled,
     /// It cannot be said now; why, for the log (454 4.7.0). Where it was looked at it counts as wrong all the same.
@@ -143,6 +148,10 @@ pub enum Scram {
     },
     /// Nobody has that name, or nothing is stored that SCRAM could use: hashes other than its own.
     Unknown {
+        /// The iterations that the user seems to have: those that some user has.
+        iterations: u32,
+        /// Why what is stored is of no use to anybody, for the log; None: there is nothing wrong with it.
+        unusable: Option<String>,
         /// To be dropped when the exchange is over.
         pending: Pending,
     },
@@ -206,12 +215,6 @@ enum Kind {
     Ldap(Binder),
 }
 
-/// What stored passwords are like.
-struct Usual {
-    decoy: Stored,
-    warning: Option<&'static str>,
-}
-
 #[derive(Default)]
 struct Counters {
     accepted: AtomicU64,
@@ -260,7 +263,7 @@ impl Credentials {
             throttle: throttle.unwrap_or_else(|| Arc::new(Mutex::new(Throttle::new(settings.throttle)))),
             recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
             wrong: Mutex::new(Wrong::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
-            usual: Mutex::new(Usual { decoy, warning: None }),
+            usual: Mutex::new(Usual::new(decoy)),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
@@ -275,7 +278,7 @@ impl Credentials {
         let counters = &self.0.counters;
         let counter = match &verdict {
             Verdict::Accepted { .. } => &counters.accepted,
-            Verdict::Refused => &counters.refused,
+            Verdict::Refused | Verdict::Unusable(_) => &counters.refused,
             Verdict::Throttled => &counters.throttled,
             Verdict::Unavailable(_) => &counters.unavailable,
         };
@@ -290,15 +293,17 @@ impl Credentials {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
             return Scram::Throttled;
         };
-        let (why, end) = match self.0.scram_keys(&user).await {
+        let unusable = match self.0.scram_keys(&user).await {
             Keys::Found(keys) => return Scram::Found { user: user.into(), keys, pending: pending.charged() },
-            Keys::None => return Scram::Unknown { pending: pending.charged() },
-            Keys::Unproven(why) => (why, End::Failed),
-            Keys::Unknowable(why) => (why, End::Void),
+            Keys::None => None,
+            Keys::Unusable(why) => Some(why),
+            Keys::Unknowable(why) => {
+                pending.end(End::Void);
+                self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+                return Scram::Unavailable(why);
+            }
         };
-        pending.end(end);
-        self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-        Scram::Unavailable(why)
+        Scram::Unknown { iterations: self.0.iterations(&user), unusable, pending: pending.charged() }
     }
 
     /// Whether SCRAM is to be offered: it was set so ([`Settings::scram`]), and can succeed for anyone: a directory that
@@ -309,7 +314,7 @@ impl Credentials {
 
     /// What the operator should be told of the stored passwords that were seen: that some are in the clear.
     pub fn warning(&self) -> Option<&'static str> {
-        lock(&self.0.usual).warning
+        lock(&self.0.usual).warning()
     }
 
     /// What was counted.
@@ -340,11 +345,11 @@ impl Credentials {
             pending.end(End::Succeeded);
             return Verdict::Accepted { user };
         }
-        let found = match &shared.source {
-            Kind::Table(table) => shared.verify_by(&**table, &user, password, client).await,
-            Kind::Ldap(binder) => binder.verify(&user, password).await,
+        let (found, wrong): (_, fn(u64) -> End) = match &shared.source {
+            Kind::Table(table) => (shared.verify_by(&**table, &user, password, client).await, End::Wrong),
+            Kind::Ldap(binder) => (binder.verify(&user, password).await, End::WrongAtCost),
         };
-        let wrong = || End::Wrong(lock(&shared.recent).short_mark(&user, password));
+        let mark = || lock(&shared.recent).short_mark(&user, password);
         match found {
             Found::Right => {
                 lock(&shared.recent).add(shared.now(), &user, password, &user);
@@ -352,11 +357,16 @@ impl Credentials {
                 Verdict::Accepted { user: user.into() }
             }
             Found::Wrong => {
-                pending.end(wrong());
+                pending.end(wrong(mark()));
                 Verdict::Refused
             }
+            Found::Unusable(why) => {
+                pending.end(wrong(mark()));
+                Verdict::Unusable(why)
+            }
+            // It may be the right one, brought again until the directory works: then that must not have to wait.
             Found::Unproven(why) => {
-                pending.end(wrong());
+                pending.end(End::Wrong(mark()));
                 Verdict::Unavailable(why)
             }
             Found::Unknowable(why) => {
@@ -386,7 +396,7 @@ impl Shared {
                 let values = Zeroizing::new(values);
                 let entry = match Stored::read_all(&values) {
                     Ok(stored) => {
-                        self.take_note(&stored);
+                        lock(&self.usual).take_note(&stored);
                         Entry::Usable(stored)
                     }
                     Err(StoredError::Locked) => Entry::Nobody,
@@ -400,19 +410,15 @@ impl Shared {
         }
     }
 
-    fn take_note(&self, stored: &[Stored]) {
-        let mut usual = lock(&self.usual);
-        if let Some(last) = stored.last() {
-            usual.decoy = last.decoy();
-        }
-        if let Some(warning) = stored.iter().find_map(Stored::warning) {
-            usual.warning = Some(warning);
-        }
+    /// What is computed for a user of whom there is nothing to find.
+    fn decoy(&self, user: &str) -> Vec<Stored> {
+        lock(&self.usual).decoy(&self.secret, user)
     }
 
-    /// What is computed where there is nothing to find.
-    fn decoy(&self) -> Vec<Stored> {
-        vec![lock(&self.usual).decoy.clone()]
+    /// The iterations of SCRAM that a user seems to have who has no keys.
+    fn iterations(&self, user: &str) -> u32 {
+        let seen = lock(&self.usual).iterations(&self.secret, user, self.scram_iterations);
+        seen.unwrap_or(self.scram_iterations)
     }
 
     async fn verify_by(&self, table: &dyn Table, user: &str, password: &str, client: IpAddr) -> Found {
@@ -422,8 +428,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             Entry::Usable(stored) => (stored, None),
-            Entry::Nobody => (self.decoy(), Some(Found::Wrong)),
-            Entry::Unusable(why) => (self.decoy(), Some(Found::Unproven(why))),
+            Entry::Nobody => (self.decoy(user), Some(Found::Wrong)),
+            Entry::Unusable(why) => (self.decoy(user), Some(Found::Unusable(why))),
         };
         let mark = lock(&self.wrong).mark(throttle::network(client), user, &mark, password);
         if lock(&self.wrong).has(self.now(), &mark) {
@@ -449,8 +455,8 @@ impl Shared {
         };
         let (stored, otherwise) = match entry {
             Ok(Entry::Usable(stored)) => (stored, None),
-            Ok(Entry::Nobody) => (self.decoy(), Some(Keys::None)),
-            Ok(Entry::Unusable(why)) => (self.decoy(), Some(Keys::Unproven(why))),
+            Ok(Entry::Nobody) => (self.decoy(user), Some(Keys::None)),
+            Ok(Entry::Unusable(why)) => (self.decoy(user), Some(Keys::Unusable(why))),
             Err(why) => return Keys::Unknowable(why),
         };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());
@@ -481,7 +487,7 @@ enum Keys {
     /// Nobody, or nothing.
     None,
     /// What is there is of no use; why.
-    Unproven(String),
+    Unusable(String),
     /// The table cannot say; why.
     Unknowable(String),
 }

@@ -62,7 +62,7 @@ pub enum StoredError {
     /// Its scheme is one that others have. Any other text there may be a part of a password, and is not shown.
     #[error("a stored password of the scheme {0}, which is not read here")]
     UnknownScheme(&'static str),
-    /// It is locked: `!` or `*` stands where it would begin, as in shadow(5).
+    /// It is locked: `!` or `*` stands where the hash would begin, as in shadow(5), with a scheme before it or none.
     #[error("a stored password that is locked")]
     Locked,
     /// It is not as its scheme has it.
@@ -170,6 +170,21 @@ struct Argon {
     params: Params,
     salt: Box<[u8]>,
     hash: Box<[u8]>,
+}
+
+/// What checking a stored password costs: its scheme, and the numbers that it is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cost {
+    scheme: &'static str,
+    numbers: [u32; 3],
+}
+
+impl Cost {
+    /// No two are the same.
+    pub(super) fn octets(&self) -> Vec<u8> {
+        let numbers = self.numbers.iter().flat_map(|number| number.to_be_bytes());
+        self.scheme.bytes().chain([0]).chain(numbers).collect()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -305,6 +320,30 @@ impl Stored {
         }
     }
 
+    /// What checking it costs: of two that are the same, the same.
+    pub(super) fn cost(&self) -> Cost {
+        let numbers = match &self.0 {
+            Scheme::Argon2(argon) => [argon.params.m_cost(), argon.params.t_cost(), argon.params.p_cost()],
+            // `$2b$12$`.
+            Scheme::Bcrypt(text) => {
+                [text.split('$').nth(2).and_then(|cost| cost.parse().ok()).unwrap_or_default(), 0, 0]
+            }
+            Scheme::ShaCrypt { rounds, .. } => [*rounds, 0, 0],
+            Scheme::Scram(keys) => [keys.iterations, 0, 0],
+            Scheme::Salted { .. } | Scheme::Plain(_) => [0; 3],
+        };
+        Cost { scheme: self.scheme(), numbers }
+    }
+
+    /// The iterations of the keys of SCRAM, where there are or can be any.
+    pub(super) fn scram_iterations(&self, of_clear_text: u32) -> Option<u32> {
+        match &self.0 {
+            Scheme::Scram(keys) => Some(keys.iterations),
+            Scheme::Plain(_) => Some(of_clear_text),
+            _ => None,
+        }
+    }
+
     /// One of the same cost that nobody's password fits: what is computed for users who do not exist.
     pub(super) fn decoy(&self) -> Stored {
         match &self.0 {
@@ -353,11 +392,15 @@ fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
         .map_or(StoredError::NoScheme, |known| StoredError::UnknownScheme(known))
 }
 
-/// Whether it stands where a stored password would.
+/// Whether `!` or `*` stands where a hash would. A password in the clear may begin so.
 fn is_locked(text: &str) -> bool {
-    let crypt = || Some(text.get(..7).filter(|name| name.eq_ignore_ascii_case("{crypt}"))?.len());
-    let text = crypt().map_or(text, |octets| &text[octets..]);
-    text.starts_with(['!', '*'])
+    let is_clear = |name: &str| ["PLAIN", "CLEARTEXT"].iter().any(|clear| clear.eq_ignore_ascii_case(name));
+    let hash = match text.strip_prefix('{').and_then(|named| named.split_once('}')) {
+        Some((name, _)) if is_clear(name) => return false,
+        Some((_, hash)) => hash,
+        None => text,
+    };
+    hash.starts_with(['!', '*'])
 }
 
 /// Whether what follows it at a comma may belong to it.

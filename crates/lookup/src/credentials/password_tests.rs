@@ -59,6 +59,7 @@ fn what_other_programs_store_is_understood() {
             "tanstaaf",
         ),
         ("{cleartext}pass {word}$,x", "pass {word}$,x"),
+        ("{Plain}!not locked", "!not locked"),
         (" {SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo ", "tanstaaf"),
     ];
     for (stored, password) in stored {
@@ -98,6 +99,10 @@ fn what_is_malformed_is_refused() {
         ("!!$6$salt$x", StoredError::Locked),
         (" *LK*", StoredError::Locked),
         ("{Crypt}*", StoredError::Locked),
+        ("{SHA512-CRYPT}!$6$salt$x", StoredError::Locked),
+        ("{ARGON2ID}!", StoredError::Locked),
+        ("{ssha}*", StoredError::Locked),
+        ("{SCRAM-SHA-256}!4096,x", StoredError::Locked),
         ("{CRYPT}abJnggxhB/yWI", StoredError::NoScheme),
         ("{PLAIN}", StoredError::Malformed("PLAIN")),
         ("{BLF-CRYPT}$6$salt$x", StoredError::Malformed("bcrypt")),
@@ -111,7 +116,7 @@ fn what_is_malformed_is_refused() {
         ("$5$rounds=x$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8", StoredError::Malformed("SHA-crypt")),
         ("{SSHA}AAAA", StoredError::Malformed("SSHA")),
         ("{SSHA256}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo", StoredError::Malformed("SSHA256")),
-        ("{SSHA}!", StoredError::Malformed("SSHA")),
+        ("{SSHA}?", StoredError::Malformed("SSHA")),
         (&scram.replace("4096", "0"), StoredError::Malformed("SCRAM-SHA-256")),
         (&scram.replace("4096,", ""), StoredError::Malformed("SCRAM-SHA-256")),
         (&scram.replace("b4=", ""), StoredError::Malformed("SCRAM-SHA-256")),

@@ -38,6 +38,7 @@ fn people() -> Arc<Fake> {
         ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("bare", Answer::Found(Vec::new())),
         ("locked", found("!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
+        ("shut", found("{BLF-CRYPT}!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
     ])))
 }
 
@@ -48,7 +49,7 @@ fn settings() -> Settings {
 fn credentials(table: &Arc<Fake>, settings: Settings) -> Credentials {
     let credentials = Credentials::new(Source::Table(table.clone()), settings, SECRET).unwrap();
     // What unknown users cost before anyone was seen takes long without optimisation.
-    lock(&credentials.0.usual).decoy = Stored::read("{PLAIN}x").unwrap();
+    lock(&credentials.0.usual).first = Stored::read("{PLAIN}x").unwrap();
     credentials
 }
 
@@ -101,7 +102,7 @@ async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
+async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_why() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [
         ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
@@ -109,23 +110,30 @@ async fn an_entry_of_no_use_is_unavailable_and_a_failure_as_for_anyone_else() {
     ] {
         for number in 0..5 {
             match credentials.verify(user, &number.to_string(), HERE).await {
-                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                Verdict::Unusable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
         assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
-        assert!(matches!(credentials.scram(&format!("{user}2"), HERE).await, Scram::Unavailable(_)), "{user}");
+        match credentials.scram(&format!("{user}2"), HERE).await {
+            Scram::Unknown { unusable: Some(why), .. } => assert!(why.contains(&words[words.len() - 10..]), "{why}"),
+            other => panic!("{user}: {other:?}"),
+        }
     }
+    assert_eq!(credentials.stats().refused, 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_locked_is_refused_as_nobody_is() {
     let credentials = credentials(&people(), settings());
-    for number in 0..5 {
-        assert_eq!(credentials.verify("locked", &number.to_string(), HERE).await, Verdict::Refused);
+    for user in ["locked", "shut"] {
+        for number in 0..5 {
+            assert_eq!(credentials.verify(user, &number.to_string(), HERE).await, Verdict::Refused, "{user}");
+        }
+        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        let scram = credentials.scram(&format!("{user}2"), HERE).await;
+        assert!(matches!(scram, Scram::Unknown { unusable: None, .. }), "{user}: {scram:?}");
     }
-    assert_eq!(credentials.verify("locked", "x", HERE).await, Verdict::Throttled);
-    assert!(matches!(credentials.scram("locked2", HERE).await, Scram::Unknown { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,14 +251,14 @@ async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
     for user in ["bob", "nobody", "locked"] {
         assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
     }
-    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unavailable(_)));
+    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unusable(_)));
     assert_eq!(credentials.stats().repeated, 0);
     let held = occupied(&credentials).await;
     for user in ["bob", "nobody", "locked"] {
         assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
     }
     match credentials.verify("costly", "wrong", HERE).await {
-        Verdict::Unavailable(why) => assert!(why.contains("cost too much"), "{why}"),
+        Verdict::Unusable(why) => assert!(why.contains("cost too much"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(credentials.stats().repeated, 4);
@@ -336,11 +344,31 @@ async fn scram_has_the_keys_of_those_who_have_some() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_no_keys_seems_to_have_the_iterations_that_others_have() {
+    let table = people();
+    let dovecots = "{SCRAM-SHA-256}8192,W22ZaJ0SNY7soEsUEjb6gQ==,WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,\
+                    wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+    lock(&table.0).insert(0, ("dovecot", found(dovecots)));
+    let credentials = credentials(&table, settings());
+    let iterations = async |user: &str| match credentials.scram(user, HERE).await {
+        Scram::Unknown { iterations, .. } => iterations,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(iterations("nobody").await, 4096, "before any was seen");
+    assert!(matches!(credentials.scram("dovecot", HERE).await, Scram::Found { .. }));
+    // What else is stored says nothing of iterations.
+    credentials.verify("bob", "x", HERE).await;
+    for user in ["nobody", "bob", "somebody", "no1", "no2", "no3"] {
+        assert_eq!(iterations(user).await, 8192, "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
     let credentials = credentials(&people(), settings());
     for number in 0..5 {
         match credentials.scram("nobody", HERE).await {
-            Scram::Unknown { pending } if number % 2 == 0 => pending.failed(),
+            Scram::Unknown { pending, .. } if number % 2 == 0 => pending.failed(),
             Scram::Unknown { .. } => {}
             other => panic!("{other:?}"),
         }
@@ -350,11 +378,19 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_user_costs_what_the_last_known_one_did() {
+async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time() {
     let credentials = credentials(&people(), settings());
-    for (user, scheme) in [("bob", "bcrypt"), ("scram", "SCRAM-SHA-256"), ("plain", "PLAIN"), ("nobody", "PLAIN")] {
-        credentials.verify(user, "x", HERE).await;
-        assert_eq!(lock(&credentials.0.usual).decoy.scheme(), scheme);
+    let scheme = |user: &str| credentials.0.decoy(user)[0].scheme();
+    assert_eq!(scheme("nobody"), "PLAIN", "before any was seen");
+    credentials.verify("bob", "x", HERE).await;
+    assert_eq!(scheme("nobody"), "bcrypt");
+    credentials.verify("scram", "x", HERE).await;
+    let names: Vec<String> = (0..50).map(|number| format!("nobody{number}")).collect();
+    let before: Vec<_> = names.iter().map(|name| scheme(name)).collect();
+    assert!(before.contains(&"bcrypt") && before.contains(&"SCRAM-SHA-256"));
+    for user in ["bob", "scram", "nobody", "bob"] {
+        credentials.verify(user, "y", HERE).await;
+        assert_eq!(names.iter().map(|name| scheme(name)).collect::<Vec<_>>(), before, "{user}");
     }
     // It is computed by what was stored for somebody, whose password accepts nobody else.
     credentials.verify("scram", "x", HERE).await;

@@ -16,7 +16,8 @@
 //! its end is the client's to choose it is [charged](Throttle::charge) before: it holds up nobody else meanwhile.
 //!
 //! The same wrong password again is no further guess: a device that was not told of a new one does not lock out others. Of
-//! the last one of each pair a mark is kept, and it counts once.
+//! the last one of each pair a mark is kept, and it counts once. Where looking at it costs as much each time, as by a bind, it
+//! is free but once, and then once in a minute: nobody holds up a directory by what is known to be wrong.
 //!
 //! Each place has room for so many; a new one takes that of another of its group: of one that says nothing, else of a pair
 //! that has not logged in lately, and of these the one that was touched longest ago. Groups are chosen by a hash that no
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 /// Places of one group.
 const GROUP: usize = 8;
+/// How long after a repetition that cost something the next one is free.
+const REPETITION_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is free, and what a failure costs after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +101,7 @@ pub struct ThrottleSettings {
     pub pair_at_once: u32,
     /// Attempts of one client that are looked at at once.
     pub client_at_once: u32,
-    /// Pairs, clients and users that are remembered, of each so many; 100 octets each.
+    /// Pairs, clients and users that are remembered, of each so many; 112 octets each.
     pub places: usize,
     /// Clients that many users come from, as from the host of a webmail: the bound by client does not hold for them.
     pub shared_clients: Networks,
@@ -152,6 +155,8 @@ pub enum End {
     /// With a wrong one of which this is the mark: by a key that no client knows, of the user and the password. The same
     /// one as the last of the pair counts no more.
     Wrong(u64),
+    /// The same, where the next time costs as much: again it counts no more once in a minute.
+    WrongAtCost(u64),
     /// The password was not looked at.
     Void,
 }
@@ -216,10 +221,11 @@ impl Throttle {
     pub fn settle(&mut self, now: Duration, attempt: Attempt, end: End) {
         let window = self.settings.window;
         let is_again = match (end, self.pairs.find_mut(attempt.pair)) {
-            (End::Wrong(mark), Some(pair)) => pair.wrong.replace(mark) == Some(mark),
+            (End::Wrong(mark), Some(pair)) => pair.repeats(now, mark, Duration::ZERO),
+            (End::WrongAtCost(mark), Some(pair)) => pair.repeats(now, mark, REPETITION_PAUSE),
             _ => false,
         };
-        let is_failure = matches!(end, End::Failed | End::Wrong(_)) && !is_again;
+        let is_failure = matches!(end, End::Failed | End::Wrong(_) | End::WrongAtCost(_)) && !is_again;
         for (places, key, bound, is_pair) in self.places_of(&attempt) {
             match attempt.charged.filter(|_| !is_pair) {
                 Some(_) if is_failure => {}
@@ -240,7 +246,7 @@ impl Throttle {
                 pair.known_until = now + self.settings.known_for;
             }
             // Also where its place had to make room meanwhile.
-            End::Wrong(mark) => {
+            End::Wrong(mark) | End::WrongAtCost(mark) => {
                 if let Some(pair) = self.pairs.find_mut(attempt.pair) {
                     pair.wrong = Some(mark);
                 }
@@ -280,6 +286,8 @@ struct Place {
     until: Duration,
     known_until: Duration,
     wrong: Option<u64>,
+    /// From when that one is free again.
+    repeats_from: Duration,
     failures: u32,
     under_way: u32,
 }
@@ -374,6 +382,16 @@ impl Place {
         let left = bound.failures.max(1).saturating_sub(self.failures);
         let free = if self.failures == 0 { at_once } else { left.min(at_once) };
         now >= self.until && self.under_way < free.max(1)
+    }
+
+    /// Whether this is the wrong password of the last time once more, and free. The next one is so after a pause.
+    fn repeats(&mut self, now: Duration, mark: u64, pause: Duration) -> bool {
+        let is_same = self.wrong.replace(mark) == Some(mark);
+        let is_free = is_same && now >= self.repeats_from;
+        if is_free {
+            self.repeats_from = now + pause;
+        }
+        is_free
     }
 
     fn fail(&mut self, now: Duration, bound: &Bound) {

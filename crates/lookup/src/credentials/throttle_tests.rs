@@ -214,6 +214,27 @@ fn the_same_wrong_password_again_is_no_further_failure() {
     assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "no delay comes of it");
 }
 
+/// Each one was a bind, which had a place among the few that are made at once: invented users with one password each, over
+/// and over, took them all, and were never stopped.
+#[test]
+fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
+    let mut throttle = Throttle::new(settings());
+    let mut repeats = |now, user: &str| attempt(&mut throttle, now, user, address(1), End::WrongAtCost(7));
+    // The first failure, the repetition that is free, and two more failures.
+    (0..4).for_each(|_| assert!(repeats(at(0), "bob")));
+    assert!(!repeats(at(0), "bob"));
+    assert!(repeats(at(1), "bob"));
+    assert!(!repeats(at(2), "bob"), "that was a failure too");
+    // A device that tries once a minute.
+    (0..30).for_each(|minute| assert!(repeats(at(10 + 60 * minute), "carol"), "{minute}"));
+    // Users who were invented: ten failures of the client are free, beside those that are.
+    let looked_at = [(); 4].map(|()| {
+        let names = (0..6).map(|number| number.to_string());
+        names.filter(|name| attempt(&mut throttle, at(0), name, address(2), End::WrongAtCost(7))).count()
+    });
+    assert_eq!(looked_at, [6, 6, 4, 0]);
+}
+
 #[test]
 fn those_who_have_logged_in_are_forgotten_last_and_what_says_nothing_first() {
     let mut throttle = Throttle::new(ThrottleSettings { places: GROUP, ..settings() });
@@ -267,7 +288,7 @@ proptest! {
 
     #[test]
     fn whatever_happens_nobody_waits_for_ever(
-        steps in proptest::collection::vec((0u64..100, 0u32..3, 0u32..3, 0u8..4), 0..100),
+        steps in proptest::collection::vec((0u64..100, 0u32..3, 0u32..3, 0u8..5), 0..100),
     ) {
         let mut throttle = Throttle::new(settings());
         let mut now = Duration::ZERO;
@@ -275,7 +296,8 @@ proptest! {
         for (seconds, user, client, what) in steps {
             now += at(seconds);
             under_way.extend(throttle.admit(now, &user.to_string(), address(client)));
-            if let (Some(end), false) = ([End::Succeeded, End::Failed, End::Void].get(usize::from(what)), under_way.is_empty()) {
+            let ends = [End::Succeeded, End::Failed, End::Void, End::WrongAtCost(0)];
+            if let (Some(end), false) = (ends.get(usize::from(what)), under_way.is_empty()) {
                 throttle.settle(now, under_way.swap_remove(0), *end);
             }
         }

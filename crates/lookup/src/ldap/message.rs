@@ -135,7 +135,8 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// A bind with a password (RFC 4513 section 5.1), or without both: anonymous.
+/// A bind with a password (RFC 4513 section 5.1), or without both: anonymous. The password is in the bytes, which are not
+/// wiped from memory: nor are the buffers of the connection that they go through.
 pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
     request(id, &[], |writer| {
         writer.within(BIND_REQUEST, |writer| {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A mechanism that is spoken, or refused in due form.
+/// A mechanism that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mechanism {
     /// RFC 4616: the password, in one message.
@@ -11,20 +11,15 @@ pub enum Mechanism {
     Login,
     /// RFC 7677: the password is proven and never sent. Without channel binding.
     ScramSha256,
-    /// Google's own: a token. Always refused.
-    XOAuth2,
-    /// RFC 7628: a token. Always refused.
-    OAuthBearer,
 }
 
 impl Mechanism {
-    /// Those that can succeed, the best one first, as they are advertised.
+    /// All, the best one first, as they are advertised.
     pub const ADVERTISED: [Mechanism; 3] = [Mechanism::ScramSha256, Mechanism::Plain, Mechanism::Login];
 
     /// The mechanism of this name, in any case of letters (RFC 4954 section 4: the names are not case-sensitive there).
     pub fn from_name(name: &str) -> Option<Mechanism> {
-        use Mechanism::{Login, OAuthBearer, Plain, ScramSha256, XOAuth2};
-        [Plain, Login, ScramSha256, XOAuth2, OAuthBearer].into_iter().find(|it| it.name().eq_ignore_ascii_case(name))
+        Mechanism::ADVERTISED.into_iter().find(|it| it.name().eq_ignore_ascii_case(name))
     }
 
     /// Its registered name (RFC 4422 section 3.1).
@@ -33,14 +28,7 @@ impl Mechanism {
             Mechanism::Plain => "PLAIN",
             Mechanism::Login => "LOGIN",
             Mechanism::ScramSha256 => "SCRAM-SHA-256",
-            Mechanism::XOAuth2 => "XOAUTH2",
-            Mechanism::OAuthBearer => "OAUTHBEARER",
         }
-    }
-
-    /// Whether the password itself goes over the wire: then only within TLS (RFC 4954 section 4).
-    pub fn shows_password(self) -> bool {
-        !matches!(self, Mechanism::ScramSha256)
     }
 }
 

@@ -15,7 +15,6 @@ impl Login {
 
 /// What a client says who it is.
 pub(super) struct Plain {
-    pub(super) authzid: Option<Box<str>>,
     pub(super) user: Box<str>,
     pub(super) password: Secret,
 }
@@ -31,8 +30,8 @@ impl Plain {
         };
         let user = name(user)?;
         let authzid = str::from_utf8(authzid).map_err(|_| Refusal::Malformed)?;
-        let authzid = self::authzid(authzid, &user)?;
-        Ok(Plain { authzid, user, password: password_from(password)? })
+        check_authzid(authzid, &user)?;
+        Ok(Plain { user, password: password_from(password)? })
     }
 }
 
@@ -52,15 +51,10 @@ pub(super) fn name(octets: &[u8]) -> Result<Box<str>, Refusal> {
 }
 
 /// As whom the client wants to act: nobody may act as somebody else here.
-pub(super) fn authzid(authzid: &str, user: &str) -> Result<Option<Box<str>>, Refusal> {
-    if authzid.is_empty() {
-        return Ok(None);
-    }
-    match name(authzid.as_bytes()) {
-        // Tables fold the case of names.
-        Ok(prepared) if prepared.eq_ignore_ascii_case(user) => Ok(Some(prepared)),
-        _ => Err(Refusal::Authzid),
-    }
+pub(super) fn check_authzid(authzid: &str, user: &str) -> Result<(), Refusal> {
+    // Tables fold the case of names.
+    let is_own = || name(authzid.as_bytes()).is_ok_and(|prepared| prepared.eq_ignore_ascii_case(user));
+    if authzid.is_empty() || is_own() { Ok(()) } else { Err(Refusal::Authzid) }
 }
 
 /// A password as it came.

@@ -21,6 +21,8 @@ pub enum Refusal {
     Malformed,
     /// The name or the password is beyond the limits.
     TooLong,
+    /// A line is ([`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX)).
+    LineTooLong,
     /// The name, or the password, has characters that neither may have (RFC 4013 section 2.3), or is empty.
     Unprepared,
     /// Wrong password, wrong proof or unknown user; which of them is not told.
@@ -29,8 +31,6 @@ pub enum Refusal {
     Authzid,
     /// It wants the channel bound (RFC 5802 section 6), or something else that is not spoken here.
     Unsupported,
-    /// Tokens are not taken here.
-    Token,
     /// Too many were wrong before.
     Throttled,
     /// It cannot be said now.
@@ -55,18 +55,14 @@ impl Refusal {
     pub fn reply(self) -> Reply {
         match self {
             Refusal::Malformed => Reply::new(501, Enhanced(5, 5, 2), "Malformed authentication data"),
+            Refusal::LineTooLong => Reply::new(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long"),
             Refusal::Cancelled => Reply::new(501, Enhanced(5, 7, 0), "Authentication cancelled"),
             Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Not with these parameters of the mechanism"),
             Refusal::Throttled => Reply::new(454, Enhanced(4, 7, 0), "Too many failures, try again later"),
             Refusal::Unavailable => Reply::new(454, Enhanced(4, 7, 0), "Temporary authentication failure"),
-            Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid | Refusal::Token => {
+            Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid => {
                 Reply::new(535, Enhanced(5, 7, 8), "Authentication credentials invalid")
             }
         }
-    }
-
-    /// Whether it says anything of a password: what counts as a failed attempt.
-    pub fn is_attempt(self) -> bool {
-        matches!(self, Refusal::Credentials | Refusal::Throttled)
     }
 }

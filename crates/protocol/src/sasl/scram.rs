@@ -76,7 +76,7 @@ impl ClientFirst {
         let user = message::name(unescape(user)?.as_bytes())?;
         if !authzid.is_empty() {
             let wanted = authzid.strip_prefix("a=").ok_or(Refusal::Malformed)?;
-            message::authzid(&unescape(wanted)?, &user)?;
+            message::check_authzid(&unescape(wanted)?, &user)?;
         }
         let header = &text[..text.len() - bare.len()];
         Ok(ClientFirst { user, header: header.into(), bare: bare.into(), nonce: nonce.into() })
@@ -102,13 +102,13 @@ impl Scram {
     }
 
     /// For a user whom nobody knows: with a salt that is the same each time, and keys that nobody has a proof for.
-    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config) -> Scram {
+    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config, iterations: u32) -> Scram {
         // Tables fold the case of names, so a name in another case has the same salt there.
         let user = first.user.to_lowercase();
         let made_up = |what: &[u8]| hmac(&config.secret, &[what, b"\0", user.as_bytes()]);
         let keys = ScramKeys {
             salt: made_up(b"salt")[..SALT_OCTETS].into(),
-            iterations: config.iterations,
+            iterations,
             stored_key: made_up(b"stored key"),
             server_key: made_up(b"server key"),
         };

@@ -12,7 +12,7 @@
 //! | state    | waits for             | then                                                                         |
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the verb's own function; over the limit: LongLine                            |
-//! | LongLine | CRLF                  | 500, Command                                                                 |
+//! | LongLine | CRLF                  | 500, Command; an exchange of AUTH has failed                                 |
 //! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
 //! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or its end: 235, 4xx, 5xx, Command; over the limit: LongLine |
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
@@ -187,8 +187,8 @@ enum State {
     Command,
     LongLine {
         after_cr: bool,
-        /// It was one of an exchange of AUTH, which is over with it.
-        of_exchange: bool,
+        /// It is one of an exchange of AUTH, which is over with it.
+        login: Option<Box<Login>>,
     },
     Asked(Asked),
     /// AUTH has begun, and the client is to respond to a challenge.

@@ -11,7 +11,7 @@ pub(crate) fn auth(mechanisms: &str) -> Auth {
         mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
         clear_text: false,
         required: false,
-        exchanges: sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS },
+        exchanges: sasl::Config { secret: [7; 32] },
     }
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> Answer {
 pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> Answer {
     let keys = match reply.map(|reply| reply.code) {
         None => Keys::Found { user: request.user.to_lowercase().into(), keys: pencil() },
-        Some(535) => Keys::Unknown,
+        Some(535) => Keys::Unknown { iterations: 4096 },
         Some(454) => Keys::Throttled,
         Some(_) => Keys::Unavailable,
     };

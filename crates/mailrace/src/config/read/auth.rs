@@ -16,10 +16,8 @@ pub(super) struct Known {
     clear_text: bool,
 }
 
-const MECHANISM: Kind<Mechanism> = Kind {
-    expected: "\"PLAIN\", \"LOGIN\" or \"SCRAM-SHA-256\"",
-    read: |v| Mechanism::from_name(v.as_str()?).filter(|mechanism| Mechanism::ADVERTISED.contains(mechanism)),
-};
+const MECHANISM: Kind<Mechanism> =
+    Kind { expected: "\"PLAIN\", \"LOGIN\" or \"SCRAM-SHA-256\"", read: |v| Mechanism::from_name(v.as_str()?) };
 
 /// What is spoken where nothing is said, in the order in which old clients look for them. SCRAM is not among them: clients
 /// prefer it and do not fall back, so that whoever is stored as another hash could not log in.

@@ -134,8 +134,6 @@ pub struct MailRequest {
 /// A password that a client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginRequest {
-    /// By what.
-    pub mechanism: Mechanism,
     /// Who the client says it is.
     pub user: Box<str>,
     /// What shows it.

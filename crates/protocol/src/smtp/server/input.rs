@@ -2,13 +2,15 @@
 //! needed. Lines end in CRLF; message bytes pass through [`DotDecoder`] or are counted off a chunk, and go on by
 //! [`Content`](super::content::Content).
 
+use std::mem;
+
 use memchr::{memchr, memmem};
 
 use super::command::{self, Chunk, Verb};
 use super::content::{BareNewlines, Fault};
 use super::dot::{DotDecoder, Piece};
 use super::{Action, Asked, BodySink, Question, Session, State, replies};
-use crate::sasl;
+use crate::sasl::{self, Outcome, Refusal};
 
 impl Session {
     /// Goes as far as it can, and returns how far that was.
@@ -22,7 +24,7 @@ impl Session {
     }
 
     pub(super) fn work_on_backlog(&mut self, body: &mut impl BodySink) {
-        let mut backlog = std::mem::take(&mut self.backlog);
+        let mut backlog = mem::take(&mut self.backlog);
         let used = self.backlog_used + self.work(&backlog[self.backlog_used..], body);
         self.backlog_used = 0;
         if matches!(self.state, State::Asked(_)) && used < backlog.len() {
@@ -38,7 +40,7 @@ impl Session {
     fn step(&mut self, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
         match self.state {
             State::Command | State::Authenticating(_) => self.take_line(input),
-            State::LongLine { after_cr, of_exchange } => self.skip_line(after_cr, of_exchange, input),
+            State::LongLine { after_cr, .. } => self.skip_line(after_cr, input),
             State::Asked(_) => None,
             State::Data(decoder) => self.take_data(decoder, input, body),
             State::Chunk(chunk) => self.take_chunk(chunk, input, body),
@@ -58,8 +60,11 @@ impl Session {
             if input.len() < limit {
                 return None;
             }
-            // An exchange is over with it.
-            self.state = State::LongLine { after_cr: window.ends_with(b"\r"), of_exchange };
+            let login = match mem::replace(&mut self.state, State::Command) {
+                State::Authenticating(login) => Some(login),
+                _ => None,
+            };
+            self.state = State::LongLine { after_cr: window.ends_with(b"\r"), login };
             return Some(limit);
         };
         match input[..place].strip_suffix(b"\r") {
@@ -78,21 +83,25 @@ impl Session {
         if is_longer { limit.max(sasl::LINE_OCTETS_MAX) } else { limit }
     }
 
-    fn skip_line(&mut self, after_cr: bool, of_exchange: bool, input: &[u8]) -> Option<usize> {
+    /// An exchange is over with a line that is too long, and the driver is told so.
+    fn skip_line(&mut self, after_cr: bool, input: &[u8]) -> Option<usize> {
         let last = *input.last()?;
         let end = match memmem::find(input, b"\r\n") {
             _ if after_cr && input[0] == b'\n' => Some(1),
             place => place.map(|place| place + 2),
         };
         match end {
-            Some(_) => {
-                self.state = State::Command;
-                match of_exchange {
-                    true => self.refuse(Verb::Auth.stage(), None, replies::EXCHANGE_LINE_TOO_LONG),
-                    false => self.refuse("command", None, replies::LINE_TOO_LONG),
+            Some(_) => match mem::replace(&mut self.state, State::Command) {
+                State::LongLine { login: Some(login), .. } => {
+                    self.end_login(*login, Outcome::Refused(Refusal::LineTooLong));
+                }
+                _ => self.refuse("command", None, replies::LINE_TOO_LONG),
+            },
+            None => {
+                if let State::LongLine { after_cr, .. } = &mut self.state {
+                    *after_cr = last == b'\r';
                 }
             }
-            None => self.state = State::LongLine { after_cr: last == b'\r', of_exchange },
         }
         Some(end.unwrap_or(input.len()))
     }
@@ -131,7 +140,7 @@ impl Session {
 
     fn swallow(&mut self, octets: u64, input: &[u8]) -> Option<usize> {
         let count = first_of(input, octets).len();
-        match std::mem::replace(&mut self.state, State::Command) {
+        match mem::replace(&mut self.state, State::Command) {
             State::Swallow { octets, reply, times } if octets == count as u64 => {
                 self.refuse_times(Verb::Bdat.stage(), None, reply, times);
             }

@@ -9,7 +9,7 @@ use std::mem;
 use mail::Reply;
 
 use super::command::Verb;
-use super::{Action, Answer, Asked, Greeting, KeysRequest, LoginRequest, Question, Session, State, replies};
+use super::{Action, Answer, Asked, Greeting, KeysRequest, LoginRequest, Question, Session, State, Tls, replies};
 use crate::sasl::{self, DecodeError, Exchange, Mechanism, Outcome, Refusal};
 
 /// Who may log in to the sessions of a listener, and who has to.
@@ -17,7 +17,8 @@ use crate::sasl::{self, DecodeError, Exchange, Mechanism, Outcome, Refusal};
 pub struct Auth {
     /// What is spoken, in the order in which it is advertised.
     pub mechanisms: Box<[Mechanism]>,
-    /// Whether it is spoken without TLS too, where passwords can be overheard (RFC 4954 section 4).
+    /// Whether it is spoken without TLS too, where passwords can be overheard (RFC 4954 section 4). Where TLS is required it
+    /// never is.
     pub clear_text: bool,
     /// Nobody else may send: MAIL is told 530 before (RFC 6409 section 4.3).
     pub required: bool,
@@ -41,9 +42,9 @@ impl Session {
         (!names.is_empty()).then(|| format!("AUTH {}", names.join(" ")))
     }
 
-    /// Whether what the client sends is overheard by nobody, or that is allowed.
+    /// Whether what the client sends is overheard by nobody, or that is allowed; nothing is where TLS is required.
     fn may_log_in(&self, auth: &Auth) -> bool {
-        self.secured || auth.clear_text
+        self.secured || auth.clear_text && self.config.tls != Tls::Required
     }
 
     /// Whether somebody has to log in first who has not.
@@ -87,7 +88,7 @@ impl Session {
             Ok(response) => login.exchange.handle_response(&response),
             Err(DecodeError::Cancelled) => login.exchange.handle_cancel(Refusal::Cancelled),
             Err(DecodeError::Malformed) => login.exchange.handle_cancel(Refusal::Malformed),
-            Err(DecodeError::TooLong) => login.exchange.handle_cancel(Refusal::TooLong),
+            Err(DecodeError::TooLong) => login.exchange.handle_cancel(Refusal::LineTooLong),
         }
         self.go_on(login);
     }
@@ -110,10 +111,9 @@ impl Session {
                 self.say(format!("334 {}\r\n", sasl::encode(&challenge)).as_bytes());
                 self.state = State::Authenticating(login);
             }
-            Some(sasl::Action::Ask(sasl::Question::Verify { user, password, authzid: _ })) => {
+            Some(sasl::Action::Ask(sasl::Question::Verify { user, password })) => {
                 login.user = user.clone();
-                let mechanism = login.exchange.mechanism();
-                self.ask(Asked::Login(login), Question::Login(LoginRequest { mechanism, user, password }));
+                self.ask(Asked::Login(login), Question::Login(LoginRequest { user, password }));
             }
             Some(sasl::Action::Ask(sasl::Question::Credentials { user })) => {
                 login.user = user.clone();
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    fn end_login(&mut self, login: Login, outcome: Outcome) {
+    pub(super) fn end_login(&mut self, login: Login, outcome: Outcome) {
         let reply = outcome.reply();
         let (mechanism, user) = (login.exchange.mechanism(), login.user);
         self.actions.push_back(Action::Login { mechanism, user, outcome: outcome.clone() });
@@ -151,7 +151,7 @@ impl Session {
 
 fn undecodable(error: DecodeError) -> Reply {
     match error {
-        DecodeError::TooLong => replies::EXCHANGE_LINE_TOO_LONG,
+        DecodeError::TooLong => Refusal::LineTooLong.reply(),
         DecodeError::Malformed => Refusal::Malformed.reply(),
         DecodeError::Cancelled => Refusal::Cancelled.reply(),
     }

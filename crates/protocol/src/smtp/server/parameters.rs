@@ -1,5 +1,6 @@
 //! The parameters after the paths of MAIL and RCPT: SIZE (RFC 1870), BODY (RFC 6152), SMTPUTF8 (RFC 6531), AUTH (RFC
-//! 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). A parameter that is unknown, wrong or there twice refuses the command.
+//! 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). A parameter that is unknown, wrong or there twice refuses
+//! the command.
 
 use mail::{BodyType, Notify, Reply, Return};
 

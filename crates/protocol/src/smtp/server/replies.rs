@@ -66,9 +66,6 @@ pub(super) const ENCRYPTION_REQUIRED: Reply =
 pub(super) const UNKNOWN_MECHANISM: Reply = reply(504, Enhanced(5, 5, 4), "authentication mechanism not offered");
 pub(super) const AUTH_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected AUTH mechanism [initial-response]");
 pub(super) const LOGGED_IN_ALREADY: Reply = reply(503, Enhanced(5, 5, 1), "logged in already");
-/// RFC 4954 section 4.
-pub(super) const EXCHANGE_LINE_TOO_LONG: Reply =
-    reply(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long");
 pub(super) const NOT_IN_TRANSACTION: Reply = reply(503, Enhanced(5, 5, 1), "not during a mail transaction");
 pub(super) const CLEAR_TEXT_AFTER_STARTTLS: Reply = reply(554, Enhanced(5, 5, 1), "clear text after STARTTLS; closing");
 
