@@ -302,6 +302,31 @@ class Ways(OutboundCase):
             'query = "SELECT name FROM domains WHERE name = :key"\n'
             'cache = {{ ttl = "1h", negative_ttl = "1h", stale_if_error = "1h", entries = 100 }}\n'
             '[[domain]]\nnames = "hosted"\n'
+    def test_mail_that_waits_goes_to_the_machine_that_stores_the_mailbox_by_now(self):
+        zone = self.names()
+        zone.a("store.test", "127.0.0.1")
+        (self.folder / "hosts").write_text(
+            f"bob@shared.test store.test:{self.one.port}\ncarol@shared.test store.test:{free_port()}\n"
+        )
+        alone = '\n[[domain]]\nname = "shared.test"\n'
+        table = f'\n[[table]]\nname = "hosts"\ntype = "text"\npath = "{self.folder}/hosts"\n'
+        retry = 'first = "200ms", factor = 1.0, jitter = 0.0'
+        server = self.start(names=zone, extra=table + alone, retry=retry)
+        server._queue("pause", "local")
+        self.send(server, "bob@shared.test")
+        self.send(server, "carol@shared.test")
+        self.assertEqual(server.queued(), 2)
+        edit(server, alone, alone + 'hosts = "hosts"\n')
+        self.taken_up(server)
+        letters = self.await_letters(self.one, 1, server)
+        self.assertEqual(letters[0].recipients, ["TO:<bob@shared.test>"])
+        await_fact(server, "deferred", to="<carol@shared.test>")
+        edit(server, alone + 'hosts = "hosts"\n', alone)
+        self.taken_up(server)
+        server._queue("resume", "local")
+        await_letters(server, "carol", 1, domain="shared.test")
+        self.assertFalse((server.maildir("bob", "shared.test") / "new").exists())
+
         )
         path = self.folder / "hosted.db"
         with sqlite3.connect(path) as database:
