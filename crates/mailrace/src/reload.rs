@@ -50,7 +50,7 @@ use crate::log::Log;
 use crate::plan::Lists;
 use crate::tables::{self, Tables};
 use crate::workers::{Door, Doorman, Shift, Workers, runtime};
-use crate::{plan, privileges, serve};
+use crate::{check, plan, privileges, serve};
 
 use difference::{Difference, differences, is_same_tls, ways_differ};
 
@@ -173,8 +173,11 @@ impl Running {
         }
         let mut told = vec![told(&differences, &self.tables, &tables)];
         told.extend(doubts);
+        told.extend(check::cautions(&loaded.config));
         let next = self.prepare(loaded, tables)?;
+        let sessions_max = next.policy.sessions_max;
         self.switch(next);
+        serve::warn(&self.loaded.config, sessions_max, &self.log);
         Ok(told)
     }
 

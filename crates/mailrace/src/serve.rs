@@ -60,7 +60,10 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
-    warn(config, &identity, sessions_max, &log);
+    if identity == Identity::UnaskedRoot {
+        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
+    }
+    warn(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
     let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
@@ -155,10 +158,8 @@ fn copies(config: &Config) -> impl Iterator<Item = &Path> {
     })
 }
 
-fn warn(config: &Config, identity: &Identity, sessions_max: usize, log: &Log) {
-    if *identity == Identity::UnaskedRoot {
-        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
-    }
+/// Tells of what is no fault of a configuration, but what an operator should know who has it taken up.
+pub fn warn(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions is more than the open files (RLIMIT_NOFILE) suffice for";
