@@ -167,7 +167,8 @@ impl Running {
         let tables = self.tables.changed(&loaded.config, tables::tell(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(Level::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.are(&tables) {
-            let has_fresh = self.workers.shift().acceptor.as_ref().is_some_and(|it| certificates::look(it, &self.log));
+            let acceptor = self.workers.shift().acceptor.clone();
+            let has_fresh = acceptor.is_some_and(|acceptor| certificates::look_at_once(&acceptor, &self.log));
             self.loaded = loaded;
             return Ok(vec![if has_fresh { "certificates" } else { "nothing has changed" }.into()]);
         }
@@ -226,7 +227,7 @@ impl Running {
         self.watched.change(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
         if let Some(acceptor) = &acceptor {
             // They have been examined; where one was spoilt since, the old ones stay, and the log tells.
-            certificates::look(acceptor, &self.log);
+            certificates::look_at_once(acceptor, &self.log);
         }
         let before = self.workers.shift();
         doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
