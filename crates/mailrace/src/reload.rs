@@ -231,6 +231,8 @@ impl Running {
         }
         let before = self.workers.shift();
         doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
+        // Doors that are closed are waited for: this may not be what keeps one.
+        drop(before);
         self.workers.change(Shift { desk, acceptor, doors });
         bury(self.tables.iter().map(|(_, table)| table), |table| tables.iter().any(|(_, new)| Arc::ptr_eq(new, table)));
         bury(self.lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));

@@ -242,7 +242,7 @@ impl House {
         let folder = drop_folder(config, &desk, &log, runtime()?);
         let emptier = Emptier::start(folder).context("starting")?;
         let watched = Watched::new(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
-        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors })?;
+        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors }, &log)?;
         let (loaded, threads) = (loaded.clone(), threads(config));
         Ok(Running {
             loaded,
