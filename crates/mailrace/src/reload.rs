@@ -219,7 +219,8 @@ impl Running {
         self.flow.change(change);
         self.gauges.change(plan::load_limits(config), config.load.every);
         let desk = Arc::new(desk::next(&self.workers.shift().desk, config, policy));
-        self.clerks.change(Clerk::new(config, self.counter.clone(), guide, desk.clone(), tables.clone()));
+        let counter = self.counter.clone();
+        self.clerks.change(Clerk::new(config, counter, guide, desk.clone(), tables.clone(), lists.clone()));
         self.emptier.change(serve::drop_folder(config, &desk, &self.log, drop_runtime));
         if config.limits.backlog != self.loaded.config.limits.backlog {
             doors.iter().for_each(|door| self.widen(door, config.limits.backlog));

@@ -237,7 +237,7 @@ impl House {
         let gauges = monitor.start(config.load.every)?;
         let guide = Guide::new(config, &tables, directory, &queues)?;
         let counter = admin::Counter { mailbag, log: log.clone(), attempts, orders, stopping: Arc::default() };
-        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone());
+        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone(), lists.clone());
         let clerks = admin::Server::start(config, clerk)?;
         let folder = drop_folder(config, &desk, &log, runtime()?);
         let emptier = Emptier::start(folder).context("starting")?;
