@@ -151,6 +151,10 @@ class Access(ServerCase):
         for source in (UNKNOWN, SOLD):
             self.assertEqual(self.first_line(source).code, 220)
         self.assertGreaterEqual(metrics(self.server)["mailrace_access_lists_unanswered_total"], 2)
+        self.assertIn('mailrace_table_requests_total{table="list.test"}', metrics(self.server))
+        said = self.server.table("stats", "list.test", "--json")
+        self.assertIn('"type":"dnsbl"', said.stdout, said.stderr)
+        self.assertNotEqual(self.server.table("stats", "no-list.test").returncode, 0)
 
     def test_a_greeting_is_refused_and_a_friend_is_not_asked(self):
         with Client(self.server.port) as client:

@@ -14,6 +14,8 @@ import unittest
 from harness import Client, Mailrace, await_letters, await_that, folder, letter
 from outbound import OutboundCase, await_fact, metrics
 from peers.mailrace import route
+from test_tls import issue
+from test_tls import section as certificate
 
 RELOADS = 100
 STRANGER, BALANCER = "127.0.0.31", "127.0.0.32"
@@ -152,6 +154,32 @@ class Reload(unittest.TestCase):
             await_that(closed, "a closed port", self.server)
         with Client(self.server.port) as client:
             self.assertEqual(client.greet().code, 250)
+
+    def test_a_listener_can_be_taken_away_and_brought_back_at_once(self):
+        section = listener(port := free_port())
+        text = self.server.config.read_text()
+        for _ in range(10):
+            self.server.config.write_text(text + section)
+            self.taken_up()
+            with Client(port) as client:
+                client.greet()
+            self.server.config.write_text(text)
+            self.taken_up()
+
+    def test_a_certificate_that_was_written_just_now_is_read(self):
+        chain, key = issue(self.server.folder, "own", "mx.test")
+        edit(self.server, 'address  = "127.0.0.1:0"', 'address  = "127.0.0.1:0"\ntls = "starttls"')
+        self.server.config.write_text(self.server.config.read_text() + certificate(chain, key))
+        self.assertIn("[[certificate]]", self.taken_up())
+        self.assertIn("nothing has changed", self.taken_up())
+        issue(self.server.folder, "own", "mx.test")
+        self.assertRegex(self.taken_up(), r": certificates$")
+
+    def test_what_an_operator_should_know_is_in_the_answer_and_in_the_log(self):
+        edit(self.server, 'networks = ["127.0.0.0/8"]', 'networks = ["0.0.0.0/0"]')
+        self.assertIn("anyone may send to anyone", self.taken_up())
+        line = re.compile(r" warning .*anyone may send to anyone")
+        await_that(lambda: line.search(self.server.log.read_text()), "a warning in the log", self.server)
 
     def test_an_access_rule_is_for_who_comes_next_and_its_count_goes_on(self):
         rule = (
@@ -394,6 +422,31 @@ class Ways(OutboundCase):
         self.taken_up(server)
         server._queue("retry", "--all")
         self.await_letters(self.one, 1, server)
+
+    def test_mail_that_waits_goes_to_the_machine_that_stores_the_mailbox_by_now(self):
+        zone = self.names()
+        zone.a("store.test", "127.0.0.1")
+        (self.folder / "hosts").write_text(
+            f"bob@shared.test store.test:{self.one.port}\ncarol@shared.test store.test:{free_port()}\n"
+        )
+        alone = '\n[[domain]]\nname = "shared.test"\n'
+        table = f'\n[[table]]\nname = "hosts"\ntype = "text"\npath = "{self.folder}/hosts"\n'
+        retry = 'first = "200ms", factor = 1.0, jitter = 0.0'
+        server = self.start(names=zone, extra=table + alone, retry=retry)
+        server._queue("pause", "local")
+        self.send(server, "bob@shared.test")
+        self.send(server, "carol@shared.test")
+        self.assertEqual(server.queued(), 2)
+        edit(server, alone, alone + 'hosts = "hosts"\n')
+        self.taken_up(server)
+        letters = self.await_letters(self.one, 1, server)
+        self.assertEqual(letters[0].recipients, ["TO:<bob@shared.test>"])
+        await_fact(server, "deferred", to="<carol@shared.test>")
+        edit(server, alone + 'hosts = "hosts"\n', alone)
+        self.taken_up(server)
+        server._queue("resume", "local")
+        await_letters(server, "carol", 1, domain="shared.test")
+        self.assertFalse((server.maildir("bob", "shared.test") / "new").exists())
 
     def test_a_held_queue_that_is_held_no_more_delivers(self):
         server = self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}"), standard="concurrency = 0")

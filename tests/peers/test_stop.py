@@ -1,10 +1,23 @@
 """SIGTERM: the server finishes what it is in the middle of, tells the others, and forgets nothing."""
 
+import errno
+import os
 import pathlib
 import signal
+import subprocess
 import unittest
 
-from harness import Client, Mailrace, folder, letter
+from harness import Client, Mailrace, await_that, folder, letter
+
+
+def opened(pipe):
+    """A pipe to write to, once somebody reads it."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
 
 
 class Stop(unittest.TestCase):
@@ -60,6 +73,25 @@ class Stop(unittest.TestCase):
         self.assertEqual(self.server.terminate(), 0)
         self.server.start()
         self.assertEqual(self.server.queued(), 20)
+
+    def test_during_the_start_a_stop_ends_it_at_once_and_no_other_signal_does(self):
+        self.server.terminate()
+        # Whoever opens this table waits for somebody who writes it.
+        table = self.server.folder / "slow"
+        os.mkfifo(table, 0o644)
+        section = f'\n[[table]]\nname = "slow"\ntype = "text"\npath = "{table}"\n'
+        self.server.config.write_text(self.server.config.read_text() + section)
+        argv = [str(self.server.binary), "serve", "--config", str(self.server.config)]
+        with subprocess.Popen(argv, cwd=self.server.folder, stderr=subprocess.PIPE, text=True) as process:
+            self.addCleanup(process.kill)
+            writer = await_that(lambda: opened(table), "somebody who reads", self.server)
+            try:
+                for sent in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+                    process.send_signal(sent)
+                self.assertEqual(process.wait(30), 0)
+            finally:
+                os.close(writer)
+            self.assertIn("told to stop during the start", process.stderr.read())
 
     def begin_data(self, client):
         """A transaction of which the first 40 bytes of data are sent."""

@@ -47,6 +47,7 @@ use crate::config::{Config, Durability};
 use crate::flow::Mailbag;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::plan::Lists;
 use crate::reload::Orders;
 use crate::tables::Tables;
 
@@ -77,10 +78,17 @@ impl Server {
 
 impl Clerk {
     /// One who knows this configuration.
-    pub fn new(config: &Config, counter: Counter, guide: Guide, desk: Arc<Desk>, tables: Tables) -> Clerk {
+    pub fn new(
+        config: &Config,
+        counter: Counter,
+        guide: Guide,
+        desk: Arc<Desk>,
+        tables: Tables,
+        lists: Lists,
+    ) -> Clerk {
         let Counter { mailbag, log, attempts, orders, stopping } = counter;
         let relaxed = config.spool.durability != Durability::Commit;
-        Clerk { mailbag, desk, log, guide, tables, attempts, orders, relaxed, stopping }
+        Clerk { mailbag, desk, log, guide, tables, lists, attempts, orders, relaxed, stopping }
     }
 }
 

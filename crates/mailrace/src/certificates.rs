@@ -20,12 +20,18 @@ pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
     }
 }
 
-/// Has files read anew where they changed; whether they did.
-pub fn look(acceptor: &Acceptor, log: &Log) -> bool {
+/// Has files read anew where they changed and are left alone since.
+fn look(acceptor: &Acceptor, log: &Log) {
     let now = SystemTime::now();
-    let found = acceptor.reload_changed(now);
+    acceptor.reload_changed(now).iter().for_each(|found| tell(found, now, log));
+}
+
+/// The same at the word of somebody who has written them, perhaps just now. Whether any was exchanged.
+pub fn look_at_once(acceptor: &Acceptor, log: &Log) -> bool {
+    let now = SystemTime::now();
+    let found = acceptor.reload_ready();
     found.iter().for_each(|found| tell(found, now, log));
-    !found.is_empty()
+    found.iter().any(Result::is_ok)
 }
 
 /// What is looked at, which may become something else.

@@ -25,6 +25,7 @@ mod scheduler;
 mod shelf;
 mod sorter;
 mod sorting;
+mod strays;
 mod submission;
 mod way;
 
@@ -82,10 +83,10 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 enum Note {
     /// These messages are durable in the spool.
     Committed(Vec<Live>),
-    /// A message whose envelope did not say all.
-    Sorted(Sorted),
-    /// The recipients of this attempt, which is void, belong elsewhere.
-    Resorted(Attempt, Sorted),
+    /// A message whose envelope did not say all, sorted by these rules.
+    Sorted(Arc<Rules>, Sorted),
+    /// The recipients of this attempt, which is void, belong elsewhere by these rules.
+    Resorted(Arc<Rules>, Attempt, Sorted),
     /// Where mail for a destination goes, by this edition of the ways.
     Routed(u32, Destination, Routed<Arc<Way>>),
     /// Attempts that are over.

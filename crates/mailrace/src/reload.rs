@@ -53,7 +53,7 @@ use crate::plan::Lists;
 use crate::quota::{self, Rooms};
 use crate::tables::{self, Tables};
 use crate::workers::{self, Door, Doorman, Shift, Workers, runtime};
-use crate::{plan, privileges, serve};
+use crate::{check, plan, privileges, serve};
 
 use difference::{Difference, differences, is_same_tls, ways_differ};
 
@@ -173,14 +173,18 @@ impl Running {
         let tables = self.tables.changed(&loaded.config, tables::tell(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(Level::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.are(&tables) {
-            let has_fresh = self.workers.shift().acceptor.as_ref().is_some_and(|it| certificates::look(it, &self.log));
+            let acceptor = self.workers.shift().acceptor.clone();
+            let has_fresh = acceptor.is_some_and(|acceptor| certificates::look_at_once(&acceptor, &self.log));
             self.loaded = loaded;
             return Ok(vec![if has_fresh { "certificates" } else { "nothing has changed" }.into()]);
         }
         let mut told = vec![told(&differences, &self.tables, &tables)];
         told.extend(doubts);
+        told.extend(check::cautions(&loaded.config));
         let next = self.prepare(loaded, tables)?;
+        let sessions_max = next.policy.sessions_max;
         self.switch(next);
+        serve::warn(&self.loaded.config, sessions_max, &self.log);
         Ok(told)
     }
 
@@ -244,7 +248,8 @@ impl Running {
         self.flow.change(change);
         self.gauges.change(plan::load_limits(config), config.load.every);
         let desk = Arc::new(desk::next(&self.workers.shift().desk, config, policy));
-        self.clerks.change(Clerk::new(config, self.counter.clone(), guide, desk.clone(), tables.clone()));
+        let counter = self.counter.clone();
+        self.clerks.change(Clerk::new(config, counter, guide, desk.clone(), tables.clone(), lists.clone()));
         self.emptier.change(serve::drop_folder(config, &desk, &self.log, drop_runtime));
         if config.limits.backlog != self.loaded.config.limits.backlog {
             doors.iter().for_each(|door| self.widen(door, config.limits.backlog));
@@ -252,10 +257,12 @@ impl Running {
         self.watched.change(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
         if let Some(acceptor) = &acceptor {
             // They have been examined; where one was spoilt since, the old ones stay, and the log tells.
-            certificates::look(acceptor, &self.log);
+            certificates::look_at_once(acceptor, &self.log);
         }
         let before = self.workers.shift();
         doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
+        // Doors that are closed are waited for: this may not be what keeps one.
+        drop(before);
         self.workers.change(Shift { desk, acceptor, doors });
         bury(self.tables.iter().map(|(_, table)| table), |table| tables.iter().any(|(_, new)| Arc::ptr_eq(new, table)));
         bury(self.lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));

@@ -1,13 +1,14 @@
 //! `mailrace serve`: opens everything in the order in which it can fail without loss, becomes the configured
 //! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order; told a second
-//! time, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGUSR1 opens the log's file again;
-//! SIGHUP does that too, and has the configuration read again ([`crate::reload`]).
+//! time, or before it works, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGUSR1 opens the
+//! log's file again; SIGHUP does that too, and has the configuration read again ([`crate::reload`]).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +20,7 @@ use net::{Acceptor, Inherited};
 use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Clerk, Guide};
 use crate::certificates::{self, Fresh, Watched};
@@ -49,6 +50,8 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
     let manager = Manager::of_environment();
+    let works = Arc::new(AtomicBool::new(false));
+    let mut heard = hear_signals(works.clone()).context("starting")?;
     let runtime = runtime().context("starting")?;
     let files = privileges::prepare_process()?;
     let sessions_max =
@@ -62,20 +65,23 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
-    warn(config, &identity, sessions_max, &log);
+    if identity == Identity::UnaskedRoot {
+        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
+    }
+    warn(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
-    let mut signals = runtime.block_on(async { Signals::hear() })?;
     let secret = logins::secret(config)?;
     workers::let_log_in(&mut doors, config, secret);
     let house = House::open(config, secret, log.clone())?;
     let (orders, mut ordered) = unbounded_channel();
     let mut running = house.live_in(loaded, Entry { doors, acceptor, files, sessions_max, orders })?;
+    works.store(true, Relaxed);
     announce(loaded, &running.workers.shift().doors, &log);
     tell(&manager, State::Ready, &log);
     // It works as long as this thread waits for the word.
     runtime.spawn(certificates::keep_fresh(running.watched.clone(), log.clone()));
     loop {
-        match runtime.block_on(signals.next(&mut ordered)) {
+        match runtime.block_on(next_word(&mut heard, &mut ordered)) {
             Word::Stop => break,
             Word::OpenLog => reopen(&log),
             Word::Reload(order) => {
@@ -93,7 +99,6 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     drop(ordered);
     log.event(Level::Info, "stopping", &[]);
     tell(&manager, State::Stopping, &log);
-    end_at_once_if_told_again(signals)?;
     stop(running, &runtime, &log);
     log.event(Level::Info, "stopped", &[]);
     log.close();
@@ -159,10 +164,8 @@ fn copies(config: &Config) -> impl Iterator<Item = &Path> {
     })
 }
 
-fn warn(config: &Config, identity: &Identity, sessions_max: usize, log: &Log) {
-    if *identity == Identity::UnaskedRoot {
-        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
-    }
+/// Tells of what is no fault of a configuration, but what an operator should know who has it taken up.
+pub fn warn(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions is more than the open files (RLIMIT_NOFILE) suffice for";
@@ -252,12 +255,12 @@ impl House {
         let gauges = monitor.start(config.load.every)?;
         let guide = Guide::new(config, &tables, directory, &queues, rooms)?;
         let counter = admin::Counter { mailbag, log: log.clone(), attempts, orders, stopping: Arc::default() };
-        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone());
+        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone(), lists.clone());
         let clerks = admin::Server::start(config, clerk)?;
         let folder = drop_folder(config, &desk, &log, runtime()?);
         let emptier = Emptier::start(folder).context("starting")?;
         let watched = Watched::new(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
-        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors })?;
+        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors }, &log)?;
         let (loaded, threads) = (loaded.clone(), threads(config));
         Ok(Running {
             loaded,
@@ -311,7 +314,7 @@ pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: R
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
-        cap: plan::notices(config, random()).cap.map(Into::into),
+        cap: plan::cap(config, random()).map(Into::into),
         log: log.clone(),
     };
     DropFolder {
@@ -374,24 +377,56 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them, or for an order on the control socket. SIGHUP also opens the log again: whoever rotates it
-    /// has always sent that.
-    async fn next(&mut self, ordered: &mut UnboundedReceiver<Wish>) -> Word {
+    /// Waits for one of them. SIGHUP also opens the log again: whoever rotates it has always sent that.
+    async fn next(&mut self) -> Word {
         tokio::select! {
             _ = self.terminate.recv() => Word::Stop,
             _ = self.interrupt.recv() => Word::Stop,
             _ = self.hangup.recv() => Word::Reload(None),
             _ = self.user.recv() => Word::OpenLog,
-            Some(order) = ordered.recv() => Word::Reload(Some(order)),
         }
     }
 
-    /// Waits for one that says stop.
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+    /// Hands on what they say, for ever. Who says stop twice does not want to wait; and before the server works nothing
+    /// has to be brought to its end.
+    async fn hand_on(mut self, works: &AtomicBool, words: &UnboundedSender<Word>) {
+        let mut is_stopping = false;
+        loop {
+            let word = self.next().await;
+            if matches!(word, Word::Stop) {
+                if !works.load(Relaxed) {
+                    say("mailrace: told to stop during the start: ended at once");
+                    std::process::exit(0);
+                }
+                if is_stopping {
+                    say("mailrace: told to stop again: ended at once");
+                    std::process::exit(i32::from(exit::SOFTWARE));
+                }
+                is_stopping = true;
+            }
+            // At the end nobody listens any more.
+            drop(words.send(word));
         }
+    }
+}
+
+/// Hears signals from now on, with a thread and a runtime of their own: the main ones may be busy, or hang.
+fn hear_signals(works: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<Word>> {
+    let runtime = runtime()?;
+    let signals = runtime.block_on(async { Signals::hear() })?;
+    let (words, heard) = unbounded_channel();
+    let hear = move || runtime.block_on(signals.hand_on(&works, &words));
+    thread::Builder::new().name("signals".into()).spawn(hear)?;
+    Ok(heard)
+}
+
+/// Waits for a signal, or for an order on the control socket.
+async fn next_word(heard: &mut UnboundedReceiver<Word>, ordered: &mut UnboundedReceiver<Wish>) -> Word {
+    tokio::select! {
+        Some(word) = heard.recv() => word,
+        Some(order) = ordered.recv() => Word::Reload(Some(order)),
+        // Neither happens: who hears signals never ends, and who takes orders holds a sender.
+        else => Word::Stop,
     }
 }
 
@@ -400,17 +435,6 @@ fn reopen(log: &Log) {
         Ok(()) => log.event(Level::Info, "the log was opened again", &[]),
         Err(error) => log.event(Level::Error, "the log goes on as it was", &[("error", &error)]),
     }
-}
-
-/// Who says it twice does not want to wait. A thread and a runtime of its own: the main ones may hang.
-fn end_at_once_if_told_again(mut signals: Signals) -> io::Result<()> {
-    let runtime = runtime()?;
-    let wait = move || {
-        runtime.block_on(signals.stop());
-        say("mailrace: told to stop again: ended at once");
-        std::process::exit(i32::from(exit::SOFTWARE));
-    };
-    thread::Builder::new().name("told-again".into()).spawn(wait).map(drop)
 }
 
 /// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.

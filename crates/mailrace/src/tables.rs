@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use lookup::{Events, Stats, Table, cdb};
+use lookup::{Events, Table, cdb};
 
 use crate::config::{self, Config, TableKind};
 use crate::exit::{self, Exit};
@@ -78,11 +78,6 @@ impl Tables {
     /// The table of this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
         self.tables.iter().map(|held| &held.table).find(|table| table.name() == name)
-    }
-
-    /// What those of them count that do, by name.
-    pub fn counts(&self) -> Vec<(Box<str>, Stats)> {
-        self.iter().filter_map(|(_, table)| Some((table.name().into(), table.stats()?))).collect()
     }
 
     /// All of them with their types, in the order of the configuration.
@@ -227,7 +222,7 @@ mod tests {
         let opened = Tables::open(&config, Arc::new(|_| {})).unwrap();
         let named: Vec<_> = opened.iter().map(|(kind, table)| (kind, table.name().to_owned())).collect();
         assert_eq!(named, [("chain", "all".to_owned()), ("text", "people".to_owned())]);
-        assert!(opened.find("nobody").is_none() && opened.counts().is_empty());
+        assert!(opened.find("nobody").is_none());
 
         let mut opener = Opener::new(&config, Purpose::Ask, Arc::new(|_| {}));
         let people = opener.table("people").unwrap();

@@ -3,12 +3,17 @@
 //!
 //! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which
 //! it was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does
-//! not notice. One that it has not is closed, and its sessions go on.
+//! not notice. One that it has not is closed, and its sessions go on; the exchange is over when it is closed in all
+//! threads, so that its address can be bound again.
 
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::Context;
 use intake::{Answers, Counter, Desk, Networks};
@@ -18,12 +23,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::config::{Config, Listener, Protocol};
+use crate::line::Level;
+use crate::log::Log;
 use crate::logins::Secret;
 use crate::plan;
 use crate::say::say;
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
+/// A thread that is so busy that it has not closed a door after so long is not waited for.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What new sessions go by.
 #[derive(Clone)]
@@ -49,7 +58,7 @@ pub struct Door {
     balancers: Option<Networks>,
 }
 
-/// A listening socket. It is closed when the last door with it is gone.
+/// A listening socket. It is closed when the last door with it is gone: a thread drops its own handle before its door.
 struct Socket {
     /// As the configuration has it.
     wanted: SocketAddr,
@@ -58,6 +67,8 @@ struct Socket {
     listener: TcpListener,
     /// A handle for each worker that has not taken its own: whatever fails, fails before anybody is served.
     handles: Mutex<Vec<TcpListener>>,
+    /// Who waits until it is closed hears by the end of this, which is last of all.
+    closing: Mutex<Option<Sender<Infallible>>>,
 }
 
 /// Opens doors: each with the socket of a door that is there, with one that was passed, or with one that it binds.
@@ -120,7 +131,8 @@ impl Doorman {
             None => net::bind(wanted, backlog)?,
         };
         let handles = (0..self.workers).map(|_| listener.try_clone()).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Socket { wanted, address: listener.local_addr()?, listener, handles: Mutex::new(handles) }))
+        let (address, handles) = (listener.local_addr()?, Mutex::new(handles));
+        Ok(Arc::new(Socket { wanted, address, listener, handles, closing: Mutex::default() }))
     }
 }
 
@@ -157,6 +169,25 @@ impl Door {
     pub fn is_where(&self, other: &Door) -> bool {
         Arc::ptr_eq(&self.socket, &other.socket)
     }
+
+    /// To be waited for by somebody who keeps no door with this socket.
+    fn closed(&self) -> Closed {
+        let (sender, closed) = mpsc::channel();
+        // The lock guards one assignment.
+        *self.socket.closing.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        Closed(closed)
+    }
+}
+
+/// The end of a socket.
+struct Closed(Receiver<Infallible>);
+
+impl Closed {
+    /// Waits for it, but not for ever.
+    fn wait(self, longest: Duration) {
+        // Nothing is ever sent: either the socket is gone, or it took too long.
+        let _ = self.0.recv_timeout(longest);
+    }
 }
 
 impl Workers {
@@ -165,13 +196,14 @@ impl Workers {
     /// # Errors
     ///
     /// The system has no room for them.
-    pub fn start(count: usize, shift: Shift) -> io::Result<Workers> {
+    pub fn start(count: usize, shift: Shift, log: &Arc<Log>) -> io::Result<Workers> {
         let (shifts, watch) = watch::channel(Arc::new(shift));
         let (stopper, stop) = Stopper::new();
         let (ender, end) = Stopper::new();
         let start = |number| {
             let runtime = runtime()?;
-            let worker = Worker { shifts: watch.clone(), stop: stop.clone(), answers: Answers::default() };
+            let (shifts, stop, log) = (watch.clone(), stop.clone(), log.clone());
+            let worker = Worker { shifts, stop, answers: Answers::default(), log };
             let work = worker.work(end.clone());
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || runtime.block_on(work))
         };
@@ -184,9 +216,13 @@ impl Workers {
         self.shifts.borrow().clone()
     }
 
-    /// New sessions go by this from now on.
+    /// New sessions go by this from now on. Waits until the doors that it has not are closed, unless that takes too long:
+    /// somebody may want to listen there again.
     pub fn change(&self, shift: Shift) {
-        self.shifts.send_replace(Arc::new(shift));
+        let goes_on = |door: &Door| shift.doors.iter().any(|other| other.is_where(door));
+        let gone: Vec<Closed> = self.shift().doors.iter().filter(|door| !goes_on(door)).map(Door::closed).collect();
+        drop(self.shifts.send_replace(Arc::new(shift)));
+        gone.into_iter().for_each(|closed| closed.wait(CLOSE_TIME_MAX));
     }
 
     /// Closes all doors: who comes after this is not left waiting. Sessions hear that they are to end.
@@ -212,6 +248,7 @@ struct Worker {
     shifts: watch::Receiver<Arc<Shift>>,
     stop: Stop,
     answers: Answers,
+    log: Arc<Log>,
 }
 
 impl Worker {
@@ -242,12 +279,11 @@ impl Worker {
         // Taking one out cannot panic half-way.
         let handle = door.socket.handles.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let (stopper, closed) = Stopper::new();
-        let (door, shifts, answers, stop) =
-            (door.clone(), self.shifts.clone(), self.answers.clone(), self.stop.clone());
+        let (own, shifts, answers, stop) = (door.clone(), self.shifts.clone(), self.answers.clone(), self.stop.clone());
         let session = move |stream, peer: SocketAddr| {
             let shift = shifts.borrow().clone();
             // Who was accepted at the moment at which the door was closed is served as he was to be.
-            let now = shift.doors.iter().find(|other| other.is_where(&door)).unwrap_or(&door);
+            let now = shift.doors.iter().find(|other| other.is_where(&own)).unwrap_or(&own);
             let counter = Counter {
                 desk: shift.desk.clone(),
                 machine: now.machine.clone(),
@@ -258,7 +294,13 @@ impl Worker {
             };
             intake::serve(counter, stream, peer.ip(), stop.clone())
         };
-        tokio::spawn(net::accept(handle, closed, session));
+        let (address, log, accepting) = (door.address(), self.log.clone(), net::accept(handle, closed, session));
+        tokio::spawn(async move {
+            if let Err(error) = accepting.await {
+                let fields: &[(&'static str, &dyn Display)] = &[("address", &address), ("error", &error)];
+                log.event(Level::Error, "a thread takes no sessions at a listener", fields);
+            }
+        });
         Some(stopper)
     }
 }
@@ -266,4 +308,30 @@ impl Worker {
 /// A runtime of one thread.
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two reloads in quick succession, of which one took a listener away and the next brought it back, could meet a
+    /// thread that had not closed it yet: the address was in use.
+    #[test]
+    fn a_door_is_closed_with_the_last_handle_and_not_before() {
+        let parse = |address: &str| {
+            let text = format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"{address}\"\n");
+            Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"))
+        };
+        let doorman = || Doorman { before: Vec::new(), inherited: Inherited::default(), workers: 2 };
+        let mut doors = doorman().open(&parse("127.0.0.1:0")).unwrap();
+        let door = doors.pop().unwrap();
+        let again = parse(&door.address().to_string());
+        let (worker, closed) = (door.clone(), door.closed());
+        drop(door);
+        assert!(closed.0.try_recv() == Err(mpsc::TryRecvError::Empty) && doorman().open(&again).is_err());
+        let waiting = thread::spawn(move || closed.0.recv());
+        drop(worker);
+        assert!(waiting.join().unwrap().is_err());
+        assert!(doorman().open(&again).is_ok());
+    }
 }

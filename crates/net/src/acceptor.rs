@@ -1,7 +1,7 @@
 //! TLS for those who come to us: which certificate a client sees, and how a connection becomes a secure one.
 //!
-//! The files are read when an [`Acceptor`] is made, and those that have changed again by
-//! [`Acceptor::reload_changed`]. Each certificate is exchanged by itself: where its files are wrong it stays as it was,
+//! The files are read when an [`Acceptor`] is made, and those that have changed again by [`Acceptor::reload_changed`] and
+//! [`Acceptor::reload_ready`]. Each certificate is exchanged by itself: where its files are wrong it stays as it was,
 //! and the others do not wait for it. Handshakes under way keep what they began with.
 //!
 //! The client's name for us (SNI, RFC 6066 section 3) chooses: a certificate with just that name, else one with a wildcard
@@ -100,6 +100,15 @@ impl Acceptor {
     /// tried every time, and told again only where the reason or the files are others. Files that changed within the
     /// last 2 s, or while they were read, are left for the next time. Waits for the disk.
     pub fn reload_changed(&self, now: SystemTime) -> Vec<Result<Certificate, CertificateError>> {
+        self.reload(Some(now))
+    }
+
+    /// The same at the word of somebody who says that the files are ready: those that changed a moment ago are read too.
+    pub fn reload_ready(&self) -> Vec<Result<Certificate, CertificateError>> {
+        self.reload(None)
+    }
+
+    fn reload(&self, now: Option<SystemTime>) -> Vec<Result<Certificate, CertificateError>> {
         // An entry changes in one piece.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = entries.iter_mut().filter_map(|entry| entry.look(now, Certificate::load)).collect();
@@ -150,10 +159,11 @@ impl Entry {
         Ok(Entry { files, certificate, stamps, fault: None })
     }
 
-    /// What is to be told of the files, after `load` has read them where that makes sense.
+    /// What is to be told of the files, after `load` has read them where that makes sense. Without a time it does not
+    /// matter how long ago they changed.
     fn look(
         &mut self,
-        now: SystemTime,
+        now: Option<SystemTime>,
         load: impl FnOnce(&CertificateFiles) -> Result<Certificate, CertificateError>,
     ) -> Option<Result<Certificate, CertificateError>> {
         let before = stamps(&self.files);
@@ -163,7 +173,8 @@ impl Entry {
         }
         // What could not be read may be readable now, changed or not: a folder above it tells nothing here.
         let is_known = |fault: &Fault| !fault.is_unreadable && fault.stamps == before;
-        if self.fault.as_ref().is_some_and(is_known) || before.iter().flatten().any(|stamp| stamp.is_unsettled(now)) {
+        let are_unsettled = |now| before.iter().flatten().any(|stamp| stamp.is_unsettled(now));
+        if self.fault.as_ref().is_some_and(is_known) || now.is_some_and(are_unsettled) {
             return None;
         }
         let loaded = load(&self.files);
@@ -288,7 +299,7 @@ mod tests {
         let old = entry.certificate.signer.clone();
         let append = |path: &Path| fs::write(path, [fs::read(path).unwrap(), b"\n".to_vec()].concat()).unwrap();
         append(&files.chain);
-        let later = SystemTime::now() + Duration::from_secs(60);
+        let later = Some(SystemTime::now() + Duration::from_secs(60));
         // Sound or not, it may be half of one and half of the other.
         let is_left = entry.look(later, |files| {
             let loaded = Certificate::load(files);
@@ -314,7 +325,7 @@ mod tests {
         write(&files);
         let mut entry = Entry::load(files.clone()).unwrap();
         fs::write(&files.key, [fs::read(&files.key).unwrap(), b"\n".to_vec()].concat()).unwrap();
-        let later = SystemTime::now() + Duration::from_secs(60);
+        let later = Some(SystemTime::now() + Duration::from_secs(60));
         let denied = |files: &CertificateFiles| {
             let error = io::ErrorKind::PermissionDenied.into();
             Err(CertificateError::Unreadable { path: files.key.clone(), error, is_key: true })

@@ -351,6 +351,11 @@ async fn files_that_have_just_changed_are_left_for_the_next_time() {
     assert_eq!(told(&acceptor), [Ok(1)]);
     assert!(seen(&acceptor, "mx.example.org").await == own(&files));
 
+    // Unless somebody says that they are ready.
+    renew(&files, "mx.example.org");
+    assert!(matches!(acceptor.reload_ready()[..], [Ok(_)]) && acceptor.reload_ready().is_empty());
+    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+
     // A clock that is ahead does not keep a certificate away.
     renew(&files, "mx.example.org");
     assert_eq!(acceptor.reload_changed(changed - Duration::from_secs(3600)).len(), 1);

@@ -5,6 +5,7 @@
 //! | the settings of a queue | the next turn, the next verdict goes by the new ones |
 //! | a queue more | it takes what is admitted to it |
 //! | a queue less: it is *retired* | what is in flight ends; all else leaves it to be sorted anew ([`Purpose::Sort`]) |
+//! | the caller's rules | whoever the caller means leaves for it, too ([`Queues::pick_to_sort`]) |
 //! | the ways | nobody leaves by one that was found before; each is asked for again when somebody is ready |
 //!
 //! A queue keeps its number as long as there are queues: numbers are in attempts, destinations and the caller's rules.
@@ -15,7 +16,7 @@ use mail::Timestamp;
 use crate::attempt::Purpose;
 use crate::config::{Config, QueueNumber};
 use crate::recipient::Stage;
-use crate::{Adopt, Lane, Queues};
+use crate::{Adopt, Entry, Lane, Progress, Queues};
 
 impl Config {
     /// The queue that adopts, if one does.
@@ -43,6 +44,9 @@ impl<R: Clone> Queues<R> {
         self.lanes.resize_with(config.queues.len(), Lane::default);
         self.destinations.resize(config.queues.len());
         self.turns.change(config.queues.len(), config.mailing_above, config.letters_share);
+        // Where it comes back it is a new one, and its mail is to go.
+        let lanes = self.lanes.iter_mut().zip(&config.queues).filter(|(_, queue)| queue.retired);
+        lanes.for_each(|(lane, _)| lane.is_paused = false);
         self.config = config;
         self.settle_all(now);
     }
@@ -68,9 +72,22 @@ impl<R: Clone> Queues<R> {
     /// [`Purpose::Sort`]. Returns how many.
     pub fn pick_retired(&mut self) -> usize {
         let is_retired = |index: u32| self.queue(self.destination_queue(self.recipients[index].destination)).retired;
-        let chosen =
-            self.everyone().filter(|&(index, progress)| progress != crate::Progress::InFlight && is_retired(index));
+        let chosen = self.everyone().filter(|&(index, progress)| progress != Progress::InFlight && is_retired(index));
         let chosen = chosen.map(|(index, _)| index).collect();
+        self.take_out(Purpose::Sort, chosen)
+    }
+
+    /// Chooses those among all who wait of whom `is_meant` says so, in one pass over everybody: they come out of `next`
+    /// as attempts of [`Purpose::Sort`]. It is told the name of the destination, and asked of those in flight as well,
+    /// who stay where they are. Returns how many were chosen.
+    pub fn pick_to_sort(&mut self, is_meant: &mut dyn FnMut(&Entry, &str) -> bool) -> usize {
+        let mut chosen = Vec::new();
+        for (index, progress) in self.everyone() {
+            let entry = self.entry(index, progress);
+            if is_meant(&entry, self.destination_name(entry.destination)) && progress != Progress::InFlight {
+                chosen.push(index);
+            }
+        }
         self.take_out(Purpose::Sort, chosen)
     }
 

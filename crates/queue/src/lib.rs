@@ -228,9 +228,9 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left
-    /// alone.
+    /// alone. A queue that is retired does nothing in any case, and is not paused: it may come back.
     pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
-        self.lanes[usize::from(queue.0)].is_paused = paused;
+        self.lanes[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
     }
 
     /// While stopped no attempt is made at all; refusals and acts go on.

@@ -83,6 +83,42 @@ fn a_queue_that_comes_back_goes_on() {
     assert_eq!(ids(&post.take_all()), [id(1)]);
 }
 
+/// It used to be paused still, though nobody had said so of the queue of that name that there was now.
+#[test]
+fn a_queue_that_comes_back_is_not_paused() {
+    let mut post = post();
+    post.queues.pause(LISTS, true);
+    post.queues.change(NOW, with(2, |queue| queue.retired = true));
+    post.queues.pause(LISTS, true);
+    post.queues.change(NOW, config());
+    assert!(!post.queue(LISTS).paused);
+    post.admit_to(LISTS, 1, 1, "a.example", 1);
+    assert_eq!(ids(&post.take_all()), [id(1)]);
+}
+
+#[test]
+fn whom_the_caller_means_leave_to_be_sorted_and_those_in_flight_are_named_and_stay() {
+    let mut post = post();
+    post.limits.concurrency.most = 1;
+    (1..=3).for_each(|number| _ = post.admit(number, number, "a.example", 1));
+    post.admit_to(LISTS, 4, 4, "a.example", 1);
+    post.admit(5, 5, "b.example", 1);
+    let flying = post.take();
+    assert_eq!((flying.id, post.queues.destination_name(flying.destination)), (id(1), "a.example"));
+    let mut in_flight = Vec::new();
+    let picked = post.queues.pick_to_sort(&mut |entry, destination| {
+        let is_meant = destination == "a.example";
+        if is_meant && entry.progress == queue::Progress::InFlight {
+            in_flight.push(entry.id);
+        }
+        is_meant
+    });
+    assert_eq!((picked, in_flight), (3, vec![id(1)]));
+    let (sorted, others): (Vec<_>, Vec<_>) =
+        post.take_all().into_iter().partition(|attempt| attempt.purpose == Purpose::Sort);
+    assert_eq!((ids(&sorted), ids(&others)), (vec![id(2), id(3), id(4)], vec![id(5)]));
+}
+
 #[test]
 #[should_panic(expected = "keep their places")]
 fn queues_that_change_places_are_a_fault_of_the_caller() {

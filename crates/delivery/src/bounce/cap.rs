@@ -48,6 +48,11 @@ impl Cap {
         Cap { limits, seed, full_at: HashMap::new(), order: BTreeSet::new(), held_back: 0 }
     }
 
+    /// How much it allows.
+    pub fn limits(&self) -> CapLimits {
+        self.limits
+    }
+
     /// Whether one more letter may go to `sender` now; if so, it is counted.
     pub fn allows(&mut self, now: Timestamp, sender: &Address) -> bool {
         let key = self.hash(sender);

@@ -27,6 +27,7 @@ use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
+use crate::plan::Lists;
 use crate::reload::{Answer, Orders, Wish};
 use crate::tables::Tables;
 
@@ -37,6 +38,7 @@ pub struct Clerk {
     pub(super) log: Arc<Log>,
     pub(super) guide: Guide,
     pub(super) tables: Tables,
+    pub(super) lists: Lists,
     pub(super) attempts: Arc<Attempts>,
     pub(super) orders: Orders,
     /// A 250 does not wait for the disk.
@@ -274,11 +276,18 @@ impl Clerk {
     }
 
     fn table_stats(&self, name: Option<&str>) -> Answered<Vec<Value>> {
-        if let Some(name) = name {
-            self.table(name)?;
+        let meant = self.tables_and_lists().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
+        let rows: Vec<_> = meant.map(|(kind, table)| tables::row(table.name(), kind, table.stats().as_ref())).collect();
+        match name {
+            Some(name) if rows.is_empty() => self.table(name).map(|_| rows),
+            _ => Ok(rows),
         }
-        let meant = self.tables.iter().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
-        Ok(meant.map(|(kind, table)| tables::row(table.name(), kind, table.stats().as_ref())).collect())
+    }
+
+    /// All that is looked up in, with types. A list in the DNS has the name of its zone, unless a table has that.
+    fn tables_and_lists(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn lookup::Table>)> {
+        let lists = self.lists.iter().filter(|list| self.tables.find(list.name()).is_none());
+        self.tables.iter().chain(lists.map(|list| ("dnsbl", list)))
     }
 
     fn table_accept(&self, name: &str) -> Answered<()> {
@@ -320,7 +329,7 @@ impl Clerk {
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,
             spool: self.desk.spool.stats(),
-            tables: self.tables.counts(),
+            tables: self.tables_and_lists().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
         })
     }
 }

@@ -176,7 +176,8 @@ impl DropFolder {
         let mut round = Round::default();
         while !stopping.load(Relaxed) {
             if let Some(next) = next.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                self = next;
+                let before = std::mem::replace(&mut self, next);
+                self.desk.count_on(before.desk);
             }
             match self.round(stopping, &mut round) {
                 Ok(()) if round.is_full => {}

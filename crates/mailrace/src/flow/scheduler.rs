@@ -18,6 +18,7 @@ use super::notary::{Patience, Terms};
 use super::record::Recorder;
 use super::sorter::{Rules, Sorted, Sorter};
 use super::sorting::Puzzle;
+use super::strays::Strays;
 use super::way::Way;
 use super::{Attempt, Directory, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
 
@@ -29,7 +30,8 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const QUEUE_ONLY_WAIT: Duration = Duration::from_secs(60);
 /// Sleep no longer than this, so that a clock that was set is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// Queues that are gone are looked into so often for mail that came back from attempts: each look is a pass over everybody.
+/// Mail that came back from attempts to queues that are gone, or to where other rules had put it, is looked for so often:
+/// each look is a pass over everybody.
 const RETIRE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Attempts that are sent out before notes are read again.
 const DISPATCHES_MAX: usize = 1000;
@@ -76,6 +78,8 @@ pub(super) struct Scheduler {
     edition: u32,
     /// When queues that are gone may be looked into again.
     retire_again_at: Option<Instant>,
+    /// Who may come back to where the rules of now do not put him.
+    strays: Strays,
     /// Since when we are to stop.
     stopping: Option<Timestamp>,
 }
@@ -92,6 +96,7 @@ impl Scheduler {
             record_again_at: None,
             edition: 0,
             retire_again_at: None,
+            strays: Strays::default(),
             stopping: None,
         }
     }
@@ -131,7 +136,7 @@ impl Scheduler {
         // A millisecond more: the queue's clock has whole ones.
         let until_due = due.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1));
         let until_again = self.record_again_at.map_or(SLEEP_MAX, |at| at.saturating_duration_since(Instant::now()));
-        let until_retired = match self.stopping.is_none() && self.queues.has_retired() {
+        let until_retired = match self.has_some_to_sort() {
             true => self.retire_again_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now())),
             false => SLEEP_MAX,
         };
@@ -141,11 +146,18 @@ impl Scheduler {
     fn read(&mut self, note: Note) {
         match note {
             Note::Committed(messages) => messages.into_iter().for_each(|message| self.admit(message)),
-            Note::Sorted(sorted) => self.enter(&sorted),
-            Note::Resorted(attempt, sorted) => {
-                self.forget(attempt);
-                self.enter(&sorted);
-            }
+            // Where the rules have changed meanwhile it is sorted by those of now.
+            Note::Sorted(rules, sorted) => match self.goes_by(&rules) {
+                true => self.enter(&sorted),
+                false => self.admit(sorted.live),
+            },
+            Note::Resorted(rules, attempt, sorted) => match self.goes_by(&rules) {
+                true => {
+                    self.forget(attempt);
+                    self.enter(&sorted);
+                }
+                false => self.sort(Puzzle::Moved(attempt)),
+            },
             Note::Routed(edition, destination, routed) if edition == self.edition => {
                 self.queues.routed(now(), destination, routed);
             }
@@ -175,9 +187,17 @@ impl Scheduler {
         if self.sorter.knows(&message) {
             self.enter(&Sorted::by_envelope(message));
         } else {
-            // Nobody listens only at the end; the next start finds the message again.
-            drop(self.crew.sorter.send(Puzzle::Fresh(message)));
+            self.sort(Puzzle::Fresh(message));
         }
+    }
+
+    fn sort(&self, puzzle: Puzzle) {
+        // Nobody listens only at the end; the next start finds the message again.
+        drop(self.crew.sorter.send(puzzle));
+    }
+
+    fn goes_by(&self, rules: &Arc<Rules>) -> bool {
+        Arc::ptr_eq(self.sorter.rules(), rules)
     }
 
     fn enter(&mut self, sorted: &Sorted) {
@@ -209,8 +229,8 @@ impl Scheduler {
         self.queues.change(now, queues);
         (self.crew.couriers, self.crew.patience) = (couriers, patience);
         self.crew.recorder.change(terms);
-        // Nobody listens only at the end.
-        drop(self.crew.sorter.send(Puzzle::Change(rules.clone(), directory)));
+        self.sort(Puzzle::Change(rules.clone(), directory));
+        self.strays.pick(&mut self.queues, self.sorter.rules(), &rules);
         self.sorter = Sorter::new(rules);
         if let Some(ways) = ways {
             self.edition += 1;
@@ -220,13 +240,21 @@ impl Scheduler {
         self.retire_again_at = None;
     }
 
-    /// Who waits in a queue that is gone is sorted by the rules that hold now; who comes back there from an attempt, too.
+    /// Who waits in a queue that is gone is sorted by the rules that hold now; who comes back from an attempt to where
+    /// they do not put him, too.
     fn retire(&mut self) {
         let is_too_early = self.retire_again_at.is_some_and(|at| Instant::now() < at);
-        if !is_too_early && self.stopping.is_none() && self.queues.has_retired() {
-            self.queues.pick_retired();
+        if !is_too_early && self.has_some_to_sort() {
+            if self.queues.has_retired() {
+                self.queues.pick_retired();
+            }
+            self.strays.pick_returned(&mut self.queues);
             self.retire_again_at = Some(Instant::now() + RETIRE_AGAIN_AFTER);
         }
+    }
+
+    fn has_some_to_sort(&self) -> bool {
+        self.stopping.is_none() && (self.queues.has_retired() || self.strays.are_some())
     }
 
     /// Sends out what is due and has room; false if there may be more.
@@ -253,8 +281,7 @@ impl Scheduler {
                 let reason = Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up");
                 self.settle(attempt, &Outcome::Failed(reason));
             }
-            // Nobody listens only at the end; the next start finds the message again.
-            Purpose::Sort => drop(self.crew.sorter.send(Puzzle::Moved(attempt))),
+            Purpose::Sort => self.sort(Puzzle::Moved(attempt)),
         }
     }
 
@@ -269,8 +296,7 @@ impl Scheduler {
                 let errand = Errand { attempt, hop: hop.clone(), rules: self.sorter.rules().clone() };
                 self.crew.carriers.send(errand).map(|unsent| unsent.attempt)
             }
-            // Nobody listens only at the end.
-            Way::Unsorted => return drop(self.crew.sorter.send(Puzzle::Again(attempt))),
+            Way::Unsorted => return self.sort(Puzzle::Again(attempt)),
             Way::Nowhere { outcome } => return self.settle(attempt, outcome),
         };
         if let Some(attempt) = unsent {

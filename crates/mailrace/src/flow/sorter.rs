@@ -81,6 +81,13 @@ impl Rules {
         self.tabled && !self.configured.contains(domain) || self.shared.iter().any(|pattern| pattern.fits(domain))
     }
 
+    /// Whether [`Rules::is_open`] says the same of every domain, as far as can be seen without one.
+    pub(super) fn asks_of_the_same(&self, others: &Rules) -> bool {
+        self.shared == others.shared
+            && self.tabled == others.tabled
+            && (!self.tabled || self.configured == others.configured)
+    }
+
     /// The queue of a sender, by the lists of senders.
     pub(crate) fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
         self.senders.iter().find(|(rule, _)| rule.matches(sender))

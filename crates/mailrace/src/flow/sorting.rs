@@ -43,7 +43,8 @@ pub(super) enum Puzzle {
     Fresh(Live),
     /// Recipients of whom nobody knew which machine stores their mailboxes, when they were sorted last.
     Again(Attempt),
-    /// Recipients whose queue is there no more: they keep what the spool says of them.
+    /// Recipients whose queue is there no more, or who were put where they are by other rules: they keep what the spool
+    /// says of them.
     Moved(Attempt),
     /// From now on these hold.
     Change(Arc<Rules>, Arc<Directory>),
@@ -69,7 +70,7 @@ enum Again {
     No,
     /// It has come to an attempt.
     Unplaced(Attempt, Arc<Message>),
-    /// Its queue is gone.
+    /// Its queue is gone, or the rules are others.
     Moved(Attempt),
 }
 
@@ -123,7 +124,7 @@ impl SortingRoom {
         let stores = self.runtime.block_on(stores(&self.rules, &self.directory, &turn));
         let queues = self.queues(&turn);
         for ((case, stores), queue) in turn.into_iter().zip(stores).zip(queues) {
-            self.mailbag.tell(case.close(stores, queue));
+            self.mailbag.tell(case.close(&self.rules, stores, queue));
         }
     }
 
@@ -186,15 +187,15 @@ impl Case {
         addresses.filter(|(_, address)| rules.is_open(address.domain()))
     }
 
-    fn close(self, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> Note {
+    fn close(self, rules: &Arc<Rules>, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> Note {
         let Case { live, again } = self;
         let (attempt, message) = match again {
-            Again::No => return Note::Sorted(sorted(live, stores, queue)),
-            Again::Moved(attempt) => return Note::Resorted(attempt, sorted(live, stores, queue)),
+            Again::No => return Note::Sorted(rules.clone(), sorted(live, stores, queue)),
+            Again::Moved(attempt) => return Note::Resorted(rules.clone(), attempt, sorted(live, stores, queue)),
             Again::Unplaced(attempt, message) => (attempt, message),
         };
         match unplaced(&attempt.recipients, &stores) {
-            None => Note::Resorted(attempt, sorted(live, stores, queue)),
+            None => Note::Resorted(rules.clone(), attempt, sorted(live, stores, queue)),
             Some(outcomes) => Note::Ended(vec![Ended {
                 attempt,
                 message: Some(message),

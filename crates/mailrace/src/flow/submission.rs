@@ -59,6 +59,11 @@ struct Sorted {
 }
 
 impl Desk {
+    /// Goes on with what senders have had of notices, where they may have as many as before.
+    pub(super) fn count_on(&mut self, before: Desk) {
+        self.cap = counting_on(self.cap.take(), before.cap);
+    }
+
     /// Brings a message to the spool. When this returns it is durable there, or it is not there: so it is where nobody gets
     /// it and nobody can be told, and where the server stops before all recipients were looked up.
     pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
@@ -269,6 +274,11 @@ impl Sorted {
     }
 }
 
+fn counting_on(cap: Option<RefCell<Cap>>, before: Option<RefCell<Cap>>) -> Option<RefCell<Cap>> {
+    let limits = |cap: &RefCell<Cap>| cap.borrow().limits();
+    if cap.as_ref().map(limits) == before.as_ref().map(limits) { before } else { cap }
+}
+
 fn looping(recipients: Vec<Recipient>) -> Sorted {
     let reply = failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop");
     let bad = recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect();
@@ -288,7 +298,30 @@ fn received_lines(message: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use delivery::bounce::CapLimits;
+
     use super::*;
+
+    /// Each reload that changed anything let a sender have as many notices again.
+    #[test]
+    fn what_a_sender_has_had_counts_on_while_the_limit_is_the_same() {
+        let (now, sender) = (Timestamp(1_700_000_000_000), "a@example.org".parse().unwrap());
+        let cap = |letters| {
+            let limits = CapLimits { letters, per: Duration::from_secs(3600), ..CapLimits::default() };
+            Some(RefCell::new(Cap::new(limits, u64::from(letters))))
+        };
+        let allows = |cap: &Option<RefCell<Cap>>| cap.as_ref().is_none_or(|cap| cap.borrow_mut().allows(now, &sender));
+        let first = cap(1);
+        assert!(allows(&first) && !allows(&first));
+        let second = counting_on(cap(1), first);
+        assert!(!allows(&second));
+        let third = counting_on(cap(2), second);
+        assert!(allows(&third) && allows(&third) && !allows(&third));
+        assert!(counting_on(None, third).is_none());
+        assert!(allows(&counting_on(cap(1), None)));
+    }
 
     #[test]
     fn nobody_gets_it_twice_and_those_beyond_the_bound_are_refused() {

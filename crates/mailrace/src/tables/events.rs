@@ -1,6 +1,7 @@
 //! What tables tell of themselves, as lines of the log.
 //!
-//! A failure is a warning: what is in a cache or in a copy goes on being answered, and mail that needs more is put off.
+//! A failure is a warning: what is in a copy, or in a cache and may be stale, goes on being answered, and mail that needs
+//! more is put off. A list in the DNS may not: without it nobody is on it.
 //! What keeps a table from being asked at all, or waits for the operator, is an error.
 
 use std::fmt::Display;
@@ -27,7 +28,7 @@ fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)
         ),
         Event::Down { table, error } => line(
             Level::Error,
-            "a table is down: until it answers again it is not asked, and what it said before goes on being told",
+            "a table is down: until it answers again it is not asked, and what it said before is told while it may be stale",
             &[("table", table), ("error", error)],
         ),
         Event::Up { table, after } => {
