@@ -124,7 +124,8 @@ class Access(ServerCase):
     def test_a_greeting_is_refused_and_a_friend_is_not_asked(self):
         with Client(self.server.port) as client:
             client.read()
-            self.assertTrue(client.say("EHLO a.dynamic.test").is_a(550, "5.7.1"))
+            for name in ("a.dynamic.test", "a.DYNAMIC.test", "a.dynamic.test."):
+                self.assertTrue(client.say(f"EHLO {name}").is_a(550, "5.7.1"))
             self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 503)
             self.assertEqual(client.say("EHLO a.static.test").code, 250)
         with Client(self.server.port, source=FRIEND) as client:

@@ -102,7 +102,7 @@ impl Subject {
     }
 }
 
-/// Tells whether a name is one of those that the configuration has.
+/// Tells whether a name, in lower case and without a dot at its end, is one of those that the configuration has.
 pub type Names = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// The same for a sender; None is the null sender.
 pub type Senders = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
@@ -205,7 +205,7 @@ impl Rule {
 pub struct Visit<'a> {
     /// None where nobody knows it.
     pub client: Option<IpAddr>,
-    /// From HELO on.
+    /// From HELO on, as the client spells it; for rules that has neither case nor a dot at the end.
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.
     pub sender: Option<Option<&'a Address>>,

@@ -9,6 +9,7 @@
 //! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, `a.example.org`, `.example.org`, `.org`, `bob@` |
 //! | the null sender | `<>` |
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use mail::Address;
@@ -22,13 +23,23 @@ const PARENTS_MAX: usize = 10;
 pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
     match subject {
         Subject::Client => visit.client.map(networks).unwrap_or_default(),
-        Subject::Helo => visit.helo.map(names).unwrap_or_default(),
+        Subject::Helo => visit.helo.map(|helo| names(&bare(helo))).unwrap_or_default(),
         Subject::Sender => match visit.sender {
             Some(Some(sender)) => addresses(sender),
             Some(None) => vec!["<>".into()],
             None => Vec::new(),
         },
         Subject::Recipient => visit.recipient.map(addresses).unwrap_or_default(),
+    }
+}
+
+/// What a client calls itself, as rules know it: in lower case, without the dot that may end a name (RFC 1034 section
+/// 3.1). Else whoever is named by a rule would only have to spell himself otherwise.
+pub(super) fn bare(helo: &str) -> Cow<'_, str> {
+    let name = helo.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(helo);
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => name.to_ascii_lowercase().into(),
+        false => name.into(),
     }
 }
 
@@ -93,7 +104,9 @@ mod tests {
             (Helo, "mx.example.org", "mx.example.org .example.org .org"),
             (Helo, "[192.0.2.1]", "[192.0.2.1]"),
             (Helo, "localhost", "localhost"),
-            (Helo, "a..b.", "a..b. ..b. .b."),
+            (Helo, "MX.Example.ORG.", "mx.example.org .example.org .org"),
+            (Helo, "a..b..", "a..b. ..b. .b."),
+            (Helo, ".", "."),
             (Sender, "bob@a.example.org", "bob@a.example.org @a.example.org a.example.org .example.org .org bob@"),
             (Sender, "", "<>"),
             (Recipient, "bob@[192.0.2.1]", "bob@[192.0.2.1] @[192.0.2.1] [192.0.2.1] bob@"),
