@@ -16,7 +16,8 @@ use mail::Address;
 
 use super::{Subject, Visit};
 
-/// Labels of a name beyond these are no reason to ask more.
+/// A name of more labels is asked for by its shortest parents alone: those that have an owner, who may put as many labels
+/// in front as he likes.
 const PARENTS_MAX: usize = 10;
 
 /// The keys of a subject; none where it is not known.
@@ -76,7 +77,8 @@ fn addresses(address: &Address) -> Vec<String> {
 
 fn parents(name: &str) -> impl Iterator<Item = String> {
     let dots = name.match_indices('.').map(|(place, _)| place).filter(|place| *place > 0 && place + 1 < name.len());
-    dots.map(|place| name[place..].to_owned()).take(PARENTS_MAX)
+    let beyond = dots.clone().count().saturating_sub(PARENTS_MAX);
+    dots.skip(beyond).map(|place| name[place..].to_owned())
 }
 
 #[cfg(test)]
@@ -114,5 +116,14 @@ mod tests {
             assert_eq!(keys(subject, text), expected, "{text}");
         }
         assert_eq!(of(Subject::Client, &Visit::default()), [""; 0]);
+    }
+
+    /// `.bad.example` was not asked for where enough labels stood before it.
+    #[test]
+    fn labels_in_front_hide_no_parent() {
+        let found = keys(Subject::Helo, "a.b.c.d.e.f.g.h.i.j.k.bad.example");
+        let parents: Vec<&str> = found.split(' ').skip(1).collect();
+        assert_eq!((parents.len(), parents[0]), (PARENTS_MAX, ".d.e.f.g.h.i.j.k.bad.example"));
+        assert_eq!(parents[8..], [".bad.example", ".example"]);
     }
 }
