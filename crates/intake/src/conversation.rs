@@ -13,7 +13,7 @@ use spool::{CommitError, Entry, State};
 use crate::access::Stage;
 use crate::body::Incoming;
 use crate::recipients::{Recipients, TooMany};
-use crate::standing::Standing;
+use crate::standing::{Denied, Standing};
 use crate::trace::Trace;
 use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
 
@@ -108,9 +108,10 @@ impl Intake {
 
     /// RCPT: whose mail it is, and whom the recipient stands for.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
-        let standing = self.judge(&request.address).await?;
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
+        let judged = self.judge(asked).await;
+        let standing = judged.map_err(|denied| denied.told(&mut self.denied_by))?;
         let finals = match self.desk.directory.resolve(asked).await {
             Resolution::Local(finals) => finals,
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
@@ -131,14 +132,13 @@ impl Intake {
     }
 
     /// What access rules say of a recipient, if none has let the sender pass.
-    async fn judge(&mut self, recipient: &Address) -> Result<Standing, Reply> {
-        let judged = match &self.transaction {
+    async fn judge(&self, recipient: &Address) -> Result<Standing, Denied> {
+        match &self.transaction {
             Some(transaction) if !transaction.standing.accepted => {
                 self.judge_recipient(transaction.mail.sender.as_ref(), recipient).await
             }
             _ => Ok(Standing::default()),
-        };
-        self.heard(judged)
+        }
     }
 
     /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another

@@ -29,6 +29,14 @@ pub(crate) struct Denied {
     pub(crate) reply: Reply,
 }
 
+impl Denied {
+    /// What is said to the client; which rule said no is kept for the log.
+    pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
+        *denied_by = Some(self.rule);
+        self.reply
+    }
+}
+
 impl Desk {
     /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
     /// more.
@@ -85,7 +93,7 @@ impl Intake {
         self.heard(judged)
     }
 
-    /// RCPT: what rules say of a recipient of mail from this sender.
+    /// RCPT: what rules say of a recipient of mail from this sender: of whom the client means, however it has named him.
     pub(crate) async fn judge_recipient(
         &self,
         sender: Option<&Address>,
@@ -110,12 +118,8 @@ impl Intake {
         Ok(())
     }
 
-    /// What is said to the client; which rule said no is kept for the log.
-    pub(crate) fn heard(&mut self, judged: Result<Standing, Denied>) -> Result<Standing, Reply> {
-        judged.map_err(|Denied { rule, reply }| {
-            self.denied_by = Some(rule);
-            reply
-        })
+    fn heard(&mut self, judged: Result<Standing, Denied>) -> Result<Standing, Reply> {
+        judged.map_err(|denied| denied.told(&mut self.denied_by))
     }
 
     /// Whether a rule has let the client pass.

@@ -107,6 +107,20 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
+/// Rules saw what the client had typed: at a literal of this host nobody was refused.
+#[tokio::test]
+async fn a_recipient_is_judged_as_whom_the_client_means() {
+    let server = server(vec![
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
+        rule(Stage::Rcpt, recipient_is("postmaster@example.org"), Action::Defer(None)),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob@[127.0.0.1]>", "550 5.7.1").await;
+    client.expect("RCPT TO:<postmaster@mx.example.org>", "450 4.7.1").await;
+    client.expect("RCPT TO:<carol@[127.0.0.1]>", "250").await;
+}
+
 async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) -> Vec<State> {
     client.deliver(recipients).await;
     server.message().states

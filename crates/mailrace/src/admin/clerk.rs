@@ -239,9 +239,13 @@ impl Clerk {
         recipient: &Address,
         out: &mut impl Write,
     ) -> Answered<()> {
-        let visit =
-            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
-        let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
+        let told = async {
+            let recipient = self.desk.meant(recipient, None).await;
+            let client = Some(client.to_canonical());
+            let visit = Visit { client, helo, sender: Some(sender), recipient: Some(&recipient) };
+            access::told(self.desk.access.as_ref(), &visit).await
+        };
+        let told = unless_stopping(&self.stopping, told)?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
     }
 
