@@ -211,6 +211,10 @@ pub struct Visit<'a> {
     pub sender: Option<Option<&'a Address>>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
+    /// The sender without the tag of its mailbox, where it has one.
+    pub sender_untagged: Option<&'a Address>,
+    /// The same of the recipient.
+    pub recipient_untagged: Option<&'a Address>,
 }
 
 /// What the rules of a stage say.

@@ -45,6 +45,7 @@ pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
 pub use refusals::{Refusal, Refusals};
+pub use standing::Tags;
 use standing::{Denied, Standing};
 pub use troubles::Troubles;
 

@@ -32,6 +32,19 @@ pub(crate) struct Denied {
 impl Denied {
     /// What is said to the client; which rule said no is kept for the log.
     pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
+/// The addresses of a visit without the tags of their mailboxes, where they have some.
+pub struct Tags {
+    sender: Option<Address>,
+    recipient: Option<Address>,
+}
+
+impl Tags {
+    /// The visit with these.
+    pub fn told<'a>(&'a self, visit: &Visit<'a>) -> Visit<'a> {
+        Visit { sender_untagged: self.sender.as_ref(), recipient_untagged: self.recipient.as_ref(), ..*visit }
+    }
+}
+
         *denied_by = Some(self.rule);
         self.reply
     }
@@ -41,6 +54,15 @@ impl Desk {
     /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
     /// more.
     pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
+    /// What of the addresses of a visit is a tag, which only the directory can say. While it cannot, nothing is.
+    pub async fn tags(&self, visit: &Visit<'_>) -> Tags {
+        Tags { sender: self.untagged(visit.sender.flatten()).await, recipient: self.untagged(visit.recipient).await }
+    }
+
+    async fn untagged(&self, address: Option<&Address>) -> Option<Address> {
+        self.directory.untagged(address?).await
+    }
+
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
         let (visit, mut stop) = (Visit { client: Some(client), ..Visit::default() }, stop.clone());
         // In a box: sessions without rules should not have room for it.
@@ -65,7 +87,8 @@ impl Desk {
     }
 
     async fn ask_rules(&self, access: &Access, stage: Stage, visit: &Visit<'_>) -> Result<Standing, Denied> {
-        let verdict = access.judge(stage, visit, &self.troubles).await;
+        let tags = self.tags(visit).await;
+        let verdict = access.judge(stage, &tags.told(visit), &self.troubles).await;
         match verdict.decision {
             Some(Decision::Refuse { rule, reply }) => Err(Denied { rule, reply }),
             decision => Ok(Standing { accepted: decision.is_some(), held: verdict.held }),

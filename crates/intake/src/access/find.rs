@@ -31,8 +31,13 @@ pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
     let holds = |test: &Test| match test {
         Test::Client(networks) => visit.client.is_some_and(|client| networks(client)),
         Test::Helo(names) => visit.helo.is_some_and(|helo| names(&keys::bare(helo))),
-        Test::Sender(senders) => visit.sender.is_some_and(|sender| senders(sender)),
-        Test::Recipient(recipients) => visit.recipient.is_some_and(|recipient| recipients(recipient)),
+        Test::Sender(senders) => {
+            visit.sender.is_some_and(|sender| senders(sender))
+                || visit.sender_untagged.is_some_and(|sender| senders(Some(sender)))
+        }
+        Test::Recipient(recipients) => {
+            visit.recipient.into_iter().chain(visit.recipient_untagged).any(|recipient| recipients(recipient))
+        }
         Test::Table(..) | Test::Listed(_) => true,
     };
     let finding = |test: &Test| match test {

@@ -66,6 +66,7 @@ fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
         helo: Some("mx.x.example"),
         sender: Some(Some(&sender)),
         recipient: Some(&recipient),
+        ..Visit::default()
     };
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let ears = heard.clone();
@@ -137,7 +138,12 @@ fn all_conditions_of_a_rule_have_to_hold() {
 fn who_spells_its_name_otherwise_has_the_same_name() {
     let table = Told::new(&[(".dynamic.test", "REJECT")]);
     let all = access(vec![
-        rule("named", Stage::Helo, vec![Test::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))], Action::Refuse(None)),
+        rule(
+            "named",
+            Stage::Helo,
+            vec![Test::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
+            Action::Refuse(None),
+        ),
         rule("tabled", Stage::Helo, vec![Test::Table(Subject::Helo, table)], Action::Table),
     ]);
     let troubles = Troubles::new(|_, _| {});

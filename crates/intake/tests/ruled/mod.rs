@@ -130,6 +130,22 @@ async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) ->
 async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
     let held = State::Held { attempts: 0 };
     let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), Action::Hold)]);
+#[tokio::test]
+async fn a_tag_hides_nobody_from_the_rules() {
+    let server = server(vec![
+        rule(Stage::Mail, sender_is("eve@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<eve+x@onward.example>", "550 5.7.1").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob+x@onward.example>", "550 5.7.1").await;
+    client.expect("RCPT TO:<bobby+x@onward.example>", "250").await;
+    // Nothing parts tags there.
+    client.expect("RCPT TO:<bob+x@example.org>", "550 5.1.1").await;
+}
+
     let mut client = server.client().await;
     assert_eq!(delivered(&mut client, &server, &["bob@example.org", "carol@example.org"]).await, [held, held]);
 }

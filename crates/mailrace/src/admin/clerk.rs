@@ -242,8 +242,9 @@ impl Clerk {
         let told = async {
             let recipient = self.desk.meant(recipient, None).await;
             let client = Some(client.to_canonical());
-            let visit = Visit { client, helo, sender: Some(sender), recipient: Some(&recipient) };
-            access::told(self.desk.access.as_ref(), &visit).await
+            let visit = Visit { client, helo, sender: Some(sender), recipient: Some(&recipient), ..Visit::default() };
+            let tags = self.desk.tags(&visit).await;
+            access::told(self.desk.access.as_ref(), &tags.told(&visit)).await
         };
         let told = unless_stopping(&self.stopping, told)?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
