@@ -1,7 +1,7 @@
 //! What access rules have said of a session so far, and the questions to them. Where there are no rules, nothing is
 //! asked and nothing is allocated.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use mail::{Address, Reply};
 use net::Stop;
@@ -9,7 +9,10 @@ use protocol::smtp::server::{Identity, MailRequest};
 
 use crate::access::{Access, Decision, Stage, Visit};
 use crate::conversation::Intake;
-use crate::{Desk, Refusal};
+use crate::{Desk, Networks, Refusal};
+
+/// As whom all are counted of whom a proxy does not know the address. It is nobody's.
+const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What the rules of one stage said, as far as it lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +32,6 @@ pub(crate) struct Denied {
     pub(crate) reply: Reply,
 }
 
-impl Denied {
-    /// What is said to the client; which rule said no is kept for the log.
-    pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
 /// The addresses of a visit without the tags of their mailboxes, where they have some.
 pub struct Tags {
     sender: Option<Address>,
@@ -45,15 +45,15 @@ impl Tags {
     }
 }
 
+impl Denied {
+    /// What is said to the client; which rule said no is kept for the log.
+    pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
         *denied_by = Some(self.rule);
         self.reply
     }
 }
 
 impl Desk {
-    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
-    /// more.
-    pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
     /// What of the addresses of a visit is a tag, which only the directory can say. While it cannot, nothing is.
     pub async fn tags(&self, visit: &Visit<'_>) -> Tags {
         Tags { sender: self.untagged(visit.sender.flatten()).await, recipient: self.untagged(visit.recipient).await }
@@ -63,6 +63,9 @@ impl Desk {
         self.directory.untagged(address?).await
     }
 
+    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
+    /// more.
+    pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
         let (visit, mut stop) = (Visit { client: Some(client), ..Visit::default() }, stop.clone());
         // In a box: sessions without rules should not have room for it.
@@ -129,9 +132,15 @@ impl Intake {
     /// XCLIENT: the client for whom the peer speaks comes in as if it had connected itself.
     pub(crate) async fn become_client(&mut self, identity: &Identity) -> Result<(), Reply> {
         let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
-        let trusted = client.is_some_and(|client| (self.desk.relays)(client));
-        if let Some(client) = client {
-            self.desk.pass_on(&mut self.visitor.pass, client, trusted).map_err(Refusal::reply)?;
+        let is_of = |networks: &Networks| client.is_some_and(|client| networks(client));
+        let trusted = is_of(&self.desk.relays);
+        let counted = client.unwrap_or(UNKNOWN_CLIENT);
+        self.desk.pass_on(&mut self.visitor.pass, counted, trusted).map_err(Refusal::reply)?;
+        if is_of(&self.desk.proxies) {
+            self.session.trust_client();
+        }
+        if is_of(&self.desk.normalised) {
+            self.session.normalise_for_client();
         }
         self.visitor.trusted = trusted;
         self.visitor.own_address = identity.own_address.unwrap_or(self.visitor.own_address);

@@ -185,6 +185,52 @@ async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
         let all_counted = async {
             while server.desk.gate.sessions() < count {
                 tokio::task::yield_now().await
+/// The proxy hands on what the client says: with the proxy's trust it would call itself one of the relay networks.
+#[tokio::test]
+async fn a_client_that_came_by_a_proxy_speaks_for_nobody_else() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.relays = Arc::new(|address| address.is_loopback());
+    });
+    let mut client = server.client().await;
+    client.expect("XCLIENT ADDR=127.0.0.7", "220 ").await;
+    client.expect("XCLIENT ADDR=192.0.2.1", "220 ").await;
+    client.expect("XCLIENT ADDR=127.0.0.1", "550 5.7.0").await;
+    client.expect("HELO client.example", "250").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "550 5.7.1 Relaying denied").await;
+}
+
+#[tokio::test]
+async fn the_lines_of_a_client_are_mended_for_itself_and_not_for_its_proxy() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.normalised = Arc::new(|address| address.to_string() == "192.0.2.1");
+    });
+    for (address, told) in [("192.0.2.1", "250 2.0.0"), ("192.0.2.2", "5")] {
+        let mut client = server.client().await;
+        client.expect(&format!("XCLIENT ADDR={address}"), "220 ").await;
+        client.expect("HELO client.example", "250").await;
+        client.begin(&["bob@example.org"]).await;
+        client.expect("Subject: x\r\n\r\na\nb\r\n.", told).await;
+    }
+}
+
+/// The place stayed the proxy's, which nothing limits.
+#[tokio::test]
+async fn clients_of_whom_nobody_knows_the_address_are_limited_as_one() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.relays = Arc::new(|address| address.is_loopback());
+    });
+    let mut clients = Vec::new();
+    for told in ["220 ", "220 ", "421 4.7.0"] {
+        let mut client = server.client().await;
+        client.expect("XCLIENT ADDR=[UNAVAILABLE]", told).await;
+        clients.push(client);
+    }
+}
+
             }
         };
         tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("a connection without header counts");
