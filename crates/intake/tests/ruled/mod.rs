@@ -50,6 +50,15 @@ async fn a_client_is_refused_in_place_of_the_banner() {
     assert_eq!(server.facts.denied(), [("connect", Some("connect".into()))]);
 }
 
+/// Whoever talked too early was reset, and may never have seen the reply.
+#[tokio::test]
+async fn who_talks_before_the_banner_is_told_all_the_same_that_there_is_none() {
+    let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
+    let mut client = server.come_talking(b"EHLO client.example\r\n");
+    assert_eq!(client.reply().await, "554 5.7.1 Access denied");
+    assert_eq!(client.until_closed().await, "");
+}
+
 #[tokio::test]
 async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
     let bad_name = Some(Test::Helo(Arc::new(|helo: &str| helo == "bad.example")));
@@ -121,15 +130,6 @@ async fn a_recipient_is_judged_as_whom_the_client_means() {
     client.expect("RCPT TO:<carol@[127.0.0.1]>", "250").await;
 }
 
-async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) -> Vec<State> {
-    client.deliver(recipients).await;
-    server.message().states
-}
-
-#[tokio::test]
-async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
-    let held = State::Held { attempts: 0 };
-    let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), Action::Hold)]);
 #[tokio::test]
 async fn a_tag_hides_nobody_from_the_rules() {
     let server = server(vec![
@@ -146,6 +146,15 @@ async fn a_tag_hides_nobody_from_the_rules() {
     client.expect("RCPT TO:<bob+x@example.org>", "550 5.1.1").await;
 }
 
+async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) -> Vec<State> {
+    client.deliver(recipients).await;
+    server.message().states
+}
+
+#[tokio::test]
+async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
+    let held = State::Held { attempts: 0 };
+    let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), Action::Hold)]);
     let mut client = server.client().await;
     assert_eq!(delivered(&mut client, &server, &["bob@example.org", "carol@example.org"]).await, [held, held]);
 }
@@ -171,20 +180,11 @@ async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
     client.deliver(&["bob@example.org"]).await;
     let envelope = server.message().envelope;
     assert_eq!((envelope.client.address, &*envelope.client.helo), ("192.0.2.1".parse().ok(), "real.example"));
+    let mut client = server.client().await;
     client.expect("XCLIENT ADDR=192.0.2.9", "554 5.7.1 Access denied").await;
     assert_eq!(client.until_closed().await, "");
 }
 
-/// A balancer that opens connections and says nothing would otherwise have any number of them.
-#[tokio::test]
-async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
-    let server = Server::start_behind(Some(Arc::new(|_| true)), |_| {});
-    let mut clients = Vec::new();
-    for count in 1..=GATE_LIMITS.sessions_max {
-        clients.push(server.come().await);
-        let all_counted = async {
-            while server.desk.gate.sessions() < count {
-                tokio::task::yield_now().await
 /// The proxy hands on what the client says: with the proxy's trust it would call itself one of the relay networks.
 #[tokio::test]
 async fn a_client_that_came_by_a_proxy_speaks_for_nobody_else() {
@@ -231,6 +231,16 @@ async fn clients_of_whom_nobody_knows_the_address_are_limited_as_one() {
     }
 }
 
+/// A balancer that opens connections and says nothing would otherwise have any number of them.
+#[tokio::test]
+async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
+    let server = Server::start_behind(Some(Arc::new(|_| true)), |_| {});
+    let mut clients = Vec::new();
+    for count in 1..=GATE_LIMITS.sessions_max {
+        clients.push(server.come().await);
+        let all_counted = async {
+            while server.desk.gate.sessions() < count {
+                tokio::task::yield_now().await
             }
         };
         tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("a connection without header counts");
