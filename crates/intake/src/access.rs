@@ -290,9 +290,9 @@ impl Access {
 
     /// What the rules of a stage say of a visit. What tables and lists could not say is reported.
     pub async fn judge(&self, stage: Stage, visit: &Visit<'_>, troubles: &Troubles) -> Verdict {
-        let open = self.open(stage, visit);
+        let (open, at_hand): (Vec<usize>, Vec<_>) = self.open(stage, visit).into_iter().unzip();
         let rules: Vec<&Rule> = open.iter().map(|&place| &self.rules[place]).collect();
-        let findings = find::find(&rules, visit).await;
+        let findings = find::find(&rules, at_hand, visit).await;
         let mut verdict = Verdict::default();
         for ((place, rule), findings) in open.into_iter().zip(rules).zip(&findings) {
             self.report(rule, findings, troubles);
@@ -313,16 +313,17 @@ impl Access {
         verdict
     }
 
-    /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say.
-    fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<usize> {
+    /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say; with what is
+    /// at hand of each.
+    fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<(usize, Vec<Finding>)> {
         let mut open = Vec::new();
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.stage == stage) {
             let at_hand = find::at_hand(rule, visit);
             if at_hand.contains(&Finding::Not) {
                 continue;
             }
-            open.push(place);
             let is_certain = at_hand.iter().all(|finding| *finding == Finding::Holds);
+            open.push((place, at_hand));
             if is_certain && !matches!(rule.action, Action::Hold | Action::Table) {
                 break;
             }

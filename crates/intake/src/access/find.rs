@@ -64,9 +64,9 @@ struct Question<'a> {
     keys: Range<usize>,
 }
 
-/// What is found of all conditions of these rules. Rules of which one condition does not hold are not asked further.
-pub(super) async fn find(rules: &[&Rule], visit: &Visit<'_>) -> Vec<Vec<Finding>> {
-    let mut findings: Vec<Vec<Finding>> = rules.iter().map(|rule| at_hand(rule, visit)).collect();
+/// What is found of all conditions of these rules, of which this much is at hand. Rules of which one condition does not
+/// hold are not asked further.
+pub(super) async fn find(rules: &[&Rule], mut findings: Vec<Vec<Finding>>, visit: &Visit<'_>) -> Vec<Vec<Finding>> {
     let groups = groups(rules, &findings, visit);
     if groups.is_empty() {
         return findings;
