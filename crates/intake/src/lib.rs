@@ -224,8 +224,8 @@ async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop
     }
 }
 
-/// There is no place for it. So nobody waits for what it may still say, and who says more than is there by now may be cut
-/// off before it has seen the reply.
+/// There is no place for it. So nobody waits for what it may still say, and who says more than is there by now may be
+/// cut off before it has seen the reply.
 fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
     let reply = refusal.reply();
     tell_once(counter, stream, &reply);

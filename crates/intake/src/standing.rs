@@ -119,7 +119,7 @@ impl Intake {
         self.heard(judged)
     }
 
-    /// RCPT: what rules say of a recipient of mail from this sender: of whom the client means, however it has named him.
+    /// RCPT: what rules say of a recipient of mail from this sender: of whom the client means, however it named him.
     pub(crate) async fn judge_recipient(
         &self,
         sender: Option<&Address>,

@@ -170,8 +170,8 @@ impl Directory {
         }
     }
 
-    /// The address without the tag of its mailbox (`bob` for `bob+list`), where it has one by the rule of its domain. None too
-    /// where nobody can say whether the domain is ours.
+    /// The address without the tag of its mailbox (`bob` for `bob+list`), where it has one by the rule of its domain. None
+    /// too where nobody can say whether the domain is ours.
     pub async fn untagged(&self, address: &Address) -> Option<Address> {
         let domain = self.domain(address.domain()).await.ok()??;
         without_tag(address, domain.delimiter?)

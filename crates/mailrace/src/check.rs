@@ -191,7 +191,7 @@ mod tests {
             ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "anyone may send to anyone"),
             ("[smtp]\nxclient_from = [\"10.0.0.1\", \"0.0.0.0/1\"]\n", "[smtp] xclient_from has 0.0.0.0/1 in it"),
             (
-                "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\nproxy_from = [\"::/0\", \"10.0.0.0/8\"]\n",
+                "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\nproxy_from = [\"::/0\", \"10.0.0.1\"]\n",
                 "proxy_from of 127.0.0.1:25 has ::/0 in it",
             ),
             ("allow_root = true\n", "it stays root"),

@@ -7,7 +7,7 @@
 //! | 2001:db8::1 | `2001:db8::1`, `2001:db8:0:0:0:0:0`, ..., `2001:db8:0`, `2001:db8`, `2001` |
 //! | the name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
 //! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, `a.example.org`, `.example.org`, `.org`, `bob@` |
-//! | bob+x@a.example.org, where `+` parts tags | `bob+x@a.example.org`, `bob@a.example.org`, the domain as above, `bob+x@`, `bob@` |
+//! | bob+x@example.org, `+` parting tags | `bob+x@example.org`, `bob@example.org`, the domain as above, `bob+x@`, `bob@` |
 //! | the null sender | `<>` |
 //!
 //! A domain beyond ASCII is asked for as it came and, right behind, in its other spelling: letters or A-labels.
@@ -23,8 +23,8 @@ use mail::Address;
 
 use super::{Subject, Visit};
 
-/// A name of more labels is asked for by its shortest parents alone: those that have an owner, who may put as many labels
-/// in front as he likes.
+/// A name of more labels is asked for by its shortest parents alone: those that have an owner, who may put as many
+/// labels in front as he likes.
 const PARENTS_MAX: usize = 10;
 
 /// The keys of a subject; none where it is not known.

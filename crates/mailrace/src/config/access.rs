@@ -85,8 +85,8 @@ pub enum WhoPattern {
 }
 
 impl WhoPattern {
-    /// Whether an address is meant; None is the null sender. Capital and small letters are the same, and so is a domain in
-    /// letters and in A-labels (RFC 5890).
+    /// Whether an address is meant; None is the null sender. Capital and small letters are the same, and so is a domain
+    /// in letters and in A-labels (RFC 5890).
     pub fn fits(&self, who: Option<&Address>) -> bool {
         match (self, who) {
             (WhoPattern::Null, who) => who.is_none(),

@@ -34,8 +34,8 @@ impl Network {
         Some((first, Ipv4Addr::from_bits(first.to_bits() | beyond)))
     }
 
-    /// Whether it is so wide that nobody can vouch for all of its hosts: wider than the largest private ones, 10.0.0.0/8 (RFC
-    /// 1918) and a site's /48 of IPv6 (RFC 6177).
+    /// Whether it is so wide that nobody can vouch for all of its hosts: wider than the largest private ones, 10.0.0.0/8
+    /// (RFC 1918) and a site's /48 of IPv6 (RFC 4193 section 3.1).
     pub fn is_wide(&self) -> bool {
         self.prefix < if self.base.is_ipv4() { 8 } else { 48 }
     }

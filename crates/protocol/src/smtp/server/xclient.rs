@@ -4,8 +4,9 @@
 //! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What
 //! the client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
 //!
-//! Once the address was named, what comes may be the client's own words, which the proxy only hands on: what the proxy was
-//! trusted with is over, unless the driver trusts that address with it too. HELO may come ahead in a command of its own.
+//! Once the address was named, what comes may be the client's own words, which the proxy only hands on: what the proxy
+//! was trusted with is over, unless the driver trusts that address with it too. HELO may come ahead, in a command of its
+//! own (XCLIENT_README: "send NAME and ADDR last").
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -26,7 +27,7 @@ impl Session {
         self
     }
 
-    /// Lets the client speak for others for whom the peer wants to speak. To be said while [`Question::Identity`] is open.
+    /// Lets the client itself speak for others for whom the peer speaks. To be said while [`Question::Identity`] is open.
     pub fn trust_client(&mut self) {
         self.trusts_xclient = true;
     }
