@@ -125,6 +125,11 @@ class Access(ServerCase):
     def test_a_client_is_refused_or_put_off_in_place_of_the_banner(self):
         self.assertEqual(repr(self.first_line(REFUSED)), "554 5.7.1 not from here")
         self.assertTrue(self.first_line(DEFERRED).is_a(421, "4.7.1"))
+        with Client(self.server.port, source=REFUSED) as client:
+            client.write(b"EHLO client.test\r\n" * 100)
+            self.assertEqual(repr(client.read()), "554 5.7.1 not from here")
+            with self.assertRaises(EOFError, msg="the end of the connection, and no reset"):
+                client.read()
         self.assertEqual(self.first_line("127.0.0.1").code, 220)
 
     def test_who_is_on_a_list_is_told_on_which(self):
@@ -159,7 +164,8 @@ class Access(ServerCase):
     def test_a_greeting_is_refused_and_a_friend_is_not_asked(self):
         with Client(self.server.port) as client:
             client.read()
-            self.assertTrue(client.say("EHLO a.dynamic.test").is_a(550, "5.7.1"))
+            for name in ("a.dynamic.test", "a.DYNAMIC.test", "a.dynamic.test."):
+                self.assertTrue(client.say(f"EHLO {name}").is_a(550, "5.7.1"))
             self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 503)
             self.assertEqual(client.say("EHLO a.static.test").code, 250)
         with Client(self.server.port, source=FRIEND) as client:
@@ -172,6 +178,8 @@ class Access(ServerCase):
             client.greet()
             self.assertEqual(repr(client.envelope("carol@bench.test")), "550 5.7.1 carol has moved, ask bob")
             self.assertTrue(client.say("RCPT TO:<dave@bench.test>").is_a(451, "4.3.0"))
+            meant = client.say("RCPT TO:<carol@[127.0.0.1]>")
+            self.assertEqual(repr(meant), "550 5.7.1 carol has moved, ask bob")
             self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
 
     def test_mail_is_held_from_the_beginning_and_released(self):
@@ -233,6 +241,12 @@ class Access(ServerCase):
             self.assertEqual(client.envelope("someone@elsewhere.test").code, 550)
             self.assertEqual(client.say("RSET").code, 250)
             self.assertEqual(client.deliver(letter("by proxy"), "alice@bench.test").code, 250)
+            # What comes now may be the client's own words.
+            self.assertTrue(client.say("XCLIENT ADDR=127.0.0.1").is_a(550, "5.7.0"))
+            self.assertNotIn("XCLIENT", client.say("EHLO client.test").text)
+        with Client(self.server.port, source=PROXY) as client:
+            client.greet()
+            self.assertEqual(client.say("XCLIENT HELO=real.test").code, 220)
             self.assertEqual(repr(client.say("XCLIENT ADDR=192.0.2.66")), "554 5.7.1 not from here")
             self.assertTrue(client.is_closed())
         found = self.await_letters("alice", 1)[0].read_bytes()

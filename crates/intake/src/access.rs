@@ -103,7 +103,7 @@ impl Subject {
     }
 }
 
-/// Tells whether a name is one of those that the configuration has.
+/// Tells whether a name, in lower case and without a dot at its end, is one of those that the configuration has.
 pub type Names = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// The same for a sender; None is the null sender.
 pub type Senders = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
@@ -214,12 +214,16 @@ pub struct Visit<'a> {
     pub client: Option<IpAddr>,
     /// The client is a user: it has logged in, or it has to before it sends anything.
     pub is_user: bool,
-    /// From HELO on.
+    /// From HELO on, as the client spells it; for rules that has neither case nor a dot at the end.
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.
     pub sender: Option<Option<&'a Address>>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
+    /// The sender without the tag of its mailbox, where it has one.
+    pub sender_untagged: Option<&'a Address>,
+    /// The same of the recipient.
+    pub recipient_untagged: Option<&'a Address>,
 }
 
 /// What the rules of a stage say.
@@ -295,9 +299,9 @@ impl Access {
 
     /// What the rules of a stage say of a visit. What tables and lists could not say is reported.
     pub async fn judge(&self, stage: Stage, visit: &Visit<'_>, troubles: &Troubles) -> Verdict {
-        let open = self.open(stage, visit);
+        let (open, at_hand): (Vec<usize>, Vec<_>) = self.open(stage, visit).into_iter().unzip();
         let rules: Vec<&Rule> = open.iter().map(|&place| &self.rules[place]).collect();
-        let findings = find::find(&rules, visit).await;
+        let findings = find::find(&rules, at_hand, visit).await;
         let mut verdict = Verdict::default();
         for ((place, rule), findings) in open.into_iter().zip(rules).zip(&findings) {
             self.report(rule, findings, troubles);
@@ -318,16 +322,17 @@ impl Access {
         verdict
     }
 
-    /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say.
-    fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<usize> {
+    /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say; with what is
+    /// at hand of each.
+    fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<(usize, Vec<Finding>)> {
         let mut open = Vec::new();
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.is_asked_at(stage, visit)) {
             let at_hand = find::at_hand(rule, visit);
             if at_hand.contains(&Finding::Not) {
                 continue;
             }
-            open.push(place);
             let is_certain = at_hand.iter().all(|finding| *finding == Finding::Holds);
+            open.push((place, at_hand));
             if is_certain && !matches!(rule.action, Action::Hold | Action::Table) {
                 break;
             }

@@ -16,7 +16,7 @@ use crate::access::Stage;
 use crate::body::Incoming;
 use crate::completion::Completion;
 use crate::recipients::{Recipients, TooMany};
-use crate::standing::Standing;
+use crate::standing::{Denied, Standing};
 use crate::trace::Trace;
 use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
 
@@ -147,9 +147,10 @@ impl Intake {
 
     /// RCPT: whose mail it is, whom the recipient stands for, and whether there is room for it.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
-        let standing = self.judge(&request.address).await?;
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
+        let judged = self.judge(asked).await;
+        let standing = judged.map_err(|denied| denied.told(&mut self.denied_by))?;
         let finals = match self.desk.directory.resolve(asked).await {
             Resolution::Local(finals) => finals,
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
@@ -172,14 +173,13 @@ impl Intake {
     }
 
     /// What access rules say of a recipient, if none has let the sender pass.
-    async fn judge(&mut self, recipient: &Address) -> Result<Standing, Reply> {
-        let judged = match &self.transaction {
+    async fn judge(&self, recipient: &Address) -> Result<Standing, Denied> {
+        match &self.transaction {
             Some(transaction) if !transaction.standing.accepted => {
                 self.judge_recipient(transaction.mail.sender.as_ref(), recipient).await
             }
             _ => Ok(Standing::default()),
-        };
-        self.heard(judged)
+        }
     }
 
     /// Whether it may send to other people's domains, and has the memory that is kept for those who may.

@@ -51,6 +51,7 @@ pub use handshakes::Handshakes;
 pub use logins::Logins;
 pub use refusals::{Refusal, Refusals};
 pub use room::{Fit, Room};
+pub use standing::Tags;
 use standing::{Denied, Standing};
 pub use troubles::Troubles;
 
@@ -150,7 +151,11 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
     let must_log_in = counter.machine.auth.as_ref().is_some_and(|auth| auth.required);
     let connected = match desk.judge_client(client, must_log_in, &stop).await {
         Some(Ok(standing)) => standing,
-        Some(Err(denied)) => return refuse(&counter, &stream, client, denied),
+        Some(Err(denied)) => {
+            refuse(&counter, &stream, client, denied);
+            // It keeps its place until then. In a box: sessions should not have room for it.
+            return Box::pin(net::close(stream)).await;
+        }
         None => return,
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
@@ -234,9 +239,12 @@ async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop
     }
 }
 
+/// There is no place for it. So nobody waits for what it may still say, and who says more than is there by now may be
+/// cut off before it has seen the reply.
 fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
     let reply = refusal.reply();
     tell_once(counter, stream, &reply);
+    net::discard_input(stream);
     if counter.desk.refusals.count(refusal, Instant::now()) {
         counter.desk.tell_refused(client, None, reply);
     }

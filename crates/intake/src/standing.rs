@@ -1,7 +1,7 @@
 //! What access rules have said of a session so far, and the questions to them. Where there are no rules, nothing is
 //! asked and nothing is allocated.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use mail::{Address, Reply};
 use net::Stop;
@@ -9,7 +9,10 @@ use protocol::smtp::server::{Identity, MailRequest};
 
 use crate::access::{Access, Decision, Stage, Visit};
 use crate::conversation::Intake;
-use crate::{Desk, Refusal};
+use crate::{Desk, Networks, Refusal};
+
+/// As whom all are counted of whom a proxy does not know the address. It is nobody's.
+const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What the rules of one stage said, as far as it lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +32,37 @@ pub(crate) struct Denied {
     pub(crate) reply: Reply,
 }
 
+/// The addresses of a visit without the tags of their mailboxes, where they have some.
+pub struct Tags {
+    sender: Option<Address>,
+    recipient: Option<Address>,
+}
+
+impl Tags {
+    /// The visit with these.
+    pub fn told<'a>(&'a self, visit: &Visit<'a>) -> Visit<'a> {
+        Visit { sender_untagged: self.sender.as_ref(), recipient_untagged: self.recipient.as_ref(), ..*visit }
+    }
+}
+
+impl Denied {
+    /// What is said to the client; which rule said no is kept for the log.
+    pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
+        *denied_by = Some(self.rule);
+        self.reply
+    }
+}
+
 impl Desk {
+    /// What of the addresses of a visit is a tag, which only the directory can say. While it cannot, nothing is.
+    pub async fn tags(&self, visit: &Visit<'_>) -> Tags {
+        Tags { sender: self.untagged(visit.sender.flatten()).await, recipient: self.untagged(visit.recipient).await }
+    }
+
+    async fn untagged(&self, address: Option<&Address>) -> Option<Address> {
+        self.directory.untagged(address?).await
+    }
+
     /// Connect: what the rules say of a client, who has to log in or not. None: the server stops first, and nobody waits
     /// for tables and lists any more.
     pub(crate) async fn judge_client(
@@ -63,7 +96,8 @@ impl Desk {
     }
 
     async fn ask_rules(&self, access: &Access, stage: Stage, visit: &Visit<'_>) -> Result<Standing, Denied> {
-        let verdict = access.judge(stage, visit, &self.troubles).await;
+        let tags = self.tags(visit).await;
+        let verdict = access.judge(stage, &tags.told(visit), &self.troubles).await;
         match verdict.decision {
             Some(Decision::Refuse { rule, reply }) => Err(Denied { rule, reply }),
             decision => Ok(Standing { accepted: decision.is_some(), held: verdict.held }),
@@ -91,7 +125,7 @@ impl Intake {
         self.heard(judged)
     }
 
-    /// RCPT: what rules say of a recipient of mail from this sender.
+    /// RCPT: what rules say of a recipient of mail from this sender: of whom the client means, however it named him.
     pub(crate) async fn judge_recipient(
         &self,
         sender: Option<&Address>,
@@ -104,9 +138,15 @@ impl Intake {
     /// XCLIENT: the client for whom the peer speaks comes in as if it had connected itself.
     pub(crate) async fn become_client(&mut self, identity: &Identity) -> Result<(), Reply> {
         let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
-        let trusted = client.is_some_and(|client| (self.desk.relays)(client));
-        if let Some(client) = client {
-            self.desk.pass_on(&mut self.visitor.pass, client, trusted).map_err(Refusal::reply)?;
+        let is_of = |networks: &Networks| client.is_some_and(|client| networks(client));
+        let trusted = is_of(&self.desk.relays);
+        let counted = client.unwrap_or(UNKNOWN_CLIENT);
+        self.desk.pass_on(&mut self.visitor.pass, counted, trusted).map_err(Refusal::reply)?;
+        if is_of(&self.desk.proxies) {
+            self.session.trust_client();
+        }
+        if is_of(&self.desk.normalised) {
+            self.session.normalise_for_client();
         }
         self.visitor.trusted = trusted;
         self.visitor.own_address = identity.own_address.unwrap_or(self.visitor.own_address);
@@ -118,12 +158,8 @@ impl Intake {
         Ok(())
     }
 
-    /// What is said to the client; which rule said no is kept for the log.
-    pub(crate) fn heard(&mut self, judged: Result<Standing, Denied>) -> Result<Standing, Reply> {
-        judged.map_err(|Denied { rule, reply }| {
-            self.denied_by = Some(rule);
-            reply
-        })
+    fn heard(&mut self, judged: Result<Standing, Denied>) -> Result<Standing, Reply> {
+        judged.map_err(|denied| denied.told(&mut self.denied_by))
     }
 
     /// Whether a rule has let the client pass.

@@ -36,7 +36,9 @@ async fn a_message_is_kept_with_its_trace() {
 async fn sessions_are_limited_and_strangers_each_for_themselves() {
     let server = Server::start(|_| {});
     let (first, _second) = (server.client().await, server.client().await);
-    let (mut third, banner) = server.connect().await;
+    // It is told also where it talks too early.
+    let mut third = server.come_talking(b"EHLO client.example\r\n");
+    let banner = third.reply().await;
     assert!(banner.starts_with("421 4.7.0 "), "{banner}");
     assert_eq!(third.until_closed().await, "");
     first.end().await;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use mail::Address;
 
-pub use domains::DomainTable;
+pub use domains::{DomainTable, other_spelling};
 use domains::{Domains, Known, in_ascii};
 
 use crate::{Answer, Table, fold};
@@ -168,6 +168,13 @@ impl Directory {
             Ok(()) => Ok(known.into_domain(name)),
             Err(Unavailable(why)) => Err(why),
         }
+    }
+
+    /// The address without the tag of its mailbox (`bob` for `bob+list`), where it has one by the rule of its domain. None
+    /// too where nobody can say whether the domain is ours.
+    pub async fn untagged(&self, address: &Address) -> Option<Address> {
+        let domain = self.domain(address.domain()).await.ok()??;
+        without_tag(address, domain.delimiter?)
     }
 
     /// Whether the configuration itself names the domain: of others only tables know.

@@ -117,7 +117,7 @@ pub enum Layer {
 
 /// The form in which keys are kept and asked for: lower case, and NFC, in which two spellings of one letter are equal (RFC
 /// 6532 section 3.1).
-fn fold(key: &str) -> String {
+pub fn fold(key: &str) -> String {
     if key.is_ascii() {
         return key.to_ascii_lowercase();
     }

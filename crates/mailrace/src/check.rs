@@ -128,6 +128,7 @@ pub fn cautions(config: &Config) -> Vec<String> {
     cautions.extend(overheard(config).map(|url| {
         format!("[auth] bind sends users' passwords to {url} without TLS: they can be overheard on the way")
     }));
+    cautions.extend(claims(config));
     if config.user.is_none() && config.allow_root {
         cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
     }
@@ -149,6 +150,19 @@ fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
     };
     let urls = servers.filter(|servers| !servers.starttls).into_iter().flat_map(|servers| &servers.urls);
     urls.filter(move |url| matches!(url, Url::Tcp { host, tls: false, .. } if !is_here(host)))
+}
+
+/// Whoever may say for whom it has come may say that it has come for the relay networks.
+fn claims(config: &Config) -> Vec<String> {
+    let proxies = ("[smtp] xclient_from".to_owned(), &config.smtp.xclient_from);
+    let balancers = config.listeners.iter().map(|own| (format!("proxy_from of {}", own.address), &own.proxies));
+    let of_all = std::iter::once(proxies)
+        .chain(balancers)
+        .flat_map(|(list, all)| all.iter().map(move |one| (list.clone(), one)));
+    let caution = |(list, network): (String, &Network)| {
+        format!("{list} has {network} in it: everyone there may claim to be anyone, the relay networks too")
+    };
+    of_all.filter(|(_, network)| network.is_wide()).map(caution).collect()
 }
 
 fn warning_of(queue: &Queue) -> Option<String> {
@@ -223,6 +237,11 @@ mod tests {
             ("[[queue]]\nname = \"standard\"\nconcurrency = 0\n", "the queue \"standard\" is held"),
             ("[[queue]]\nname = \"lists\"\n", "the queue \"lists\" has no rules"),
             ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "anyone may send to anyone"),
+            ("[smtp]\nxclient_from = [\"10.0.0.1\", \"0.0.0.0/1\"]\n", "[smtp] xclient_from has 0.0.0.0/1 in it"),
+            (
+                "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\nproxy_from = [\"::/0\", \"10.0.0.1\"]\n",
+                "proxy_from of 127.0.0.1:25 has ::/0 in it",
+            ),
             ("allow_root = true\n", "it stays root"),
             (
                 "[auth]\npasswords = \"a\"\nclear_text = true\n[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n",

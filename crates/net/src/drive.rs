@@ -262,9 +262,16 @@ async fn end(
     stream.into_socket()
 }
 
+/// Takes what the peer has sent by now, off a connection that is dropped without waiting: it would be reset over unread
+/// input too, and the peer might never see what it was told.
+pub fn discard_input(stream: &TcpStream) {
+    // Where nothing can be read nothing is left unread.
+    let _ = with_input(|input| stream.try_read(input));
+}
+
 /// Ends the connection so that the peer gets the last reply. Nearly always there is nothing unread, and then the
-/// kernel does the rest: closing over unread bytes alone would reset the connection.
-async fn close(mut stream: TcpStream) {
+/// kernel does the rest: closing over unread bytes alone would reset the connection. Else it takes up to two seconds.
+pub async fn close(mut stream: TcpStream) {
     let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;

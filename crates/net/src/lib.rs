@@ -23,7 +23,7 @@ mod wire;
 pub use acceptor::{Acceptor, AcceptorError, TlsVersion};
 pub use certificate::{Certificate, CertificateError, CertificateFiles, Doubt};
 pub use clock::{instant_of, steady_now};
-pub use drive::{Conversation, drive};
+pub use drive::{Conversation, close, discard_input, drive};
 pub use endpoint::Endpoint;
 pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
 pub use inherited::{Inherited, InheritedError};

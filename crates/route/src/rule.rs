@@ -41,8 +41,8 @@ pub enum Pattern {
 pub struct PatternError;
 
 impl Pattern {
-    /// Whether a name is one of these: a domain, an address literal, or the bare address that a host without a name
-    /// goes by. One that is not ASCII is first brought into A-labels.
+    /// Whether a name, in any case, is one of these: a domain, an address literal, or the bare address that a host
+    /// without a name goes by. One that is not ASCII is first brought into A-labels.
     pub fn fits(&self, domain: &str) -> bool {
         if !domain.is_ascii() {
             return *self == Pattern::Any || to_ascii(domain).is_some_and(|domain| self.fits(&domain));
@@ -51,7 +51,10 @@ impl Pattern {
             Pattern::Exact(name) => name.eq_ignore_ascii_case(domain),
             Pattern::Literal(own) => address(domain).is_some_and(|address| address == *own),
             Pattern::Subdomains(parent) => {
-                domain.strip_suffix(&**parent).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
+                let parts = domain.len().checked_sub(parent.len()).map(|place| domain.split_at(place));
+                parts.is_some_and(|(front, end)| {
+                    front.len() > 1 && front.ends_with('.') && end.eq_ignore_ascii_case(parent)
+                })
             }
             Pattern::Any => true,
         }
@@ -94,8 +97,12 @@ mod tests {
     #[test]
     fn a_pattern_fits_its_domains() {
         for (pattern, fits, fits_not) in [
-            ("Example.com", &["example.com"][..], &["a.example.com", "xample.com"][..]),
-            ("*.example.com", &["a.example.com", "b.a.example.com"], &["example.com", "anexample.com", ".example.com"]),
+            ("Example.com", &["example.com", "EXAMPLE.com"][..], &["a.example.com", "xample.com"][..]),
+            (
+                "*.example.com",
+                &["a.example.com", "b.a.example.com", "A.EXAMPLE.com"],
+                &["example.com", "anexample.com", ".example.com", "com"],
+            ),
             ("*.müller.example", &["a.xn--mller-kva.example"], &["xn--mller-kva.example"]),
             ("[192.0.2.1]", &["[192.0.2.1]", "192.0.2.1", "[::ffff:192.0.2.1]"], &["[192.0.2.2]", "192.0.2.1.example"]),
             ("192.0.2.1", &["[192.0.2.1]", "192.0.2.1"], &["192.0.2.10"]),

@@ -25,7 +25,8 @@ impl Access {
     /// tell do not hold.
     pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
         let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.is_asked_at(stage, visit)).collect();
-        let findings = find::find(&rules, visit).await;
+        let at_hand = rules.iter().map(|rule| find::at_hand(rule, visit)).collect();
+        let findings = find::find(&rules, at_hand, visit).await;
         let mut all = Vec::new();
         for (rule, findings) in rules.into_iter().zip(findings) {
             let told = told(rule, &findings, visit);

@@ -30,9 +30,14 @@ pub(super) enum Finding {
 pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
     let holds = |test: &Test| match test {
         Test::Client(networks) => visit.client.is_some_and(|client| networks(client)),
-        Test::Helo(names) => visit.helo.is_some_and(|helo| names(helo)),
-        Test::Sender(senders) => visit.sender.is_some_and(|sender| senders(sender)),
-        Test::Recipient(recipients) => visit.recipient.is_some_and(|recipient| recipients(recipient)),
+        Test::Helo(names) => visit.helo.is_some_and(|helo| names(&keys::bare(helo))),
+        Test::Sender(senders) => {
+            visit.sender.is_some_and(|sender| senders(sender))
+                || visit.sender_untagged.is_some_and(|sender| senders(Some(sender)))
+        }
+        Test::Recipient(recipients) => {
+            visit.recipient.into_iter().chain(visit.recipient_untagged).any(|recipient| recipients(recipient))
+        }
         Test::Table(..) | Test::Listed(_) => true,
     };
     let finding = |test: &Test| match test {
@@ -59,9 +64,9 @@ struct Question<'a> {
     keys: Range<usize>,
 }
 
-/// What is found of all conditions of these rules. Rules of which one condition does not hold are not asked further.
-pub(super) async fn find(rules: &[&Rule], visit: &Visit<'_>) -> Vec<Vec<Finding>> {
-    let mut findings: Vec<Vec<Finding>> = rules.iter().map(|rule| at_hand(rule, visit)).collect();
+/// What is found of all conditions of these rules, of which this much is at hand. Rules of which one condition does not
+/// hold are not asked further.
+pub(super) async fn find(rules: &[&Rule], mut findings: Vec<Vec<Finding>>, visit: &Visit<'_>) -> Vec<Vec<Finding>> {
     let groups = groups(rules, &findings, visit);
     if groups.is_empty() {
         return findings;

@@ -4,68 +4,99 @@
 //! | subject | keys |
 //! |---|---|
 //! | 192.0.2.1 | `192.0.2.1`, `192.0.2`, `192.0`, `192` |
-//! | 2001:db8::1 | `2001:db8::1`, `2001:db8`, `2001` |
+//! | 2001:db8::1 | `2001:db8::1`, `2001:db8:0:0:0:0:0`, ..., `2001:db8:0`, `2001:db8`, `2001` |
 //! | the name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
 //! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, `a.example.org`, `.example.org`, `.org`, `bob@` |
+//! | bob+x@example.org, `+` parting tags | `bob+x@example.org`, `bob@example.org`, the domain as above, `bob+x@`, `bob@` |
 //! | the null sender | `<>` |
+//!
+//! A domain beyond ASCII is asked for as it came and, right behind, in its other spelling: letters or A-labels.
+//!
+//! Postfix cuts an IPv6 address at the colons of its short form, in which `2001::1` would also be all addresses from
+//! `2001:0:0:1::` on; here a network has all its groups, and never two colons in a row.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
+use lookup::directory::other_spelling;
 use mail::Address;
 
 use super::{Subject, Visit};
 
-/// Labels of a name beyond these are no reason to ask more.
+/// A name of more labels is asked for by its shortest parents alone: those that have an owner, who may put as many
+/// labels in front as he likes.
 const PARENTS_MAX: usize = 10;
 
 /// The keys of a subject; none where it is not known.
 pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
     match subject {
         Subject::Client => visit.client.map(networks).unwrap_or_default(),
-        Subject::Helo => visit.helo.map(names).unwrap_or_default(),
+        Subject::Helo => visit.helo.map(|helo| names(&bare(helo))).unwrap_or_default(),
         Subject::Sender => match visit.sender {
-            Some(Some(sender)) => addresses(sender),
+            Some(Some(sender)) => addresses(sender, visit.sender_untagged),
             Some(None) => vec!["<>".into()],
             None => Vec::new(),
         },
-        Subject::Recipient => visit.recipient.map(addresses).unwrap_or_default(),
+        Subject::Recipient => {
+            visit.recipient.map(|recipient| addresses(recipient, visit.recipient_untagged)).unwrap_or_default()
+        }
+    }
+}
+
+/// What a client calls itself, as rules know it: in lower case, without the dot that may end a name (RFC 1034 section
+/// 3.1). Else whoever is named by a rule would only have to spell himself otherwise.
+pub(super) fn bare(helo: &str) -> Cow<'_, str> {
+    let name = helo.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(helo);
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => name.to_ascii_lowercase().into(),
+        false => name.into(),
     }
 }
 
 fn networks(client: IpAddr) -> Vec<String> {
-    let mark = if client.is_ipv4() { '.' } else { ':' };
-    let text = client.to_string();
-    let mut keys = vec![text.clone()];
-    let mut rest = &*text;
-    while let Some((shorter, _)) = rest.rsplit_once(mark) {
-        if !shorter.is_empty() && !shorter.ends_with(mark) {
-            keys.push(shorter.to_owned());
-        }
-        rest = shorter;
-    }
+    let (whole, mark) = match client {
+        IpAddr::V4(v4) => (v4.to_string(), '.'),
+        IpAddr::V6(v6) => (v6.segments().map(|group| format!("{group:x}")).join(":"), ':'),
+    };
+    let ends = whole.match_indices(mark).map(|(place, _)| whole[..place].to_owned());
+    let mut keys: Vec<String> = ends.chain([client.to_string()]).collect();
+    keys.reverse();
     keys
 }
 
 fn names(name: &str) -> Vec<String> {
-    let mut keys = vec![name.to_owned()];
+    let other = other_spelling(name);
+    let spellings = || std::iter::once(name).chain(other.as_deref());
+    let mut keys: Vec<String> = spellings().map(str::to_owned).collect();
     // An address literal has no parents.
     if !name.starts_with('[') {
-        keys.extend(parents(name));
+        let mut all: Vec<_> = spellings().map(parents).collect();
+        while let Some(parent) = all[0].next() {
+            keys.push(parent.clone());
+            let others: Vec<String> = all[1..].iter_mut().filter_map(Iterator::next).collect();
+            keys.extend(others.into_iter().filter(|other| *other != parent));
+        }
     }
     keys
 }
 
-fn addresses(address: &Address) -> Vec<String> {
-    let (local, domain) = (address.local(), address.domain());
-    let mut keys = vec![address.as_str().to_owned(), format!("@{domain}")];
+fn addresses(address: &Address, untagged: Option<&Address>) -> Vec<String> {
+    let domain = address.domain();
+    let other = other_spelling(domain);
+    let spellings = || std::iter::once(domain).chain(other.as_deref());
+    let locals = || std::iter::once(address).chain(untagged).map(Address::local);
+    let mut keys: Vec<String> =
+        locals().flat_map(|local| spellings().map(move |domain| format!("{local}@{domain}"))).collect();
+    keys.extend(spellings().map(|domain| format!("@{domain}")));
     keys.extend(names(domain));
-    keys.push(format!("{local}@"));
+    keys.extend(locals().map(|local| format!("{local}@")));
     keys
 }
 
-fn parents(name: &str) -> impl Iterator<Item = String> {
+fn parents(name: &str) -> impl Iterator<Item = String> + '_ {
     let dots = name.match_indices('.').map(|(place, _)| place).filter(|place| *place > 0 && place + 1 < name.len());
-    dots.map(|place| name[place..].to_owned()).take(PARENTS_MAX)
+    let beyond = dots.clone().count().saturating_sub(PARENTS_MAX);
+    dots.skip(beyond).map(|place| name[place..].to_owned())
 }
 
 #[cfg(test)]
@@ -89,18 +120,65 @@ mod tests {
         use Subject::*;
         for (subject, text, expected) in [
             (Client, "192.0.2.1", "192.0.2.1 192.0.2 192.0 192"),
-            (Client, "2001:db8::1", "2001:db8::1 2001:db8 2001"),
-            (Client, "::1", "::1"),
+            (
+                Client,
+                "2001:db8::1",
+                "2001:db8::1 2001:db8:0:0:0:0:0 2001:db8:0:0:0:0 2001:db8:0:0:0 2001:db8:0:0 2001:db8:0 2001:db8 2001",
+            ),
+            (Client, "::1", "::1 0:0:0:0:0:0:0 0:0:0:0:0:0 0:0:0:0:0 0:0:0:0 0:0:0 0:0 0"),
             (Helo, "mx.example.org", "mx.example.org .example.org .org"),
             (Helo, "[192.0.2.1]", "[192.0.2.1]"),
             (Helo, "localhost", "localhost"),
-            (Helo, "a..b.", "a..b. ..b. .b."),
+            (Helo, "MX.Example.ORG.", "mx.example.org .example.org .org"),
+            (Helo, "a..b..", "a..b. ..b. .b."),
+            (Helo, ".", "."),
             (Sender, "bob@a.example.org", "bob@a.example.org @a.example.org a.example.org .example.org .org bob@"),
             (Sender, "", "<>"),
             (Recipient, "bob@[192.0.2.1]", "bob@[192.0.2.1] @[192.0.2.1] [192.0.2.1] bob@"),
+            (
+                Recipient,
+                "b@a.bücher.example",
+                "b@a.bücher.example b@a.xn--bcher-kva.example @a.bücher.example @a.xn--bcher-kva.example \
+                 a.bücher.example a.xn--bcher-kva.example .bücher.example .xn--bcher-kva.example .example b@",
+            ),
+            (
+                Recipient,
+                "b@xn--bcher-kva.example",
+                "b@xn--bcher-kva.example b@bücher.example @xn--bcher-kva.example @bücher.example \
+                 xn--bcher-kva.example bücher.example .example b@",
+            ),
         ] {
             assert_eq!(keys(subject, text), expected, "{text}");
         }
         assert_eq!(of(Subject::Client, &Visit::default()), [""; 0]);
+    }
+
+    /// `2001::1` spoke for `2001::1:a:b:c:d` too, which is in another network.
+    #[test]
+    fn no_address_is_a_network_of_others() {
+        for client in ["2001::1:a:b:c:d", "1::2:0:0:0", "1:2:3:4:5:6:7:8"] {
+            let found = keys(Subject::Client, client);
+            assert!(found.split(' ').skip(1).all(|network| network.parse::<IpAddr>().is_err()), "{found}");
+        }
+    }
+
+    /// `bob@example.org` did not speak for `bob+x@example.org`, which is delivered to the same mailbox.
+    #[test]
+    fn a_tag_hides_no_mailbox() {
+        let (tagged, untagged) = ("bob+x@example.org".parse().unwrap(), "bob@example.org".parse().unwrap());
+        let expected = "bob+x@example.org bob@example.org @example.org example.org .org bob+x@ bob@";
+        let recipient = Visit { recipient: Some(&tagged), recipient_untagged: Some(&untagged), ..Visit::default() };
+        assert_eq!(of(Subject::Recipient, &recipient).join(" "), expected);
+        let sender = Visit { sender: Some(Some(&tagged)), sender_untagged: Some(&untagged), ..Visit::default() };
+        assert_eq!(of(Subject::Sender, &sender).join(" "), expected);
+    }
+
+    /// `.bad.example` was not asked for where enough labels stood before it.
+    #[test]
+    fn labels_in_front_hide_no_parent() {
+        let found = keys(Subject::Helo, "a.b.c.d.e.f.g.h.i.j.k.bad.example");
+        let parents: Vec<&str> = found.split(' ').skip(1).collect();
+        assert_eq!((parents.len(), parents[0]), (PARENTS_MAX, ".d.e.f.g.h.i.j.k.bad.example"));
+        assert_eq!(parents[8..], [".bad.example", ".example"]);
     }
 }

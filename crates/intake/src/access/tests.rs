@@ -71,6 +71,7 @@ fn judge_one(access: &Access, stage: Stage, is_user: bool) -> (Verdict, Vec<Stri
         helo: Some("mx.x.example"),
         sender: Some(Some(&sender)),
         recipient: Some(&recipient),
+        ..Visit::default()
     };
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let ears = heard.clone();
@@ -135,6 +136,28 @@ fn all_conditions_of_a_rule_have_to_hold() {
     let both = |name| access(vec![rule("both", Stage::Helo, vec![from(CLIENT), helo(name)], Action::Refuse(None))]);
     assert_eq!(decided(&both("mx.x.example"), Stage::Helo), "550 5.7.1 Access denied");
     assert_eq!(decided(&both("mx.y.example"), Stage::Helo), "nothing");
+}
+
+/// `EHLO a.DYNAMIC.test` and `EHLO a.dynamic.test.` went by a rule for `*.dynamic.test`.
+#[test]
+fn who_spells_its_name_otherwise_has_the_same_name() {
+    let table = Told::new(&[(".dynamic.test", "REJECT")]);
+    let all = access(vec![
+        rule(
+            "named",
+            Stage::Helo,
+            vec![Test::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
+            Action::Refuse(None),
+        ),
+        rule("tabled", Stage::Helo, vec![Test::Table(Subject::Helo, table)], Action::Table),
+    ]);
+    let troubles = Troubles::new(|_, _| {});
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for helo in ["a.dynamic.test", "A.DYNAMIC.test", "a.dynamic.test.", "b.dynamic.test", "B.dynamic.test."] {
+        let visit = Visit { helo: Some(helo), ..Visit::default() };
+        let verdict = runtime.block_on(all.judge(Stage::Helo, &visit, &troubles));
+        assert!(matches!(verdict.decision, Some(Decision::Refuse { .. })), "{helo}");
+    }
 }
 
 #[test]

@@ -50,6 +50,15 @@ async fn a_client_is_refused_in_place_of_the_banner() {
     assert_eq!(server.facts.denied(), [("connect", Some("connect".into()))]);
 }
 
+/// Whoever talked too early was reset, and may never have seen the reply.
+#[tokio::test]
+async fn who_talks_before_the_banner_is_told_all_the_same_that_there_is_none() {
+    let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
+    let mut client = server.come_talking(b"EHLO client.example\r\n");
+    assert_eq!(client.reply().await, "554 5.7.1 Access denied");
+    assert_eq!(client.until_closed().await, "");
+}
+
 #[tokio::test]
 async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
     let bad_name = Some(Test::Helo(Arc::new(|helo: &str| helo == "bad.example")));
@@ -107,6 +116,36 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
+/// Rules saw what the client had typed: at a literal of this host nobody was refused.
+#[tokio::test]
+async fn a_recipient_is_judged_as_whom_the_client_means() {
+    let server = server(vec![
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
+        rule(Stage::Rcpt, recipient_is("postmaster@example.org"), Action::Defer(None)),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob@[127.0.0.1]>", "550 5.7.1").await;
+    client.expect("RCPT TO:<postmaster@mx.example.org>", "450 4.7.1").await;
+    client.expect("RCPT TO:<carol@[127.0.0.1]>", "250").await;
+}
+
+#[tokio::test]
+async fn a_tag_hides_nobody_from_the_rules() {
+    let server = server(vec![
+        rule(Stage::Mail, sender_is("eve@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<eve+x@onward.example>", "550 5.7.1").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob+x@onward.example>", "550 5.7.1").await;
+    client.expect("RCPT TO:<bobby+x@onward.example>", "250").await;
+    // Nothing parts tags there.
+    client.expect("RCPT TO:<bob+x@example.org>", "550 5.1.1").await;
+}
+
 async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) -> Vec<State> {
     client.deliver(recipients).await;
     server.message().states
@@ -141,8 +180,55 @@ async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
     client.deliver(&["bob@example.org"]).await;
     let envelope = server.message().envelope;
     assert_eq!((envelope.client.address, &*envelope.client.helo), ("192.0.2.1".parse().ok(), "real.example"));
+    let mut client = server.client().await;
     client.expect("XCLIENT ADDR=192.0.2.9", "554 5.7.1 Access denied").await;
     assert_eq!(client.until_closed().await, "");
+}
+
+/// The proxy hands on what the client says: with the proxy's trust it would call itself one of the relay networks.
+#[tokio::test]
+async fn a_client_that_came_by_a_proxy_speaks_for_nobody_else() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.relays = Arc::new(|address| address.is_loopback());
+    });
+    let mut client = server.client().await;
+    client.expect("XCLIENT ADDR=127.0.0.7", "220 ").await;
+    client.expect("XCLIENT ADDR=192.0.2.1", "220 ").await;
+    client.expect("XCLIENT ADDR=127.0.0.1", "550 5.7.0").await;
+    client.expect("HELO client.example", "250").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "550 5.7.1 Relaying denied").await;
+}
+
+#[tokio::test]
+async fn the_lines_of_a_client_are_mended_for_itself_and_not_for_its_proxy() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.normalised = Arc::new(|address| address.to_string() == "192.0.2.1");
+    });
+    for (address, told) in [("192.0.2.1", "250 2.0.0"), ("192.0.2.2", "5")] {
+        let mut client = server.client().await;
+        client.expect(&format!("XCLIENT ADDR={address}"), "220 ").await;
+        client.expect("HELO client.example", "250").await;
+        client.begin(&["bob@example.org"]).await;
+        client.expect("Subject: x\r\n\r\na\nb\r\n.", told).await;
+    }
+}
+
+/// The place stayed the proxy's, which nothing limits.
+#[tokio::test]
+async fn clients_of_whom_nobody_knows_the_address_are_limited_as_one() {
+    let server = Server::start(|desk| {
+        desk.proxies = Arc::new(|address| address.is_loopback());
+        desk.relays = Arc::new(|address| address.is_loopback());
+    });
+    let mut clients = Vec::new();
+    for told in ["220 ", "220 ", "421 4.7.0"] {
+        let mut client = server.client().await;
+        client.expect("XCLIENT ADDR=[UNAVAILABLE]", told).await;
+        clients.push(client);
+    }
 }
 
 /// A balancer that opens connections and says nothing would otherwise have any number of them.

@@ -1,6 +1,7 @@
 //! A server on a port of its own, with a real spool in a folder of its own, and a client to talk to it.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -123,6 +124,14 @@ impl Server {
     /// Connects, and takes nothing yet.
     pub(crate) async fn come(&self) -> Client {
         Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
+    }
+
+    /// Connects, and talks before the server can have said anything.
+    pub(crate) fn come_talking(&self, early: &[u8]) -> Client {
+        let mut stream = std::net::TcpStream::connect(self.address).unwrap();
+        stream.write_all(early).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Client(BufReader::new(TcpStream::from_std(stream).unwrap()))
     }
 
     /// Connects and takes the first line.

@@ -125,3 +125,16 @@ pub(super) fn in_ascii(domain: &str) -> Cow<'_, str> {
         false => idna::domain_to_ascii(domain).map_or(Cow::Borrowed(domain), Cow::Owned),
     }
 }
+
+/// The other spelling of a domain beyond ASCII, which has to be in lower case: in A-labels (RFC 5890) where it is in
+/// letters, and in letters where it is in A-labels. None: there is no other.
+pub fn other_spelling(domain: &str) -> Option<String> {
+    if !domain.is_ascii() {
+        return idna::domain_to_ascii(domain).ok();
+    }
+    if !domain.split('.').any(|label| label.starts_with("xn--")) {
+        return None;
+    }
+    let (letters, sound) = idna::domain_to_unicode(domain);
+    sound.is_ok().then_some(letters)
+}

@@ -241,9 +241,14 @@ impl Clerk {
         recipient: &Address,
         out: &mut impl Write,
     ) -> Answered<()> {
-        let client = Some(client.to_canonical());
-        let visit = Visit { client, is_user: false, helo, sender: Some(sender), recipient: Some(recipient) };
-        let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
+        let told = async {
+            let recipient = self.desk.meant(recipient, None).await;
+            let client = Some(client.to_canonical());
+            let visit = Visit { client, helo, sender: Some(sender), recipient: Some(&recipient), ..Visit::default() };
+            let tags = self.desk.tags(&visit).await;
+            access::told(self.desk.access.as_ref(), &tags.told(&visit)).await
+        };
+        let told = unless_stopping(&self.stopping, told)?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
     }
 

@@ -87,15 +87,27 @@ pub enum WhoPattern {
 }
 
 impl WhoPattern {
-    /// Whether an address is meant; None is the null sender. Capital and small letters are the same.
+    /// Whether an address is meant; None is the null sender. Capital and small letters are the same, and so is a domain
+    /// in letters and in A-labels (RFC 5890).
     pub fn fits(&self, who: Option<&Address>) -> bool {
         match (self, who) {
             (WhoPattern::Null, who) => who.is_none(),
             (_, None) => false,
-            (WhoPattern::Address(own), Some(who)) => own.as_str().eq_ignore_ascii_case(who.as_str()),
+            (WhoPattern::Address(own), Some(who)) => {
+                is_one_name(own.local(), who.local()) && is_one_domain(own.domain(), who.domain())
+            }
             (WhoPattern::Domain(pattern), Some(who)) => pattern.fits(who.domain()),
         }
     }
+}
+
+fn is_one_name(one: &str, other: &str) -> bool {
+    let is_plain = one.is_ascii() && other.is_ascii();
+    one.eq_ignore_ascii_case(other) || !is_plain && lookup::fold(one) == lookup::fold(other)
+}
+
+fn is_one_domain(one: &str, other: &str) -> bool {
+    one == other || one.parse().is_ok_and(|one: Pattern| one.fits(other))
 }
 
 impl FromStr for WhoPattern {
@@ -140,6 +152,16 @@ mod tests {
         ] {
             let pattern: WhoPattern = pattern.parse().unwrap();
             assert_eq!((pattern.fits(Some(&sender)), pattern.fits(None)), (fits, fits_nobody), "{pattern}");
+        }
+        for (pattern, who) in [
+            ("bob@bücher.example", "Bob@xn--bcher-kva.example"),
+            ("bob@xn--bcher-kva.example", "bob@Bücher.example"),
+            ("@bücher.example", "bob@xn--bcher-kva.example"),
+            ("jürgen@bücher.example", "JÜRGEN@xn--bcher-kva.example"),
+            ("bob@[ipv6:2001:db8::1]", "bob@[IPv6:2001:db8:0::1]"),
+        ] {
+            let (pattern, who): (WhoPattern, Address) = (pattern.parse().unwrap(), who.parse().unwrap());
+            assert!(pattern.fits(Some(&who)), "{pattern} {who}");
         }
         for text in ["", "news", "@", "example.org", "*@example.org", "<a@b.example>"] {
             assert_eq!(text.parse::<WhoPattern>(), Err(NotThis), "{text}");

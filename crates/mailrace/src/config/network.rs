@@ -34,6 +34,12 @@ impl Network {
         Some((first, Ipv4Addr::from_bits(first.to_bits() | beyond)))
     }
 
+    /// Whether it is so wide that nobody can vouch for all of its hosts: wider than the largest private ones, 10.0.0.0/8
+    /// (RFC 1918) and a site's /48 of IPv6 (RFC 4193 section 3.1).
+    pub fn is_wide(&self) -> bool {
+        self.prefix < if self.base.is_ipv4() { 8 } else { 48 }
+    }
+
     /// Whether all addresses of a family are in it.
     pub fn is_everyone(&self) -> bool {
         self.prefix == 0
@@ -140,6 +146,20 @@ mod tests {
     fn only_a_network_without_a_prefix_is_everyone() {
         for (network, everyone) in [("0.0.0.0/0", true), ("::/0", true), ("0.0.0.0/1", false), ("10.0.0.0/8", false)] {
             assert_eq!(network.parse::<Network>().unwrap().is_everyone(), everyone, "{network}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_wide_where_no_site_has_one_like_it() {
+        for (network, wide) in [
+            ("0.0.0.0/1", true),
+            ("10.0.0.0/8", false),
+            ("192.0.2.1", false),
+            ("::/0", true),
+            ("2001:db8::/32", true),
+            ("2001:db8:1::/48", false),
+        ] {
+            assert_eq!(network.parse::<Network>().unwrap().is_wide(), wide, "{network}");
         }
     }
 

@@ -172,6 +172,8 @@ pub struct Session {
     trusts_xclient: bool,
     /// What the client calls itself for whom the peer speaks.
     named: Option<Box<str>>,
+    /// That was said before the address of the client whose name it is.
+    named_ahead: bool,
 }
 
 /// How the peer introduced itself.
@@ -260,6 +262,7 @@ impl Session {
             asks_hello: false,
             trusts_xclient: false,
             named: None,
+            named_ahead: false,
         }
     }
 

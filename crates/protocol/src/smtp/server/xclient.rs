@@ -3,6 +3,10 @@
 //!
 //! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What
 //! the client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
+//!
+//! Once the address was named, what comes may be the client's own words, which the proxy only hands on: what the proxy
+//! was trusted with is over, unless the driver trusts that address with it too. HELO may come ahead, in a command of its
+//! own (XCLIENT_README: "send NAME and ADDR last").
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -23,6 +27,16 @@ impl Session {
         self
     }
 
+    /// Lets the client itself speak for others for whom the peer speaks. To be said while [`Question::Identity`] is open.
+    pub fn trust_client(&mut self) {
+        self.trusts_xclient = true;
+    }
+
+    /// Makes a bare CR or LF in that client's messages CRLF. To be said while [`Question::Identity`] is open.
+    pub fn normalise_for_client(&mut self) {
+        self.peer.normalise_bare_newlines = true;
+    }
+
     pub(super) fn xclient(&mut self, arguments: &str) -> Result<(), Reply> {
         if !self.trusts_xclient {
             return Err(replies::XCLIENT_DENIED);
@@ -31,6 +45,11 @@ impl Session {
             return Err(replies::NOT_IN_TRANSACTION);
         }
         let identity = read(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
+        if identity.address.is_some() {
+            // Whatever the answer is, the proxy is not the peer any more.
+            self.trusts_xclient = false;
+            self.peer.normalise_bare_newlines = false;
+        }
         self.ask(Asked::Identity(Box::new(identity.clone())), Question::Identity(identity));
         Ok(())
     }
@@ -47,10 +66,13 @@ impl Session {
         if let Some(address) = identity.address {
             self.peer.address = address;
         }
-        // It was the proxy's, not that of everybody who comes by way of it.
-        self.peer.normalise_bare_newlines = false;
         if let Some(helo) = identity.helo {
             self.named = helo;
+            self.named_ahead = identity.address.is_none();
+        } else if identity.address.is_some() {
+            // Unless it was said ahead, it is what another client called itself.
+            self.named = self.named.take().filter(|_| self.named_ahead);
+            self.named_ahead = false;
         }
         let banner = self.config.banner();
         self.say(banner.as_bytes());
