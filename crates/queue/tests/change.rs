@@ -89,7 +89,6 @@ fn a_queue_that_comes_back_is_not_paused() {
     let mut post = post();
     post.queues.pause(LISTS, true);
     post.queues.change(NOW, with(2, |queue| queue.retired = true));
-    post.queues.pause(LISTS, true);
     post.queues.change(NOW, config());
     assert!(!post.queue(LISTS).paused);
     post.admit_to(LISTS, 1, 1, "a.example", 1);
