@@ -44,3 +44,8 @@ printf '+OK\r\n+OK 2 99\r\n+OK\r\n1 120\r\n.\r\n+OK\r\n1 abc\r\n.\r\n+OK\r\nSubj
     >corpus/pop3_client/session
 printf 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 100 Go\r\n\r\nHTTP/1.0 200 OK\r\n\r\nx\x1e' >corpus/http_client/lengths
 printf 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nY: z\r\n\r\n\x1c' >corpus/http_client/chunks
+mkdir -p corpus/proxy_header
+printf 'PROXY TCP4 192.0.2.1 198.51.100.2 56324 25\r\nEHLO x\r\n' >corpus/proxy_header/line
+printf 'PROXY UNKNOWN ffff::1 a b c\r\n' >corpus/proxy_header/unknown
+printf '\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10\xc0\0\x02\x01\xc6\x33\x64\x02\xdc\x04\0\x19\x04\0\x01xEHLO x\r\n' >corpus/proxy_header/block
+printf '\r\n\r\n\0\r\nQUIT\n\x20\0\0\0' >corpus/proxy_header/local

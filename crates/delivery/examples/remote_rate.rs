@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let target = Target { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
     let config = Arc::new(Config { sendfile_above, ..Config::new(client) });
-    let hop = Arc::new(NextHop { name: "sink".into(), tiers: vec![vec![target]], config });
+    let hop = Arc::new(NextHop { name: "sink".into(), edition: 0, tiers: vec![vec![target]], config });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);
     let task = move |ticket: u64| Task {

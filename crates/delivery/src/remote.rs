@@ -86,8 +86,11 @@ impl Config {
 /// A set of hosts any of which may take a message.
 #[derive(Clone, Debug)]
 pub struct NextHop {
-    /// By it connections are kept: what has the same name is the same next hop, with the same hosts and settings.
+    /// By it connections are kept: what has the same name and edition is the same next hop, with the same hosts and
+    /// settings.
     pub name: Arc<str>,
+    /// Counts changes of the settings: a connection that was opened by others is not used again.
+    pub edition: u32,
     /// Hosts by preference. Those of one tier are tried in any order.
     pub tiers: Vec<Vec<Target>>,
     /// Of its transport.

@@ -21,6 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const FLOOR_BYTES: usize = 64 * 1024;
 /// The budget is counted in units of this.
 const UNIT_BYTES: usize = 1024;
+/// The floor in those.
+const FLOOR_UNITS: usize = FLOOR_BYTES / UNIT_BYTES;
 /// Room for the first bytes of a body of unknown size: most mail fits.
 const FIRST_BYTES: usize = 8 * 1024;
 /// A body beyond [`FIRST_BYTES`] grows in steps of this: what it has beside what it uses stays small.
@@ -33,19 +35,26 @@ pub struct BodyMemory {
     common: Arc<Semaphore>,
     /// For the relay networks.
     kept: Arc<Semaphore>,
+    units: usize,
     spill_above: usize,
 }
 
 impl BodyMemory {
     /// A budget of `bytes`, at least two floors; a body larger than `spill_above` bytes goes to a file in any case.
     pub fn new(bytes: u64, spill_above: u64) -> Self {
-        const FLOOR: usize = FLOOR_BYTES / UNIT_BYTES;
-        let units = usize::try_from(bytes).unwrap_or(usize::MAX) / UNIT_BYTES;
-        let units = units.clamp(2 * FLOOR, Semaphore::MAX_PERMITS);
-        let kept = (units / 4).max(FLOOR);
-        let spill_above = usize::try_from(spill_above).unwrap_or(usize::MAX).max(FLOOR_BYTES);
+        let units = units(bytes);
+        let kept = (units / 4).max(FLOOR_UNITS);
         let (common, kept) = (Arc::new(Semaphore::new(units - kept)), Arc::new(Semaphore::new(kept)));
-        BodyMemory { common, kept, spill_above }
+        BodyMemory { common, kept, units, spill_above: spill(spill_above) }
+    }
+
+    /// The same budget where it has this size. Another one is a budget of its own: until those who began with this one
+    /// have ended, both may be used.
+    pub fn under(&self, bytes: u64, spill_above: u64) -> Self {
+        match units(bytes) == self.units {
+            true => BodyMemory { spill_above: spill(spill_above), ..self.clone() },
+            false => BodyMemory::new(bytes, spill_above),
+        }
     }
 
     /// The floor, as soon as it is free; None if that takes longer than `wait`.
@@ -67,6 +76,15 @@ impl BodyMemory {
             permit = floor(&self.kept) => permit,
         }
     }
+}
+
+fn units(bytes: u64) -> usize {
+    let units = usize::try_from(bytes).unwrap_or(usize::MAX) / UNIT_BYTES;
+    units.clamp(2 * FLOOR_UNITS, Semaphore::MAX_PERMITS)
+}
+
+fn spill(above: u64) -> usize {
+    usize::try_from(above).unwrap_or(usize::MAX).max(FLOOR_BYTES)
 }
 
 fn try_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {

@@ -8,19 +8,23 @@ use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
 use net::{Acceptor, Conversation};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
-use spool::{CommitError, Entry};
+use spool::{CommitError, Entry, State};
 
+use crate::access::Stage;
 use crate::body::Incoming;
 use crate::recipients::{Recipients, TooMany};
+use crate::standing::Standing;
 use crate::trace::Trace;
 use crate::{Answers, Counter, Desk, Refusal, Visitor, replies, whom};
 
 /// A session and its transaction.
 pub(crate) struct Intake {
-    desk: Arc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     answers: Answers,
-    session: Session,
-    visitor: Visitor,
+    pub(crate) session: Session,
+    pub(crate) visitor: Visitor,
+    /// The access rule that has said no to what is asked now; the fact of the refusal takes it.
+    pub(crate) denied_by: Option<Box<str>>,
     acceptor: Option<Arc<Acceptor>>,
     /// In a box: most sessions are in clear text.
     security: Option<Box<Security>>,
@@ -32,6 +36,8 @@ struct Transaction {
     id: QueueId,
     mail: MailRequest,
     recipients: Recipients,
+    /// What access rules said of the sender; and, once a recipient is taken, of him.
+    standing: Standing,
     /// From DATA on.
     body: Option<Incoming>,
     /// The Received line may name what is beyond ASCII (RFC 6531 section 3.7.3).
@@ -57,14 +63,25 @@ impl BodySink for Sink<'_> {
 impl Intake {
     /// With `security` the connection is over TLS from the beginning.
     pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor, security: Option<Security>) -> Self {
-        let Counter { desk, machine, answers, acceptor } = counter;
-        let session = Session::new(machine, peer, net::steady_now());
-        Intake { desk, answers, session, visitor, acceptor, security: security.map(Box::new), transaction: None }
+        let Counter { desk, machine, answers, acceptor, balancers: _ } = counter;
+        let speaks_for_others = peer.address.is_some_and(|address| (desk.proxies)(address));
+        let asks_of_greetings = desk.access.as_ref().is_some_and(|access| access.asks_at(Stage::Helo));
+        let mut session = Session::new(machine, peer, net::steady_now());
+        if asks_of_greetings {
+            session = session.asking_of_greetings();
+        }
+        if speaks_for_others {
+            session = session.trusting_xclient();
+        }
+        let security = security.map(Box::new);
+        Intake { desk, answers, session, visitor, denied_by: None, acceptor, security, transaction: None }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
         let refused = match question {
-            Question::Mail(request) => self.begin(request),
+            Question::Hello(name) => self.greet(&name).await,
+            Question::Identity(identity) => self.become_client(&identity).await,
+            Question::Mail(request) => self.begin(request).await,
             Question::Recipient(request) => self.add(request).await,
             Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
@@ -73,13 +90,15 @@ impl Intake {
     }
 
     /// MAIL: the last moment at which load, or what the client has brought so far, may say no.
-    fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
+    async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.desk.take_message(&self.visitor.pass).map_err(Refusal::reply)?;
+        let standing = self.judge_sender(&mail).await?;
         let id = self.desk.spool.begin();
         self.transaction = Some(Box::new(Transaction {
             id,
             mail,
             recipients: Recipients::default(),
+            standing,
             body: None,
             trace_is_ascii: true,
             failed: None,
@@ -89,6 +108,7 @@ impl Intake {
 
     /// RCPT: whose mail it is, and whom the recipient stands for.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
+        let standing = self.judge(&request.address).await?;
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
         let finals = match self.desk.directory.resolve(asked).await {
@@ -105,7 +125,20 @@ impl Intake {
         }
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
-        added.map_err(|TooMany| replies::RECIPIENTS_FULL)
+        added.map_err(|TooMany| replies::RECIPIENTS_FULL)?;
+        transaction.standing.held |= standing.held;
+        Ok(())
+    }
+
+    /// What access rules say of a recipient, if none has let the sender pass.
+    async fn judge(&mut self, recipient: &Address) -> Result<Standing, Reply> {
+        let judged = match &self.transaction {
+            Some(transaction) if !transaction.standing.accepted => {
+                self.judge_recipient(transaction.mail.sender.as_ref(), recipient).await
+            }
+            _ => Ok(Standing::default()),
+        };
+        self.heard(judged)
     }
 
     /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another
@@ -165,7 +198,7 @@ impl Intake {
     /// End of data: the message goes to the spool, and the answer waits for it.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
         let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        let Transaction { id, mail, recipients, body, trace_is_ascii, failed } = *transaction;
+        let Transaction { id, mail, recipients, standing, body, trace_is_ascii, failed } = *transaction;
         if let Some(reply) = failed {
             return reply;
         }
@@ -197,18 +230,27 @@ impl Intake {
             envid: mail.envid,
         };
         let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
-        match self.commit(Entry::Message { id, envelope, content, flags }).await {
+        let is_held = standing.held || self.is_held();
+        let held = if is_held { envelope.recipients.iter().map(|to| to.address.clone()).collect() } else { Vec::new() };
+        match self.commit(id, Entry::Message { id, envelope, content, flags }, held.len()).await {
             Ok(()) => {
                 self.desk.journal.write(fact);
+                held.into_iter().for_each(|recipient| self.desk.journal.write(Fact::Held { id, recipient }));
                 replies::kept(id)
             }
             Err(error) => replies::not_kept(&error),
         }
     }
 
-    async fn commit(&self, message: Entry) -> Result<(), CommitError> {
+    /// Of a message that is held all recipients are, so many, and from the beginning: in the same batch.
+    async fn commit(&self, id: QueueId, message: Entry, held: usize) -> Result<(), CommitError> {
+        let mut entries = vec![message];
+        if held > 0 {
+            let recipients = (0..).take(held).map(|ordinal| (ordinal, State::Held { attempts: 0 })).collect();
+            entries.push(Entry::Outcome { id, recipients, bounce: None });
+        }
         let (done, answer) = self.answers.expect();
-        self.desk.spool.submit(vec![message], done);
+        self.desk.spool.submit(entries, done);
         // No answer comes only where the spool is gone.
         answer.await.unwrap_or(Err(CommitError::Closed))
     }
@@ -225,12 +267,13 @@ impl Intake {
         }
     }
 
-    fn log_refusal(&self, stage: &'static str, address: Option<Address>, reply: Reply) {
+    fn log_refusal(&mut self, stage: &'static str, address: Option<Address>, reply: Reply) {
+        let rule = self.denied_by.take();
         if Refusal::told_by(&reply).is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
             return;
         }
         let (client, helo) = (self.session.peer().address, self.session.helo().into());
-        self.desk.journal.write(Fact::Refused { client, helo, stage, address, reply });
+        self.desk.journal.write(Fact::Refused { client, helo, stage, address, rule, reply });
     }
 }
 

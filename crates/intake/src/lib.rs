@@ -3,15 +3,17 @@
 //!
 //! | step | asked | answers beside yes |
 //! |---|---|---|
-//! | connect | load, sessions, how often the client comes | 421 4.3.2, 421 4.7.0 |
-//! | MAIL | room on the disks, memory, how much the client brings | 452 4.3.1, 451 4.7.1 |
-//! | RCPT | whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
+//! | connect | load, sessions, how often the client comes, access rules | 421 4.3.2, 421 4.7.0, 554 5.7.1 |
+//! | HELO | access rules | 550 5.7.1 |
+//! | MAIL | room on the disks, memory, how much the client brings, access rules | 452 4.3.1, 451 4.7.1, 550 5.7.1 |
+//! | RCPT | access rules, whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
 //! After the 354 only the spool can say no: load never ends a message under way. Nothing here knows what becomes of a
 //! message afterwards, and no recipient elsewhere costs a question to the DNS.
 
+pub mod access;
 mod answers;
 mod body;
 mod conversation;
@@ -19,6 +21,7 @@ mod handshakes;
 mod recipients;
 mod refusals;
 mod replies;
+mod standing;
 mod trace;
 mod troubles;
 mod whom;
@@ -30,17 +33,19 @@ use std::time::{Duration, Instant};
 
 use load::{Shortage, Watch};
 use lookup::directory::Directory;
-use mail::{Address, Fact, Journal};
-use net::{Acceptor, Gate, Pass, Stop, Stream, Turned};
+use mail::{Address, Fact, Journal, Reply};
+use net::{Acceptor, Gate, Pass, Proxied, Stop, Stream};
 use protocol::smtp::server::{Config as Machine, Peer, Tls};
 use spool::Spool;
 use tokio::net::TcpStream;
 
+use access::Access;
 pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
 pub use refusals::{Refusal, Refusals};
+use standing::{Denied, Standing};
 pub use troubles::Troubles;
 
 /// Tells whether an address is in the networks that the configuration names for some right.
@@ -58,21 +63,25 @@ pub struct Desk {
     /// Where facts are written.
     pub journal: Arc<dyn Journal>,
     /// Where the operator hears what clients are not told.
-    pub troubles: Troubles,
+    pub troubles: Arc<Troubles>,
     /// What the machine can bear now.
     pub load: Watch,
     /// Counts sessions, and what single clients do.
     pub gate: Arc<Gate>,
     /// Counts those who were told no for want of something.
-    pub refusals: Refusals,
+    pub refusals: Arc<Refusals>,
     /// Counts handshakes of TLS.
-    pub handshakes: Handshakes,
+    pub handshakes: Arc<Handshakes>,
     /// Who is let in when the load is too high for everybody.
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
     pub relays: Networks,
     /// In whose messages a bare CR or LF becomes CRLF.
     pub normalised: Networks,
+    /// Who may speak for others (XCLIENT).
+    pub proxies: Networks,
+    /// Who is let in, beside all that is said here; None: no rule says anything.
+    pub access: Option<Access>,
     /// Memory for bodies under way.
     pub memory: BodyMemory,
     /// Recipients of one message after aliases were replaced by whom they stand for.
@@ -99,20 +108,40 @@ pub struct Counter {
     pub answers: Answers,
     /// Who makes sessions secure; the machine says when.
     pub acceptor: Option<Arc<Acceptor>>,
+    /// Who says for whom it has connected before anything else is said (PROXY); None: nobody.
+    pub balancers: Option<Networks>,
 }
 
 /// One session of one client, from the banner to the end.
-pub async fn serve(counter: Counter, stream: TcpStream, client: IpAddr, stop: Stop) {
+pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop: Stop) {
     let desk = &counter.desk;
-    let client = client.to_canonical();
+    let own_address = stream.local_addr().ok().map(|address| address.ip());
+    let mut ends = Ends { client: client.to_canonical(), own_address: own_address.map(|own| own.to_canonical()) };
+    let mut place = None;
+    if counter.balancers.as_ref().is_some_and(|balancers| balancers(ends.client)) {
+        // Whoever waits for a header has a place in the gate, but not as a client: whose it is has yet to be said.
+        match desk.gate.enter(ends.client, true, Instant::now()) {
+            Ok(taken) => place = Some(taken),
+            Err(turned) => return turn_away(&counter, &stream, ends.client, turned.into()),
+        }
+        match Box::pin(introduce(desk.clone(), &mut stream, ends, stop.clone())).await {
+            Some(named) => ends = named,
+            None => return,
+        }
+    }
+    let Ends { client, own_address } = ends;
     let trusted = (desk.relays)(client);
-    let pass = match desk.let_in(client, trusted) {
+    let pass = match desk.let_in(place, client, trusted) {
         Ok(pass) => pass,
         Err(refusal) => return turn_away(&counter, &stream, client, refusal),
     };
+    let connected = match desk.judge_client(client, &stop).await {
+        Some(Ok(standing)) => standing,
+        Some(Err(denied)) => return refuse(&counter, &stream, client, denied),
+        None => return,
+    };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
-    let own_address = stream.local_addr().ok().map(|address| address.ip().to_canonical());
-    let visitor = Visitor { pass, trusted, own_address };
+    let visitor = Visitor { pass, trusted, own_address, connected, greeted: Standing::default() };
     let stream = if counter.machine.tls == Tls::Implicit {
         // Without who makes the handshake there is no session: it must not be one in clear text.
         let Some(acceptor) = counter.acceptor.clone() else { return };
@@ -158,40 +187,88 @@ struct Visitor {
     trusted: bool,
     /// Under which address of this host it came.
     own_address: Option<IpAddr>,
+    /// What access rules said of its address.
+    connected: Standing,
+    /// What they said of how it calls itself.
+    greeted: Standing,
+}
+
+/// Who is at the two ends of a connection.
+#[derive(Clone, Copy)]
+struct Ends {
+    client: IpAddr,
+    own_address: Option<IpAddr>,
+}
+
+/// Hears from a balancer for whom it has connected. A stop ends it; without a header there is no session, since nobody knows
+/// whose it would be.
+async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop: Stop) -> Option<Ends> {
+    let received = tokio::select! {
+        received = net::receive_proxy_header(stream) => received,
+        () = stop.requested() => return None,
+    };
+    match received {
+        Ok(Proxied::Itself) => Some(ends),
+        Ok(Proxied::For { client, own }) => {
+            Some(Ends { client: client.ip().to_canonical(), own_address: Some(own.ip().to_canonical()) })
+        }
+        Err(error) => {
+            desk.troubles.report(format_args!("a connection from {} was closed: {error}", ends.client));
+            None
+        }
+    }
+}
+
+fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
+    let reply = refusal.reply();
+    tell_once(counter, stream, &reply);
+    if counter.desk.refusals.count(refusal, Instant::now()) {
+        counter.desk.tell_refused(client, None, reply);
+    }
+}
+
+/// An access rule turned it away. The connection ends with the reply: who stays to be told 503 until it says QUIT (RFC 5321
+/// section 3.1) has a session of those that others wait for.
+fn refuse(counter: &Counter, stream: &TcpStream, client: IpAddr, denied: Denied) {
+    tell_once(counter, stream, &denied.reply);
+    counter.desk.tell_refused(client, Some(denied.rule), denied.reply);
 }
 
 /// A few bytes into an empty socket never wait. Who awaits TLS is told nothing: a handshake is what there is no room for.
-fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
-    let desk = &counter.desk;
-    let reply = refusal.reply();
+fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
     if counter.machine.tls != Tls::Implicit {
         let mut wire = Vec::new();
         reply.write_wire(&mut wire);
         // A client that is gone needs no answer.
         let _ = stream.try_write(&wire);
     }
-    if desk.refusals.count(refusal, Instant::now()) {
-        desk.journal.write(Fact::Refused {
-            client: Some(client),
-            helo: "".into(),
-            stage: "connect",
-            address: None,
-            reply,
-        });
-    }
 }
 
 impl Desk {
-    /// Connect: the load, which costs a look at an atomic, and then the client's own share.
-    fn let_in(&self, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
-        if self.load.measures().intake == load::Intake::ReservedOnly && !(self.reserved)(client) {
-            return Err(Refusal::Load);
+    /// Connect: the load, which costs a look at an atomic, and then the client's own share. Where a balancer has taken a place
+    /// for the client, the client has that one.
+    fn let_in(&self, place: Option<Pass>, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
+        if let Some(mut place) = place {
+            return self.pass_on(&mut place, client, trusted).map(|()| place);
         }
-        self.gate.enter(client, trusted, Instant::now()).map_err(|turned| match turned {
-            Turned::Full => Refusal::SessionsFull,
-            Turned::ClientFull => Refusal::ClientSessionsFull,
-            Turned::ClientTooOften => Refusal::ClientConnections,
-        })
+        self.bear(client)?;
+        Ok(self.gate.enter(client, trusted, Instant::now())?)
+    }
+
+    /// The same for a client for whom somebody else has come.
+    fn pass_on(&self, place: &mut Pass, client: IpAddr, trusted: bool) -> Result<(), Refusal> {
+        self.bear(client)?;
+        Ok(place.pass_on(client, trusted, Instant::now())?)
+    }
+
+    fn bear(&self, client: IpAddr) -> Result<(), Refusal> {
+        let is_reserved = self.load.measures().intake == load::Intake::ReservedOnly;
+        if is_reserved && !(self.reserved)(client) { Err(Refusal::Load) } else { Ok(()) }
+    }
+
+    fn tell_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
+        let client = Some(client);
+        self.journal.write(Fact::Refused { client, helo: "".into(), stage: "connect", address: None, rule, reply });
     }
 
     fn tell_insecure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {

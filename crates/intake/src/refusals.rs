@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mail::Reply;
+use net::Turned;
 
 use crate::replies;
 
@@ -32,6 +33,16 @@ pub enum Refusal {
     DiskShort,
     /// Memory is short: the machine's, at MAIL, or what bodies may have, at DATA.
     MemoryShort,
+}
+
+impl From<Turned> for Refusal {
+    fn from(turned: Turned) -> Refusal {
+        match turned {
+            Turned::Full => Refusal::SessionsFull,
+            Turned::ClientFull => Refusal::ClientSessionsFull,
+            Turned::ClientTooOften => Refusal::ClientConnections,
+        }
+    }
 }
 
 /// Counts them.

@@ -23,6 +23,13 @@ pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying d
 pub(crate) const WAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying by a way named in the address denied");
 pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain is needed");
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
+/// RFC 5321 section 3.1: in place of the banner.
+pub(crate) const CLIENT_DENIED: Reply = fixed(554, Enhanced(5, 7, 1), "Access denied");
+pub(crate) const DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Access denied");
+pub(crate) const CLIENT_DEFERRED: Reply = fixed(421, Enhanced(4, 7, 1), "Access denied for now, try again later");
+pub(crate) const DEFERRED: Reply = fixed(451, Enhanced(4, 7, 1), "Access denied for now, try again later");
+pub(crate) const RECIPIENT_DEFERRED: Reply = fixed(450, Enhanced(4, 7, 1), "Access denied for now, try again later");
+pub(crate) const ACCESS_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Access rules unavailable, try again later");
 /// The mistake is the directory's, and may be gone before the client gives up.
 pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(451, Enhanced(4, 4, 6), "Aliases lead in a circle");
 pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");

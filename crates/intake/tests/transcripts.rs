@@ -57,6 +57,8 @@ impl Scripted {
         let (kind, address) = match &question {
             Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            Question::Hello(name) => ("hello", Some(name.to_string())),
+            Question::Identity(identity) => ("identity", identity.address.flatten().map(|address| address.to_string())),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
         };
@@ -161,7 +163,7 @@ impl<'a> Run<'a> {
         let (config, peer) = settings(transcript);
         let (sender, heard) = watch::channel(0);
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let session = Session::new(Arc::new(config), peer, net::steady_now());
+        let session = prepared(transcript, Session::new(Arc::new(config), peer, net::steady_now()));
         let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), heard: sender };
         let (stopper, stop) = Stopper::new();
         let session = tokio::spawn(async move { net::drive(accepted.into(), stop, &mut scripted).await });
@@ -238,6 +240,13 @@ impl<'a> Run<'a> {
     }
 }
 
+/// The session as the transcript wants it.
+fn prepared(transcript: &Transcript, session: Session) -> Session {
+    let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
+    let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
+    if has("trusts_xclient") { session.trusting_xclient() } else { session }
+}
+
 fn settings(transcript: &Transcript) -> (Config, Peer) {
     let mut config =
         Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
@@ -252,6 +261,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "tls" if value == "offered" => config.tls = Tls::Offered,
             "tls" if value == "required" => config.tls = Tls::Required,
             "tls" if value == "implicit" => config.tls = Tls::Implicit,
+            "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),

@@ -5,7 +5,6 @@
 //! A gauge that the machine lacks is reported as such and is not fatal. A disk that hangs holds up the samples, and then
 //! the report's time tells how old it is.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -63,8 +62,8 @@ pub struct Report {
 /// A monitor at work; dropping it ends the thread.
 #[derive(Debug)]
 pub struct Running {
-    /// Nothing is ever sent: the thread waits for the end of this.
-    stopper: Option<mpsc::Sender<Infallible>>,
+    /// Takes other limits, and the time between looks; the thread waits for the end of this.
+    stopper: Option<mpsc::Sender<(Limits, Duration)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -109,16 +108,31 @@ impl Monitor {
     /// # Errors
     ///
     /// That of starting the thread.
-    pub fn start(mut self, every: Duration) -> io::Result<Running> {
+    pub fn start(mut self, mut every: Duration) -> io::Result<Running> {
         self.look(SystemTime::now().into());
-        let (stopper, stopped) = mpsc::channel::<Infallible>();
+        let (stopper, told) = mpsc::channel::<(Limits, Duration)>();
         let work = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+            loop {
+                match told.recv_timeout(every) {
+                    Ok(changed) => (self.limits, every) = changed,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
                 self.look(SystemTime::now().into());
             }
         };
         let thread = thread::Builder::new().name("load".into()).spawn(work)?;
         Ok(Running { stopper: Some(stopper), thread: Some(thread) })
+    }
+}
+
+impl Running {
+    /// Goes by other limits from the next look on, which follows at once, and looks so often from then on.
+    pub fn change(&self, limits: Limits, every: Duration) {
+        if let Some(teller) = &self.stopper {
+            // Nobody listens only where the thread panicked, and said so.
+            let _ = teller.send((limits, every));
+        }
     }
 }
 
@@ -241,6 +255,19 @@ mod tests {
         told.set(Some(30.0));
         assert_eq!(heard.recv().unwrap(), Intake::ReservedOnly);
         told.set(Some(0.0));
+        assert_eq!(heard.recv().unwrap(), Intake::Open);
+    }
+
+    #[test]
+    fn other_limits_hold_at_once() {
+        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
+        told.set(Some(15.0));
+        let on_change = move |_: &State, after: &State| tell.send(after.measures().intake).unwrap();
+        let monitor = Monitor::new(told, Limits::default(), on_change);
+        let running = monitor.start(Duration::from_secs(3600)).unwrap();
+        running.change(Limits { refuse_above: Some(10.0), ..Limits::default() }, Duration::from_secs(3600));
+        assert_eq!(heard.recv().unwrap(), Intake::ReservedOnly);
+        running.change(Limits::default(), Duration::from_secs(3600));
         assert_eq!(heard.recv().unwrap(), Intake::Open);
     }
 

@@ -95,6 +95,8 @@ pub enum Fact {
         stage: &'static str,
         /// The address in question, where there is one.
         address: Option<Address>,
+        /// The access rule that said no, where one did.
+        rule: Option<Box<str>>,
         /// What it was told.
         reply: Reply,
     },

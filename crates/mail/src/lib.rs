@@ -23,7 +23,7 @@ pub use fact::{Fact, Journal};
 pub use histogram::{Histogram, Recorder};
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use outcome::Outcome;
-pub use reply::{Enhanced, Reply};
+pub use reply::{Enhanced, NotAReply, Reply};
 pub use scram::ScramKeys;
 pub use security::Security;
 pub use time::Timestamp;

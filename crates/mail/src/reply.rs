@@ -2,6 +2,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
+
+/// A line of a reply is no longer, with its code (RFC 5321 section 4.5.3.1.5), less the line's end.
+const LINE_OCTETS_MAX: usize = 510;
 
 /// An enhanced status code (RFC 3463): class.subject.detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +78,48 @@ impl fmt::Display for Reply {
     }
 }
 
+/// The text is no refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a reply such as \"550 5.7.1 not from here\"")]
+pub struct NotAReply;
+
+impl FromStr for Reply {
+    type Err = NotAReply;
+
+    /// One line as it goes over the wire, such as `550 5.7.1 not from here`. The enhanced code may be left out; one of
+    /// another class than the code is a fault (RFC 2034 section 4), and so is what is not printable ASCII.
+    fn from_str(line: &str) -> Result<Self, NotAReply> {
+        let (digits, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let is_code = digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
+        let is_sound = is_code && line.len() <= LINE_OCTETS_MAX && line.bytes().all(|b| (0x20..0x7f).contains(&b));
+        let code: u16 = digits.parse().ok().filter(|code| is_sound && (200..600).contains(code)).ok_or(NotAReply)?;
+        let rest = rest.trim();
+        let (word, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        let (enhanced, text) = match word.parse::<Enhanced>() {
+            Ok(enhanced) if u16::from(enhanced.0) == code / 100 => (Some(enhanced), text.trim_start()),
+            Ok(_) => return Err(NotAReply),
+            Err(_) => (None, rest),
+        };
+        Ok(Reply { code, enhanced, text: Cow::Owned(text.to_owned()) })
+    }
+}
+
+impl FromStr for Enhanced {
+    type Err = NotAReply;
+
+    /// Three numbers between dots (RFC 3463 section 2).
+    fn from_str(text: &str) -> Result<Self, NotAReply> {
+        let mut numbers = text.split('.').map(|digits| {
+            let is_number = (1..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+            digits.parse::<u16>().ok().filter(|_| is_number)
+        });
+        let mut next = || numbers.next().flatten().ok_or(NotAReply);
+        let (class, subject, detail) = (next()?, next()?, next()?);
+        let class = u8::try_from(class).ok().filter(|class| matches!(class, 2 | 4 | 5)).ok_or(NotAReply)?;
+        numbers.next().is_none().then_some(Enhanced(class, subject, detail)).ok_or(NotAReply)
+    }
+}
+
 fn io_write(out: &mut Vec<u8>, args: fmt::Arguments<'_>) -> std::io::Result<()> {
     std::io::Write::write_fmt(out, args)
 }
@@ -87,5 +133,23 @@ mod tests {
         let mut out = Vec::new();
         Reply::new(550, Enhanced(5, 1, 1), "one\ntwo").write_wire(&mut out);
         assert_eq!(out, b"550-5.1.1 one\r\n550 5.1.1 two\r\n");
+    }
+
+    #[test]
+    fn a_reply_reads_back_from_its_line() {
+        for (line, code, enhanced, text) in [
+            ("550 5.7.1 not from here", 550, Some(Enhanced(5, 7, 1)), "not from here"),
+            ("450 later, please", 450, None, "later, please"),
+            ("554", 554, None, ""),
+            ("554 5.7.1", 554, Some(Enhanced(5, 7, 1)), ""),
+            ("450 1.2.3.4 is listed", 450, None, "1.2.3.4 is listed"),
+        ] {
+            let read: Reply = line.parse().unwrap();
+            assert_eq!((read.code, read.enhanced, &*read.text), (code, enhanced, text), "{line}");
+        }
+        let long = format!("550 {}", "x".repeat(507));
+        for line in ["", "x", "55 no", "5500 no", "199 no", "550 4.7.1 no", "550 a\tb", "550 a\r\nb", "550 ü", &long] {
+            assert_eq!(line.parse::<Reply>(), Err(NotAReply), "{line}");
+        }
     }
 }

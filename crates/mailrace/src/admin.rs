@@ -9,13 +9,14 @@
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
 //! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients that were chosen |
 //! | `pause`, `resume` `{"queue": NAME}` | nothing |
-//! | `explain-address {"address": ADDRESS, "sender": ADDRESS}` | sentences |
+//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | sentences |
 //! | `explain-message {"id": QUEUE-ID}` | sentences |
 //! | `table-get {"table": NAME, "key": KEY}` | an object: what the table says, which layer of it, after how long |
 //! | `table-stats {"table": NAME}` | an object for each table, or for this one |
 //! | `table-accept {"table": NAME}` | nothing |
 //! | `load` | gauges, limits and refusals, for people |
 //! | `status` | metrics in the text format of Prometheus |
+//! | `reload` | an object: the exit code of the command, and its text |
 
 mod clerk;
 mod client;
@@ -46,11 +47,12 @@ use crate::config::{Config, Durability};
 use crate::flow::Mailbag;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::reload::Orders;
 use crate::tables::Tables;
 
-use clerk::Clerk;
-pub use client::{act, explain, list, load, pause, status};
-use explain::Guide;
+pub use clerk::Clerk;
+pub use client::{act, explain, list, load, pause, reload, status};
+pub use explain::Guide;
 pub use filter::Filter;
 pub use mailq::mailq;
 pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
@@ -67,25 +69,32 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The socket cannot be bound, or something that the configuration names cannot be used.
-    pub fn start(
-        config: &Config,
-        mailbag: Mailbag,
-        desk: Arc<Desk>,
-        tables: Tables,
-        log: Arc<Log>,
-        attempts: Arc<Attempts>,
-    ) -> anyhow::Result<Server> {
-        let clerk = Clerk {
-            mailbag,
-            guide: Guide::new(config, &tables, desk.directory.clone())?,
-            desk,
-            tables,
-            log,
-            attempts,
-            relaxed: config.spool.durability != Durability::Commit,
-            stopping: Arc::new(AtomicBool::new(false)),
-        };
+    /// The socket cannot be bound.
+    pub fn start(config: &Config, clerk: Clerk) -> anyhow::Result<Server> {
         Server::open(&config.admin.socket, clerk)
     }
+}
+
+impl Clerk {
+    /// One who knows this configuration.
+    pub fn new(config: &Config, counter: Counter, guide: Guide, desk: Arc<Desk>, tables: Tables) -> Clerk {
+        let Counter { mailbag, log, attempts, orders, stopping } = counter;
+        let relaxed = config.spool.durability != Durability::Commit;
+        Clerk { mailbag, desk, log, guide, tables, attempts, orders, relaxed, stopping }
+    }
+}
+
+/// What clerks have in common, whichever configuration they know.
+#[derive(Clone)]
+pub struct Counter {
+    /// The queues.
+    pub mailbag: Mailbag,
+    /// Where orders are written down.
+    pub log: Arc<Log>,
+    /// Outcomes.
+    pub attempts: Arc<Attempts>,
+    /// Where the order goes to read the configuration again.
+    pub orders: Orders,
+    /// Set when they are to leave off.
+    pub stopping: Arc<AtomicBool>,
 }

@@ -1,6 +1,7 @@
 //! The command line: what can be asked of the binary, and what its exit codes mean. The help is made of this file.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -75,7 +76,7 @@ impl Cli {
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let cli = Cli::try_parse_from(words)?;
         match &cli.command {
-            Command::Explain(Explain { target: Target::Message(_), sender: Some(_) }) => {
+            Command::Explain(Explain { target: Target::Message(_), sender: Some(_), .. }) => {
                 let text = "--sender goes with an address: a message that waits has its sender";
                 Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
             }
@@ -91,6 +92,8 @@ pub enum Command {
     Serve,
     /// Tell all that is wrong with the configuration, and change nothing
     Check,
+    /// Have the running server read its configuration again, and go by it from then on
+    Reload,
     /// Make tables, and look things up in them
     #[command(subcommand)]
     Table(TableCommand),
@@ -292,6 +295,12 @@ pub struct Explain {
     /// As mail from this sender, whose queue may be another one
     #[arg(long, value_name = "ADDRESS")]
     pub sender: Option<Address>,
+    /// As mail from this client: what access rules say of it
+    #[arg(long, value_name = "IP")]
+    pub client: Option<IpAddr>,
+    /// As from a client that calls itself so
+    #[arg(long, value_name = "NAME", requires = "client")]
+    pub helo: Option<String>,
 }
 
 /// Something to explain.

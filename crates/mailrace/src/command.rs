@@ -12,7 +12,7 @@ use queue::Act;
 
 use crate::check::Summary;
 use crate::cli::{BenchCommand, Cli, Command, ImportCommand, Lane, QueueCommand, SpoolCommand, TableCommand};
-use crate::config::{self, Config, Faults, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
@@ -35,17 +35,9 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&error);
+            say(exit::Page::of(&error).text);
             exit::code_of(&error)
         }
-    }
-}
-
-/// Faults of a configuration are a page of their own, everything else is a line.
-fn tell(error: &anyhow::Error) {
-    match error.downcast_ref::<Faults>() {
-        Some(faults) => say(faults),
-        None => say(format_args!("mailrace: {error:#}")),
     }
 }
 
@@ -58,6 +50,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
         Command::Inject { words } => inject::run(inject::Name::Sendmail, cli.config.clone(), words),
+        Command::Reload => admin::reload(&config::load(config)?.config),
         Command::Load => admin::load(&config::load(config)?.config),
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),

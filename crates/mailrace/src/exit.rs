@@ -35,14 +35,41 @@ pub struct Exit {
     pub text: String,
 }
 
+/// An error of the running server, which has put it into its words: its text is all there is to say.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Page {
+    /// The code.
+    pub code: u8,
+    /// What to tell.
+    pub text: String,
+}
+
+impl Page {
+    /// Faults of a configuration are a page of their own, everything else is a line.
+    pub fn of(error: &anyhow::Error) -> Page {
+        let text = match error.downcast_ref::<Faults>() {
+            Some(faults) => faults.to_string(),
+            None => match error.downcast_ref::<Page>() {
+                Some(page) => page.text.clone(),
+                None => format!("mailrace: {error:#}"),
+            },
+        };
+        Page { code: error.chain().find_map(code_of_cause).unwrap_or(SOFTWARE), text }
+    }
+}
+
 /// The exit code for an error.
 pub fn code_of(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(error.chain().find_map(code_of_cause).unwrap_or(SOFTWARE))
+    ExitCode::from(Page::of(error).code)
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(exit) = cause.downcast_ref::<Exit>() {
         return Some(exit.code);
+    }
+    if let Some(page) = cause.downcast_ref::<Page>() {
+        return Some(page.code);
     }
     if cause.is::<Faults>() || cause.is::<std::string::FromUtf8Error>() {
         return Some(CONFIG);

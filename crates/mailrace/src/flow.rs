@@ -52,8 +52,10 @@ use carrier::Carriers;
 use courier::Courier;
 pub use courier::Transport;
 pub use emptier::{DropFolder, Emptier};
+use navigator::Shipyard;
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
+use notary::Terms;
 pub use places::{Folders, PlaceTable};
 use record::Recorder;
 use registrar::Registrar;
@@ -84,8 +86,8 @@ enum Note {
     Sorted(Sorted),
     /// The recipients of this attempt, which is void, belong elsewhere.
     Resorted(Attempt, Sorted),
-    /// Where mail for a destination goes.
-    Routed(Destination, Routed<Arc<Way>>),
+    /// Where mail for a destination goes, by this edition of the ways.
+    Routed(u32, Destination, Routed<Arc<Way>>),
     /// Attempts that are over.
     Ended(Vec<Ended>),
     /// An attempt at this next hop waits for an answer, and that for long.
@@ -102,6 +104,8 @@ enum Note {
     Load(Delivery),
     /// Something to ask of the queues, or to change there.
     Ask(Box<dyn FnOnce(&mut Queues) + Send>),
+    /// Go by something else from now on.
+    Change(Box<scheduler::Change>),
     /// Come to an end; said at this moment.
     Stop(Timestamp),
 }
@@ -163,12 +167,24 @@ pub struct Notes(Receiver<Note>);
 pub struct Parts {
     /// The messages.
     pub spool: Arc<Spool>,
+    /// With what was recovered already in it.
+    pub queues: Queues,
+    /// What it goes by at first.
+    pub course: Course,
+    /// Threads that bring mail to other hosts.
+    pub carriers: usize,
+    /// Where outcomes are counted.
+    pub attempts: Arc<Attempts>,
+    /// Facts and events.
+    pub log: Arc<Log>,
+}
+
+/// What the flow goes by: it can be exchanged while mail is under way ([`Flow::prepare`]).
+pub struct Course {
     /// Who stands for whom, and who stores which mailbox.
     pub directory: Arc<Directory>,
     /// What the rules of the router name.
     pub tables: Tables,
-    /// With what was recovered already in it.
-    pub queues: Queues,
     /// Which queue a message belongs to.
     pub rules: Arc<Rules>,
     /// Where mail goes.
@@ -177,23 +193,37 @@ pub struct Parts {
     pub fleet: Fleet,
     /// The transports to mailboxes here.
     pub transports: Vec<Transport>,
-    /// Threads that bring mail to other hosts.
-    pub carriers: usize,
     /// What senders are told.
     pub notices: Notices,
     /// The name of this server.
     pub hostname: Box<str>,
-    /// Where outcomes are counted.
-    pub attempts: Arc<Attempts>,
-    /// Facts and events.
-    pub log: Arc<Log>,
 }
+
+/// How another course differs from the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct Difference {
+    /// Mail may go elsewhere, or by other settings. Otherwise the router stays, and all that it has learned.
+    pub ways: bool,
+    /// What each sender may be told. Otherwise what they have had still counts.
+    pub cap: bool,
+}
+
+/// Another course, ready to be taken: nothing of that can fail.
+pub struct Change(Box<scheduler::Change>);
 
 /// The running threads.
 pub struct Flow {
     mailbag: Mailbag,
+    workshop: Workshop,
     /// Each thread holds the other end until it ends.
     ended: Receiver<()>,
+}
+
+/// What more threads are made with.
+struct Workshop {
+    shelf: Shelf,
+    shipyard: Shipyard,
+    alive: Sender<()>,
 }
 
 /// A way to tell the scheduler, and what it will read: made first, since the spool needs the one before the
@@ -215,27 +245,13 @@ pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message
 impl Flow {
     /// Starts the threads.
     pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> io::Result<Flow> {
-        let Parts {
-            spool,
-            directory,
-            tables,
-            queues,
-            rules,
-            router,
-            fleet,
-            transports,
-            carriers,
-            notices,
-            hostname,
-            attempts,
-            log,
-        } = parts;
+        let Parts { spool, queues, course, carriers, attempts, log } = parts;
+        let Course { directory, tables, rules, router, fleet, transports, notices, hostname } = course;
         let (alive, ended) = mpsc::channel();
         let shelf = Shelf::new(spool.clone());
-        let couriers = transports
-            .into_iter()
-            .map(|transport| Courier::start(transport, &hostname, shelf.clone(), mailbag.clone(), alive.clone()))
-            .collect::<io::Result<HashMap<_, _>>>()?;
+        let (navigator, shipyard) = navigator::start(router, &tables, fleet, mailbag.clone(), alive.clone())?;
+        let workshop = Workshop { shelf: shelf.clone(), shipyard, alive: alive.clone() };
+        let couriers = workshop.couriers(transports, &hostname, &mailbag)?;
         let registrar = Registrar { spool, mailbag: mailbag.clone() };
         let patience = notices.patience(queues.config());
         let office =
@@ -243,8 +259,8 @@ impl Flow {
         let notary = office.open(notices, hostname.clone(), log.clone(), alive.clone())?;
         let crew = Crew {
             couriers,
-            carriers: Carriers::start(carriers, &shelf, &rules, &mailbag, &alive)?,
-            navigator: navigator::start(router, &tables, fleet, mailbag.clone(), alive.clone())?,
+            carriers: Carriers::start(carriers, &shelf, &mailbag, &alive)?,
+            navigator,
             sorter: SortingRoom::start(rules.clone(), shelf, directory, mailbag.clone(), alive.clone())?,
             recorder: Recorder::new(registrar, notary, hostname, attempts, log),
             patience,
@@ -252,17 +268,53 @@ impl Flow {
         let scheduler = Scheduler::new(queues, Sorter::new(rules), crew);
         let run = move || {
             scheduler.run(&notes.0);
-            drop(alive);
+            drop((notes, alive));
         };
         thread::Builder::new().name("scheduler".into()).spawn(run)?;
-        Ok(Flow { mailbag, ended })
+        Ok(Flow { mailbag, workshop, ended })
+    }
+
+    /// Makes ready for another course; nothing goes by it yet. What is not taken up leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// A thread cannot be started, or the system names no servers of the DNS.
+    pub fn prepare(&self, queues: queue::Config, course: Course, differs: Difference) -> io::Result<Change> {
+        let Course { directory, tables, rules, router, fleet, transports, notices, hostname } = course;
+        let ways = differs.ways.then(|| self.workshop.shipyard.ways(router, &tables, fleet)).transpose()?;
+        let couriers = self.workshop.couriers(transports, &hostname, &self.mailbag)?;
+        let patience = notices.patience(&queues);
+        let terms = Terms { notices, keeps_cap: !differs.cap, directory: directory.clone(), hostname };
+        let change = scheduler::Change { queues, rules, directory, couriers, ways, patience, terms };
+        Ok(Change(Box::new(change)))
+    }
+
+    /// Takes the other course. What is under way ends as it began.
+    pub fn change(&self, change: Change) {
+        self.mailbag.tell(Note::Change(change.0));
     }
 
     /// Lets what is under way come to its end, and starts nothing more. False if that took too long: a disk or a
     /// mailbox hangs, and the threads that wait for it are left behind.
     pub fn stop(self) -> bool {
-        self.mailbag.tell(Note::Stop(SystemTime::now().into()));
-        self.ended.recv_timeout(STOP_TIME_MAX * 2) == Err(RecvTimeoutError::Disconnected)
+        let Flow { mailbag, workshop, ended } = self;
+        drop(workshop);
+        mailbag.tell(Note::Stop(SystemTime::now().into()));
+        ended.recv_timeout(STOP_TIME_MAX * 2) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+impl Workshop {
+    /// A thread for each transport to mailboxes here.
+    fn couriers(
+        &self,
+        transports: Vec<Transport>,
+        hostname: &str,
+        mailbag: &Mailbag,
+    ) -> io::Result<HashMap<Box<str>, Sender<Attempt>>> {
+        let start =
+            |transport| Courier::start(transport, hostname, self.shelf.clone(), mailbag.clone(), self.alive.clone());
+        transports.into_iter().map(start).collect()
     }
 }
 

@@ -116,12 +116,15 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.optional("bounce", bounce.as_ref());
             pen.text("reason", &reason.to_string());
         }
-        Fact::Refused { client, helo, stage, address, reply } => {
+        Fact::Refused { client, helo, stage, address, rule, reply } => {
             pen.optional("client", client.as_ref());
             pen.text("helo", helo);
             pen.plain("stage", stage);
             if let Some(address) = address {
                 pen.address("address", Some(address));
+            }
+            if let Some(rule) = rule {
+                pen.text("rule", rule);
             }
             pen.text("reply", &reply.to_string());
         }
@@ -273,11 +276,12 @@ mod tests {
             protocol: "ESMTPS",
             security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
         };
-        let refused = |helo: &str, address, reply: &Reply| Fact::Refused {
+        let refused = |helo: &str, address, rule: Option<&str>, reply: &Reply| Fact::Refused {
             client,
             helo: helo.into(),
             stage: "RCPT",
             address,
+            rule: rule.map(Into::into),
             reply: reply.clone(),
         };
         let facts = [
@@ -304,8 +308,8 @@ mod tests {
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
             Fact::Held { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
-            refused("", None, &full),
-            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), &gone),
+            refused("", None, None, &full),
+            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
             Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
         ];
         let mut lines: Vec<Line> = facts.into_iter().map(Line::Fact).collect();

@@ -1,5 +1,5 @@
 //! What the server counts of itself, in the text format of Prometheus. No label's value comes from outside: there are the
-//! names of queues, tables and disks, which are the configuration's, and words that stand in the code.
+//! names of queues, tables, access rules and disks, which are the configuration's, and words that stand in the code.
 
 mod tables;
 mod text;
@@ -91,7 +91,7 @@ impl Census {
             dead += usize::from(hop.probe_at.is_some());
         }
         Census {
-            lanes: queues.queues().map(lane).collect(),
+            lanes: queues.queues().filter(|view| !view.is_gone()).map(lane).collect(),
             recipients: queues.len(),
             messages: queues.messages(),
             destinations: queues.destinations(),
@@ -111,6 +111,10 @@ pub struct Reading {
     pub attempts: [(&'static str, u64); 4],
     /// Clients that were refused, by what there was too little of.
     pub refusals: Vec<(&'static str, u64)>,
+    /// How often each access rule decided, by name.
+    pub access: Vec<(Box<str>, u64)>,
+    /// Questions to lists in the DNS that had no answer.
+    pub lists_unanswered: u64,
     /// Handshakes of TLS, by the version that was agreed upon, or failed.
     pub handshakes: [(&'static str, u64); 3],
     /// Gauges, and limits in force.
@@ -135,6 +139,12 @@ pub fn text(reading: &Reading) -> String {
     reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
     out.family("mailrace_refusals_total", "Clients refused for want of something", "counter");
     reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    if !reading.access.is_empty() {
+        out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
+        reading.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
+        let help = "Questions to lists in the DNS that had no answer";
+        out.counter("mailrace_access_lists_unanswered_total", help, reading.lists_unanswered);
+    }
     out.family("mailrace_tls_handshakes_total", "Handshakes of TLS by the version agreed upon, or failed", "counter");
     reading.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     tell_load(&reading.load, &mut out);
@@ -245,6 +255,8 @@ mod tests {
             census: Census::of(&queues),
             attempts: Attempts::default().counted(),
             refusals: vec![("load", 2), ("disk", 0)],
+            access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
+            lists_unanswered: 1,
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             load: Arc::new(load()),
             log_lines_dropped: 3,

@@ -1,6 +1,8 @@
 //! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
 //! configuration has checked every value and every name. The system is asked only for its own addresses.
 
+mod access;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use delivery::bounce::{Cap, CapLimits};
 use delivery::remote;
-use intake::Domains;
+use intake::{Domains, Networks};
 use lookup::directory::{self, Directory};
 use mail::Address;
 use net::{Acceptor, AcceptorError, Trust};
@@ -19,9 +21,13 @@ use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
-use crate::config::{self, Config, Families, LineEnds, ListenerTls, Pattern, Queue, SmtpTransport, Tls, TransportKind};
+use crate::config::{
+    self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, SmtpTransport, Tls, TransportKind,
+};
 use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
 use crate::tables::Tables;
+
+pub use access::{Lists, access};
 
 /// Recipients of one attempt where no next hop says otherwise.
 const RECIPIENTS_PER_ATTEMPT: usize = 100;
@@ -44,11 +50,16 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
 
 /// Who makes clients' sessions secure, where any listener has TLS. Reads the certificates.
 pub fn acceptor(config: &Config) -> Result<Option<Acceptor>, AcceptorError> {
-    if config.listeners.iter().all(|listener| listener.tls == ListenerTls::None) {
+    if !has_tls(config) {
         return Ok(None);
     }
     let files = config.certificates.iter().map(config::Certificate::files).collect();
     Acceptor::new(files, config.tls.version_min, config.tls.handshake_time_max).map(Some)
+}
+
+/// Whether any listener has TLS.
+pub fn has_tls(config: &Config) -> bool {
+    config.listeners.iter().any(|listener| listener.tls != ListenerTls::None)
 }
 
 /// What TLS is to the sessions of a listener.
@@ -59,6 +70,12 @@ pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
         ListenerTls::Required => smtp::Tls::Required,
         ListenerTls::Implicit => smtp::Tls::Implicit,
     }
+}
+
+/// Tells whether an address is in one of these.
+pub fn networks(networks: &[Network]) -> Networks {
+    let networks = networks.to_vec();
+    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
@@ -110,6 +127,20 @@ pub fn queues(config: &Config) -> queue::Config {
     }
 }
 
+/// The same for a configuration that follows on another: queues keep their numbers, so those that are gone keep their
+/// places, and new ones come last. None where there have been more than have numbers.
+pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Config> {
+    let after = queues(config);
+    let mut rest = after.queues;
+    let successor = |old: &queue::QueueConfig| match rest.iter().position(|queue| queue.name == old.name) {
+        Some(place) => rest.remove(place),
+        None => queue::QueueConfig { adopts: None, retired: true, ..old.clone() },
+    };
+    let kept: Vec<_> = before.queues.iter().map(successor).collect();
+    let all: Vec<_> = kept.into_iter().chain(rest).collect();
+    (all.len() <= usize::from(u16::MAX)).then_some(queue::Config { queues: all, ..after })
+}
+
 fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueConfig {
     let retry = &queue.retry;
     queue::QueueConfig {
@@ -129,6 +160,7 @@ fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueCo
             release_after: adopt.release_after,
             per_next_hop: adopt.per_next_hop,
         }),
+        retired: false,
     }
 }
 
@@ -139,10 +171,11 @@ pub fn connections(config: &Config, carriers: usize) -> usize {
     slots + carriers * waiting
 }
 
-/// Which queue mail belongs to.
-pub fn rules(config: &Config, tables: &Tables) -> Rules {
-    let numbered = || (0..).map(QueueNumber).zip(&config.queues);
-    let number_of = |name: &str| numbered().find(|(_, queue)| &*queue.name == name).map(|(number, _)| number);
+/// Which queue mail belongs to; `queues` have their numbers.
+pub fn rules(config: &Config, tables: &Tables, queues: &queue::Config) -> Rules {
+    let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
+    let number_of = |name: &str| number_of(name).map(|(number, _)| number);
+    let numbered = || config.queues.iter().filter_map(|queue| Some((number_of(&queue.name)?, queue)));
     let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
     let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
     let each = |(number, queue): (QueueNumber, &Queue)| (number, queue.rules.clone());
@@ -151,6 +184,7 @@ pub fn rules(config: &Config, tables: &Tables) -> Rules {
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
         senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
         sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),
+        clients: rules().flat_map(|(n, rules)| rules.clients.into_iter().map(move |rule| (rule, n))).collect(),
         domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
         local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
         standard: number_of(Queue::STANDARD).expect("every configuration has this queue"),
@@ -392,6 +426,26 @@ fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_keep_their_numbers() {
+        let of = |names: &[&str]| {
+            let text: String = names.iter().map(|name| format!("[[queue]]\nname = {name:?}\n")).collect();
+            Config::parse(&text, "text", "host.example").unwrap()
+        };
+        let shown = |queues: &queue::Config| -> Vec<String> {
+            let shown = |queue: &queue::QueueConfig| format!("{}{}", queue.name, if queue.retired { "-" } else { "" });
+            queues.queues.iter().skip(3).map(shown).collect()
+        };
+        let first = queues(&of(&["a", "b"]));
+        assert_eq!(shown(&first), ["a", "b"]);
+        let second = queues_after(&of(&["c", "b"]), &first).unwrap();
+        assert_eq!(shown(&second), ["a-", "b", "c"]);
+        let third = queues_after(&of(&["a"]), &second).unwrap();
+        assert_eq!(shown(&third), ["a", "b-", "c-"]);
+        let rules = rules(&of(&["a"]), &Tables::default(), &third);
+        assert_eq!((rules.standard, rules.local.1), (QueueNumber(1), QueueNumber(0)));
+    }
 
     #[test]
     fn an_attempt_may_have_as_many_recipients_as_the_most_that_any_next_hop_takes() {

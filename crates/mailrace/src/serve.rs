@@ -1,42 +1,46 @@
 //! `mailrace serve`: opens everything in the order in which it can fail without loss, becomes the configured
 //! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order; told a second
-//! time, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGHUP opens the log's file again.
+//! time, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGUSR1 opens the log's file again;
+//! SIGHUP does that too, and has the configuration read again ([`crate::reload`]).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Networks, Refusals, Troubles};
+use intake::Desk;
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
-use mail::Journal;
-use net::{Acceptor, Gate, GateLimits, Inherited, RATED_CLIENTS_MAX, Rate, Stop, Stopper};
-use protocol::smtp::server::{self as smtp, Flavor};
+use net::{Acceptor, Inherited};
 use spool::{Disk, Folder, Live, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::config::{self, Config, Durability, Loaded, LogTarget, Network, Protocol, Source, TableKind, TransportKind};
+use crate::admin::{self, Clerk, Guide};
+use crate::certificates::{self, Fresh, Watched};
+use crate::config::{self, Config, Durability, Loaded, LogTarget, Source, TableKind, TransportKind};
+use crate::desk::{self, Policy};
 use crate::exit;
 use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
+use crate::plan::Lists;
 use crate::privileges::{self, Identity, PrivilegesError};
+use crate::reload::{self, Orders, Running, Wish};
 use crate::say::say;
 use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
-use crate::{admin, certificates, check, maildrop, plan};
+use crate::workers::{Door, Doorman, Shift, Workers, runtime};
+use crate::{check, maildrop, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
-/// Threads of each worker that may wait for a disk.
-const BLOCKING_THREADS_MAX: usize = 16;
 
 /// Serves until it is told to stop.
 pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
@@ -51,7 +55,8 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     // Keys are root's to read, so this comes before its rights are given up.
     let doubts = config::examine(loaded, SystemTime::now())?;
     let acceptor = plan::acceptor(config)?.map(Arc::new);
-    let doors = open_doors(config, Inherited::from_environment()?)?;
+    let inherited = Inherited::from_environment()?;
+    let doors = Doorman { before: Vec::new(), inherited, workers: threads(config) }.open(config)?;
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
@@ -59,49 +64,55 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
     let mut signals = runtime.block_on(async { Signals::hear() })?;
     let house = House::open(config, log.clone())?;
-    let monitor = monitor(config, house.mailbag.clone(), log.clone());
-    let desk = Arc::new(house.desk(config, sessions_max, monitor.watch())?);
-    let gauges = monitor.start(config.load.every)?;
-    let House { spool, tables, directory, flow, mailbag, attempts, log: _ } = house;
-    let admin = admin::Server::start(config, mailbag, desk.clone(), tables, log.clone(), attempts)?;
-    drop(directory);
-
-    let emptier = Emptier::start(drop_folder(config, &desk, &log)?).context("starting")?;
-    let (stopper, stop) = Stopper::new();
-    let (ender, end) = Stopper::new();
-    let workers = start_workers(config, &doors, &desk, acceptor.as_ref(), &stop, &end)?;
-    drop(stop);
-    announce(loaded, &doors, &log);
+    let (orders, mut ordered) = unbounded_channel();
+    let mut running = house.live_in(loaded, Entry { doors, acceptor, files, sessions_max, orders })?;
+    announce(loaded, &running.workers.shift().doors, &log);
     tell(&manager, State::Ready, &log);
-    // From here on the workers alone hold the listening sockets: who comes after they stopped is not left waiting.
-    drop(doors);
-    if let Some(acceptor) = acceptor {
-        // It works as long as this thread waits for the word.
-        runtime.spawn(certificates::keep_fresh(acceptor, config.tls.reload_every, log.clone()));
+    // It works as long as this thread waits for the word.
+    runtime.spawn(certificates::keep_fresh(running.watched.clone(), log.clone()));
+    loop {
+        match runtime.block_on(signals.next(&mut ordered)) {
+            Word::Stop => break,
+            Word::OpenLog => reopen(&log),
+            Word::Reload(order) => {
+                if order.is_none() {
+                    reopen(&log);
+                }
+                tell(&manager, State::reloading(), &log);
+                let answer = running.reload();
+                tell(&manager, State::Ready, &log);
+                order.into_iter().for_each(|order| order.answer(answer.clone()));
+            }
+        }
     }
-    runtime.block_on(until_told_to_stop(&mut signals, &log));
-
+    // Whoever waits for an answer hears that there will be none.
+    drop(ordered);
     log.event(Level::Info, "stopping", &[]);
     tell(&manager, State::Stopping, &log);
     end_at_once_if_told_again(signals)?;
-    stopper.stop();
-    let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, stopper.all_gone()).await.is_ok() });
+    stop(running, &runtime, &log);
+    log.event(Level::Info, "stopped", &[]);
+    log.close();
+    Ok(())
+}
+
+/// Lets everything come to its end, from the front to the back.
+fn stop(running: Running, runtime: &Runtime, log: &Log) {
+    let Running { workers, flow, clerks, counter, emptier, gauges, .. } = running;
+    let spool = workers.shift().desk.spool.clone();
+    workers.close();
+    let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.all_gone()).await.is_ok() });
     if !all_gone {
         log.event(Level::Warning, "sessions were cut off: they took too long", &[]);
     }
-    ender.stop();
-    drop(end);
-    workers.into_iter().for_each(|worker| drop(worker.join()));
+    workers.end();
     emptier.stop();
     if !flow.stop() {
         log.event(Level::Warning, "deliveries were cut off: they took too long", &[]);
     }
-    admin.stop();
-    drop((desk, gauges));
-    close(spool, &log);
-    log.event(Level::Info, "stopped", &[]);
-    log.close();
-    Ok(())
+    clerks.stop();
+    drop((counter, gauges));
+    close(spool, log);
 }
 
 /// A server with half of its threads would take mail and not deliver it, or worse; one that is gone is started
@@ -119,14 +130,6 @@ fn tell(manager: &Manager, state: State, log: &Log) {
     if let Err(error) = manager.tell(state) {
         log.event(Level::Warning, "the service manager could not be told", &[("error", &error)]);
     }
-}
-
-/// Each listener takes the socket that was passed for its address, or binds.
-fn open_doors(config: &Config, mut inherited: Inherited) -> anyhow::Result<Vec<Door>> {
-    let doors = config.listeners.iter().map(|listener| Door::open(config, listener, &mut inherited));
-    let doors = doors.collect::<anyhow::Result<Vec<_>>>()?;
-    inherited.none_left()?;
-    Ok(doors)
 }
 
 /// Makes what only root may be able to make, and the user is to have.
@@ -172,39 +175,11 @@ fn close(spool: Arc<Spool>, log: &Log) {
     }
 }
 
-/// A listening socket and what is spoken there.
-struct Door {
-    listener: TcpListener,
-    address: SocketAddr,
-    protocol: &'static str,
-    machine: Arc<smtp::Config>,
-}
-
-impl Door {
-    fn open(config: &Config, listener: &config::Listener, inherited: &mut Inherited) -> anyhow::Result<Door> {
-        let bound = match inherited.take(listener.address) {
-            Some(socket) => socket,
-            None => net::bind(listener.address, config.limits.backlog)
-                .with_context(|| format!("listening on {}", listener.address))?,
-        };
-        let (flavor, protocol) = match listener.protocol {
-            Protocol::Smtp => (Flavor::Smtp, "smtp"),
-            Protocol::Lmtp => (Flavor::Lmtp, "lmtp"),
-        };
-        let machine = smtp::Config {
-            hostname: config.hostname.clone(),
-            flavor,
-            tls: plan::session_tls(listener),
-            limits: plan::session_limits(config),
-        };
-        Ok(Door { address: bound.local_addr()?, listener: bound, protocol, machine: Arc::new(machine) })
-    }
-}
-
 /// The spool with the queue that was in it, and the threads of the flow.
 struct House {
     spool: Arc<Spool>,
     tables: Tables,
+    queues: queue::Config,
     directory: Arc<Directory>,
     flow: Flow,
     mailbag: Mailbag,
@@ -212,64 +187,75 @@ struct House {
     log: Arc<Log>,
 }
 
+/// What the house has of the outside.
+struct Entry {
+    doors: Vec<Door>,
+    acceptor: Option<Arc<Acceptor>>,
+    files: u64,
+    sessions_max: usize,
+    orders: Orders,
+}
+
 impl House {
     fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
         let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
-        let mut queues = Queues::new(plan::queues(config), random());
+        let numbered = plan::queues(config);
+        let mut queues = Queues::new(numbered.clone(), random());
         let tables = Tables::open(config, tables::tell(log.clone()))?;
-        let rules = Arc::new(plan::rules(config, &tables));
-        let mut admit = |message| flow::admit(&mut queues, &rules, &mailbag, message);
+        let directory = Arc::new(plan::directory(config, &tables));
+        let course = reload::course(config, &tables, directory.clone(), &numbered)?;
+        let mut admit = |message| flow::admit(&mut queues, &course.rules, &mailbag, message);
         let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
-        let directory = Arc::new(plan::directory(config, &tables));
         let attempts = Arc::new(Attempts::default());
         let parts = Parts {
             spool: spool.clone(),
-            directory: directory.clone(),
-            tables: tables.clone(),
             queues,
-            rules,
-            router: plan::routes(config),
-            fleet: plan::fleet(config)?,
-            transports: plan::maildirs(config, &tables),
+            course,
             carriers: threads(config),
-            notices: plan::notices(config, random()),
-            hostname: config.hostname.clone(),
             attempts: attempts.clone(),
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, directory, flow, mailbag, attempts, log })
+        Ok(House { spool, tables, queues: numbered, directory, flow, mailbag, attempts, log })
     }
 
-    fn desk(&self, config: &Config, sessions_max: usize, load: load::Watch) -> anyhow::Result<Desk> {
-        let limits = &config.limits;
-        let rate = |rate: config::Rate| Rate { count: rate.count, per: rate.per };
-        let gate = Gate::new(GateLimits {
-            sessions_max,
-            sessions_per_client_max: limits.sessions_per_client_max,
-            connections_per_client: limits.connections_per_client.map(rate),
-            messages_per_client: limits.messages_per_client.map(rate),
-            rated_clients_max: RATED_CLIENTS_MAX,
-        });
-        Ok(Desk {
-            spool: self.spool.clone(),
-            directory: self.directory.clone(),
-            journal: self.log.clone() as Arc<dyn Journal>,
-            troubles: troubles(self.log.clone()),
-            load,
-            gate,
-            refusals: Refusals::default(),
-            handshakes: Handshakes::default(),
-            reserved: networks(&config.load.reserve),
-            relays: networks(&config.relay.networks),
-            normalised: networks(&config.smtp.normalise_bare_newlines_from),
-            memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
-            expanded_recipients_max: limits.expanded_recipients_max,
-            message_wait_max: limits.message_wait_max,
-            postmaster: plan::postmaster(config)?,
-            routed: plan::routed(config),
-            hostname: config.hostname.clone(),
+    /// Opens the doors.
+    fn live_in(self, loaded: &Loaded, entry: Entry) -> anyhow::Result<Running> {
+        let House { spool, tables, queues, directory, flow, mailbag, attempts, log } = self;
+        let Entry { doors, acceptor, files, sessions_max, orders } = entry;
+        let config = &loaded.config;
+        let monitor = monitor(config, mailbag.clone(), log.clone());
+        let lists = Lists::open(config, &tables::tell(log.clone()))?;
+        let access = plan::access(config, &tables, &lists);
+        let policy =
+            Policy { directory: directory.clone(), postmaster: plan::postmaster(config)?, access, sessions_max };
+        let desk = Arc::new(desk::first(config, policy, spool, monitor.watch(), log.clone()));
+        let gauges = monitor.start(config.load.every)?;
+        let guide = Guide::new(config, &tables, directory, &queues)?;
+        let counter = admin::Counter { mailbag, log: log.clone(), attempts, orders, stopping: Arc::default() };
+        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone());
+        let clerks = admin::Server::start(config, clerk)?;
+        let folder = drop_folder(config, &desk, &log, runtime()?);
+        let emptier = Emptier::start(folder).context("starting")?;
+        let watched = Watched::new(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
+        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors })?;
+        let (loaded, threads) = (loaded.clone(), threads(config));
+        Ok(Running {
+            loaded,
+            files,
+            tables,
+            lists,
+            queues,
+            workers,
+            threads,
+            flow,
+            clerks,
+            counter,
+            emptier,
+            gauges,
+            watched,
+            log,
         })
     }
 }
@@ -298,34 +284,24 @@ fn open_spool(
     spool::open(lanes, settings, random(), sink).context("opening the spool")
 }
 
-/// Where local programs leave mail, and what is done with it.
-fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>) -> anyhow::Result<DropFolder> {
+/// Where local programs leave mail, and what is done with it. Lookups are waited for on the runtime.
+pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: Runtime) -> DropFolder {
     let desk = DropDesk {
         desk: desk.clone(),
-        runtime: runtime()?,
+        runtime,
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         cap: plan::notices(config, random()).cap.map(Into::into),
         log: log.clone(),
     };
-    Ok(DropFolder {
+    DropFolder {
         folder: maildrop::folder(&config.data_dir),
         rejected: maildrop::rejected(&config.data_dir),
         message_octets_max: config.limits.message_octets_max,
         desk,
         log: log.clone(),
-    })
-}
-
-/// Tells of what went wrong for clients as warnings.
-fn troubles(log: Arc<Log>) -> Troubles {
-    Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
-}
-
-fn networks(networks: &[Network]) -> Networks {
-    let networks = networks.to_vec();
-    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
+    }
 }
 
 /// Looks at the machine and at the disks of the lanes and of `data_dir`, and tells the scheduler and the operator of each
@@ -343,18 +319,6 @@ fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
     })
 }
 
-/// One thread and one runtime a worker: a session never leaves its thread, and its wake-ups are cheap.
-fn start_workers(
-    config: &Config,
-    doors: &[Door],
-    desk: &Arc<Desk>,
-    acceptor: Option<&Arc<Acceptor>>,
-    stop: &Stop,
-    end: &Stop,
-) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    (0..threads(config)).map(|number| start_worker(number, doors, desk, acceptor, stop, end)).collect()
-}
-
 /// Threads that drive sessions, and as many that bring mail to other hosts.
 fn threads(config: &Config) -> usize {
     match config.threads {
@@ -364,44 +328,20 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-fn start_worker(
-    number: usize,
-    doors: &[Door],
-    desk: &Arc<Desk>,
-    acceptor: Option<&Arc<Acceptor>>,
-    stop: &Stop,
-    end: &Stop,
-) -> anyhow::Result<JoinHandle<()>> {
-    let runtime = runtime()?;
-    let accepting = doors.iter().map(|door| Ok((door.listener.try_clone()?, door.machine.clone())));
-    let accepting = accepting.collect::<io::Result<Vec<_>>>()?;
-    let (desk, acceptor, stop, mut end) = (desk.clone(), acceptor.cloned(), stop.clone(), end.clone());
-    let work = async move {
-        let answers = Answers::default();
-        tokio::spawn(answers.clone().hand_on());
-        for (listener, machine) in accepting {
-            let counter = Counter { desk: desk.clone(), machine, answers: answers.clone(), acceptor: acceptor.clone() };
-            let session_stop = stop.clone();
-            let session =
-                move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
-            tokio::spawn(net::accept(listener, stop.clone(), session));
-        }
-        drop((desk, stop));
-        end.requested().await;
-    };
-    let named = thread::Builder::new().name(format!("worker-{number}"));
-    Ok(named.spawn(move || runtime.block_on(work))?)
-}
-
-fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()
-}
-
 /// The signals that the server obeys.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user: Signal,
+}
+
+/// What the server is told.
+enum Word {
+    Stop,
+    /// Perhaps by somebody who waits for the answer.
+    Reload(Option<Wish>),
+    OpenLog,
 }
 
 impl Signals {
@@ -411,7 +351,20 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
         })
+    }
+
+    /// Waits for one of them, or for an order on the control socket. SIGHUP also opens the log again: whoever rotates it
+    /// has always sent that.
+    async fn next(&mut self, ordered: &mut UnboundedReceiver<Wish>) -> Word {
+        tokio::select! {
+            _ = self.terminate.recv() => Word::Stop,
+            _ = self.interrupt.recv() => Word::Stop,
+            _ = self.hangup.recv() => Word::Reload(None),
+            _ = self.user.recv() => Word::OpenLog,
+            Some(order) = ordered.recv() => Word::Reload(Some(order)),
+        }
     }
 
     /// Waits for one that says stop.
@@ -423,21 +376,10 @@ impl Signals {
     }
 }
 
-/// Waits for the signal, and meanwhile opens the log again when told so.
-async fn until_told_to_stop(signals: &mut Signals, log: &Log) {
-    loop {
-        tokio::select! {
-            _ = signals.terminate.recv() => return,
-            _ = signals.interrupt.recv() => return,
-            _ = signals.hangup.recv() => reopen(log),
-        }
-    }
-}
-
 fn reopen(log: &Log) {
     match log.reopen() {
-        Ok(()) => log.event(Level::Info, "SIGHUP: the log was opened again", &[]),
-        Err(error) => log.event(Level::Error, "SIGHUP: the log goes on as it was", &[("error", &error)]),
+        Ok(()) => log.event(Level::Info, "the log was opened again", &[]),
+        Err(error) => log.event(Level::Error, "the log goes on as it was", &[("error", &error)]),
     }
 }
 
@@ -455,9 +397,7 @@ fn end_at_once_if_told_again(mut signals: Signals) -> io::Result<()> {
 /// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.
 fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
-    for door in doors {
-        say(format_args!("mailrace: listening protocol={} address={}", door.protocol, door.address));
-    }
+    doors.iter().for_each(Door::announce);
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss takes what was accepted since the last sync";
         log.event(Level::Warning, text, &[]);
@@ -467,7 +407,7 @@ fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
             Some(TransportKind::Maildir(maildir)) => maildir.path.folder("localhost", "you"),
             _ => PathBuf::default(),
         };
-        say(first_message(door.address, &folder.display().to_string()));
+        say(first_message(door.address(), &folder.display().to_string()));
     }
 }
 
@@ -484,6 +424,7 @@ fn first_message(address: SocketAddr, folder: &str) -> String {
     )
 }
 
-fn random() -> u64 {
+/// A number that nobody can guess.
+pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

@@ -14,16 +14,27 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub(crate) enum State {
     /// All listeners are bound and served.
     Ready,
+    /// The configuration is read again: begun at this many microseconds of the monotonic clock. [`State::Ready`] ends it.
+    Reloading(u128),
     /// The end has begun.
     Stopping,
 }
 
 impl State {
-    fn text(self) -> &'static str {
+    fn text(self) -> String {
         match self {
-            State::Ready => "READY=1\nSTATUS=Takes mail",
-            State::Stopping => "STOPPING=1\nSTATUS=Finishes what is under way",
+            State::Ready => "READY=1\nSTATUS=Takes mail".into(),
+            State::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}\nSTATUS=Reads its configuration again"),
+            State::Stopping => "STOPPING=1\nSTATUS=Finishes what is under way".into(),
         }
+    }
+
+    /// One that begins now.
+    pub(crate) fn reloading() -> State {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        State::Reloading(
+            u128::from(now.tv_sec.unsigned_abs()) * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1000,
+        )
     }
 }
 
@@ -74,8 +85,11 @@ mod tests {
 
         let name = format!("mailrace-service-test-{}", std::process::id());
         let abstract_one = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        Manager { address: Some(format!("@{name}").into()) }.tell(State::Stopping).unwrap();
+        let manager = Manager { address: Some(format!("@{name}").into()) };
+        manager.tell(State::Stopping).unwrap();
         assert!(heard(&abstract_one).starts_with("STOPPING=1\n"));
+        manager.tell(State::reloading()).unwrap();
+        assert!(heard(&abstract_one).starts_with("RELOADING=1\nMONOTONIC_USEC="));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! control socket), and making them (`mailrace table build`). What they have to tell goes to the log.
 
 mod events;
+mod kept;
 mod open;
 
 use std::collections::HashMap;
@@ -11,17 +12,18 @@ use std::sync::Arc;
 
 use lookup::{Events, Stats, Table, cdb};
 
-use crate::config::Config;
+use crate::config::{self, Config, TableKind};
 use crate::exit::{self, Exit};
 
 pub use events::tell;
+use kept::{Held, copy, stamps};
 use open::{failed, open};
 
 /// All tables of a configuration, open.
 #[derive(Clone, Default)]
 pub struct Tables {
-    /// In the order of the configuration, each with what it is called there.
-    tables: Vec<(&'static str, Arc<dyn Table>)>,
+    /// In the order of the configuration.
+    tables: Arc<[Held]>,
 }
 
 /// What tables are opened for.
@@ -39,7 +41,9 @@ pub struct Opener<'a> {
     config: &'a Config,
     purpose: Purpose,
     events: Events,
-    opened: HashMap<&'a str, Arc<dyn Table>>,
+    /// Those that are open.
+    before: Tables,
+    opened: HashMap<&'a str, Held>,
 }
 
 impl Tables {
@@ -49,31 +53,47 @@ impl Tables {
     ///
     /// The first one that cannot be used, in its own words.
     pub fn open(config: &Config, events: Events) -> Result<Tables, Exit> {
-        let mut opener = Opener::new(config, Purpose::Serve, events);
-        let tables = config.tables.iter().map(|table| Ok((table.kind.word(), opener.table(&table.name)?)));
+        Tables::default().changed(config, events)
+    }
+
+    /// The tables of another configuration. Those that it describes as they are, and whose files have not changed since,
+    /// are the same ones, with what they have in memory; all others are opened, beside those that they replace.
+    ///
+    /// # Errors
+    ///
+    /// The first one that cannot be used, in its own words. Nothing has become of those that are open.
+    pub fn changed(&self, config: &Config, events: Events) -> Result<Tables, Exit> {
+        let mut opener = Opener { before: self.clone(), ..Opener::new(config, Purpose::Serve, events) };
+        let tables = config.tables.iter().map(|table| opener.held(&table.name));
         Ok(Tables { tables: tables.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether all are the same ones, in the same order.
+    pub fn are(&self, others: &Tables) -> bool {
+        let is_same = |(one, other): (&Held, &Held)| Arc::ptr_eq(&one.table, &other.table);
+        self.tables.len() == others.tables.len() && self.tables.iter().zip(&*others.tables).all(is_same)
     }
 
     /// The table of this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
-        self.tables.iter().map(|(_, table)| table).find(|table| table.name() == name)
+        self.tables.iter().map(|held| &held.table).find(|table| table.name() == name)
     }
 
     /// What those of them count that do, by name.
     pub fn counts(&self) -> Vec<(Box<str>, Stats)> {
-        self.tables.iter().filter_map(|(_, table)| Some((table.name().into(), table.stats()?))).collect()
+        self.iter().filter_map(|(_, table)| Some((table.name().into(), table.stats()?))).collect()
     }
 
     /// All of them with their types, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Table>)> {
-        self.tables.iter().map(|(kind, table)| (*kind, table))
+        self.tables.iter().map(|held| (held.described.kind.word(), &held.table))
     }
 }
 
 impl<'a> Opener<'a> {
     /// Has opened nothing yet.
     pub fn new(config: &'a Config, purpose: Purpose, events: Events) -> Self {
-        Opener { config, purpose, events, opened: HashMap::new() }
+        Opener { config, purpose, events, before: Tables::default(), opened: HashMap::new() }
     }
 
     /// The table of this name, which is opened if nobody asked for it before. That tables are not made of each other in a
@@ -83,14 +103,51 @@ impl<'a> Opener<'a> {
     ///
     /// There is none of this name, or it cannot be used, in its own words.
     pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, Exit> {
-        if let Some(table) = self.opened.get(name) {
-            return Ok(table.clone());
+        self.held(name).map(|held| held.table)
+    }
+
+    fn held(&mut self, name: &str) -> Result<Held, Exit> {
+        if let Some(held) = self.opened.get(name) {
+            return Ok(held.clone());
         }
         let config: &'a Config = self.config;
         let described = config.table(name).ok_or_else(|| no_such_table(config, name))?;
-        let table = open(described, self)?;
-        self.opened.insert(&described.name, table.clone());
-        Ok(table)
+        let stamps = stamps(described);
+        let same = self.before.tables.iter().find(|held| held.is(described, &stamps)).cloned();
+        let held = match same {
+            Some(same) if self.is_made_of_the_same(&same)? => same,
+            _ => {
+                self.copy_is_free(described)?;
+                Held::new(described.clone(), open(described, self)?, stamps)
+            }
+        };
+        self.opened.insert(&described.name, held.clone());
+        Ok(held)
+    }
+
+    /// Whether the tables that it is made of are those that it was made of.
+    fn is_made_of_the_same(&mut self, held: &Held) -> Result<bool, Exit> {
+        let TableKind::Chain { tables } = &held.described.kind else { return Ok(true) };
+        for name in tables {
+            let part = self.table(name)?;
+            if !self.before.find(name).is_some_and(|before| Arc::ptr_eq(before, &part)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The copy of a directory is one file, and belongs to the table that has it open.
+    fn copy_is_free(&self, described: &config::Table) -> Result<(), Exit> {
+        let Some(file) = copy(described) else { return Ok(()) };
+        match self.before.tables.iter().find(|held| copy(&held.described) == Some(file)) {
+            None => Ok(()),
+            Some(_) => {
+                let text =
+                    format!("table '{}': what it has a copy of has changed: that needs a restart", described.name);
+                Err(Exit { code: exit::NO, text })
+            }
+        }
     }
 
     /// What for.
@@ -125,6 +182,37 @@ pub fn no_such_table(config: &Config, name: &str) -> Exit {
 mod tests {
     use super::*;
 
+    /// A table that nobody touched keeps what it has in memory; a chain is made anew where one of its parts is.
+    #[test]
+    fn of_another_configuration_only_what_is_changed_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let (people, others) = (folder.path().join("people"), folder.path().join("others"));
+        let text = |more: &str| {
+            format!(
+                "[[table]]\nname = \"all\"\ntype = \"chain\"\ntables = [\"people\", \"rest\"]\n\
+                 [[table]]\nname = \"people\"\ntype = \"text\"\npath = {people:?}\n\
+                 [[table]]\nname = \"others\"\ntype = \"text\"\npath = {others:?}\n\
+                 [[table]]\nname = \"rest\"\ntype = \"static\"\nvalues = [\"rest@example.org\"]\n{more}"
+            )
+        };
+        [&people, &others].into_iter().for_each(|path| std::fs::write(path, "bob@example.org\n").unwrap());
+        let config =
+            |more: &str| Config::parse(&text(more), "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let kept = |before: &Tables, after: &Tables| {
+            let is_kept = |name: &&str| Arc::ptr_eq(before.find(name).unwrap(), after.find(name).unwrap());
+            ["all", "people", "others", "rest"].into_iter().filter(is_kept).collect::<Vec<_>>()
+        };
+        let nobody = || -> Events { Arc::new(|_| {}) };
+        let first = Tables::open(&config(""), nobody()).unwrap();
+        let more = "[[table]]\nname = \"more\"\ntype = \"static\"\nvalues = [\"x\"]\n";
+        let second = first.changed(&config(more), nobody()).unwrap();
+        assert_eq!(kept(&first, &second), ["all", "people", "others", "rest"]);
+        assert!(second.find("more").is_some() && !first.are(&second) && first.are(&first));
+        std::fs::write(&people, "bob@example.org\ncarol@example.org\n").unwrap();
+        let third = second.changed(&config(""), nobody()).unwrap();
+        assert_eq!(kept(&second, &third), ["others", "rest"]);
+    }
+
     #[test]
     fn a_table_is_opened_once_though_another_one_is_made_of_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -146,6 +234,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(opener.table("all").is_ok());
         assert!(Arc::ptr_eq(&people, &opener.table("people").unwrap()));
+        let again = opened.changed(&config, Arc::new(|_| {}));
+        assert!(again.is_err(), "the file is gone, which is a change");
         let missing = Tables::open(&config, Arc::new(|_| {})).err().map(|exit| exit.code);
         assert_eq!(missing, Some(exit::IO));
         assert_eq!(opener.table("nobody").err().map(|exit| exit.code), Some(exit::USAGE));

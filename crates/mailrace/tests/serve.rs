@@ -363,15 +363,17 @@ fn told_to_stop_a_second_time_it_ends_at_once() {
 }
 
 #[test]
-fn sighup_opens_the_log_again() {
+fn sighup_and_sigusr1_open_the_log_again() {
     let folder = folder("[log]\nto = \"logs/of/mail\"");
     let (log, rotated) = (folder.path().join("logs/of/mail"), folder.path().join("logs/of/mail.1"));
     let server = Server::start(folder.path());
     let says = |word| std::fs::read_to_string(&log).ok().filter(|text| text.contains(word));
     await_that("the start in the log", || says("message=started"));
-    std::fs::rename(&log, &rotated).unwrap();
-    server.signal(Signal::SIGHUP);
-    await_that("the new log", || says("SIGHUP"));
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
+        std::fs::rename(&log, &rotated).unwrap();
+        server.signal(signal);
+        await_that("the new log", || says("the log was opened again"));
+    }
     server.stop();
     assert!(says("message=stopped").is_some());
     assert!(!std::fs::read_to_string(&rotated).unwrap().contains("message=stopped"));

@@ -40,6 +40,12 @@ pub struct GateLimits {
 #[derive(Debug)]
 pub struct Gate {
     limits: GateLimits,
+    hall: Arc<Hall>,
+}
+
+/// Who is inside, whichever limits he came in under.
+#[derive(Debug)]
+struct Hall {
     /// Of all clients together.
     sessions: AtomicUsize,
     crowds: [Mutex<Crowd>; CROWDS],
@@ -82,7 +88,19 @@ impl Gate {
             Rates::new(limits.connections_per_client, limits.messages_per_client, clients_max)
         };
         let crowds = std::array::from_fn(|_| Mutex::new(Crowd { sessions: HashMap::new(), rates: rates() }));
-        Arc::new(Gate { limits, sessions: AtomicUsize::new(0), crowds, hasher: RandomState::new() })
+        let hall = Hall { sessions: AtomicUsize::new(0), crowds, hasher: RandomState::new() };
+        Arc::new(Gate { limits, hall: Arc::new(hall) })
+    }
+
+    /// A gate to the same place under other limits. Whoever came in by this one is counted there too, and what each client
+    /// has used of its rates stays used; from now on both gates go by the new rates.
+    pub fn under(&self, limits: GateLimits) -> Arc<Gate> {
+        let clients_max = limits.rated_clients_max.div_ceil(CROWDS);
+        for crowd in &self.hall.crowds {
+            let mut crowd = crowd.lock().unwrap_or_else(PoisonError::into_inner);
+            crowd.rates.change(limits.connections_per_client, limits.messages_per_client, clients_max);
+        }
+        Arc::new(Gate { limits, hall: self.hall.clone() })
     }
 
     /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away is
@@ -99,17 +117,17 @@ impl Gate {
 
     /// Sessions now.
     pub fn sessions(&self) -> usize {
-        self.sessions.load(Relaxed)
+        self.hall.sessions.load(Relaxed)
     }
 
     fn take_place(self: &Arc<Self>) -> Option<Pass> {
         let one_more = |sessions| (sessions < self.limits.sessions_max).then_some(sessions + 1);
-        self.sessions.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        self.hall.sessions.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         Some(Pass { gate: self.clone(), client: None })
     }
 
     fn crowd(&self, client: IpAddr) -> MutexGuard<'_, Crowd> {
-        let crowd = &self.crowds[self.hasher.hash_one(client) as usize % CROWDS];
+        let crowd = &self.hall.crowds[self.hall.hasher.hash_one(client) as usize % CROWDS];
         // Counting cannot panic half-way.
         crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,6 +157,20 @@ impl Crowd {
 }
 
 impl Pass {
+    /// Passes the place on to another client, for whom it was taken by a proxy. Who is turned away has it no longer counted as
+    /// its own; the place stays taken until the pass is dropped.
+    pub fn pass_on(&mut self, address: IpAddr, trusted: bool, now: Instant) -> Result<(), Turned> {
+        if let Some(before) = self.client.take() {
+            self.gate.crowd(before).leave(before);
+        }
+        if !trusted {
+            let client = client_of(address);
+            self.gate.crowd(client).enter(client, self.gate.limits.sessions_per_client_max, now)?;
+            self.client = Some(client);
+        }
+        Ok(())
+    }
+
     /// Whether the client may bring one more message now; if so, it is counted.
     pub fn take_message(&self, now: Instant) -> bool {
         // Where any number may be brought no lock is taken for it.
@@ -152,7 +184,7 @@ impl Drop for Pass {
         if let Some(client) = self.client {
             self.gate.crowd(client).leave(client);
         }
-        self.gate.sessions.fetch_sub(1, Relaxed);
+        self.gate.hall.sessions.fetch_sub(1, Relaxed);
     }
 }
 
@@ -204,6 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_a_proxy_has_taken_is_passed_on_to_its_client() {
+        let gate = gate();
+        let (proxy, client) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let now = Instant::now();
+        let mut passes: Vec<Pass> = (0..3).map(|_| gate.enter(proxy, true, now).unwrap()).collect();
+        assert_eq!(passes[0].pass_on(client, false, now), Ok(()), "all places are taken, one of them by itself");
+        assert_eq!(passes[1].pass_on(client, false, now), Ok(()));
+        assert_eq!(passes[2].pass_on(client, false, now), Err(Turned::ClientFull));
+        assert_eq!(gate.sessions(), 3);
+        assert_eq!(passes[0].pass_on(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
+        assert_eq!(passes[2].pass_on(client, false, now), Ok(()), "who was passed on is not counted where it was");
+        drop(passes);
+        assert_eq!((gate.sessions(), gate.crowd(client).sessions.len()), (0, 0));
+    }
+
+    #[test]
     fn neighbours_in_one_ipv6_network_are_one_client() {
         let gate = gate();
         let _a = gate.enter("2001:db8::1".parse().unwrap(), false, Instant::now()).unwrap();
@@ -235,6 +283,20 @@ mod tests {
         assert!(!first.take_message(now) && !second.take_message(now));
         let trusted = enter("2001:db8::3", true);
         assert!((0..10).all(|_| trusted.take_message(now)));
+    }
+
+    #[test]
+    fn whoever_came_in_under_other_limits_is_still_counted() {
+        let gate = Gate::new(GateLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
+        let (now, address) = (Instant::now(), IpAddr::from([192, 0, 2, 1]));
+        let first = gate.enter(address, false, now).unwrap();
+        let narrow = gate.under(GateLimits { sessions_per_client_max: 1, ..LIMITS });
+        assert_eq!(narrow.enter(address, false, now).unwrap_err(), Turned::ClientFull);
+        drop(first);
+        assert_eq!((gate.sessions(), narrow.sessions()), (0, 0));
+        let wide = narrow.under(GateLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
+        drop(wide.enter(address, false, now).unwrap());
+        assert_eq!(wide.enter(address, false, now).unwrap_err(), Turned::ClientTooOften, "what was used stays used");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
 use crate::Stop;
@@ -22,6 +22,11 @@ pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket.into())
+}
+
+/// Lets so many connections wait to be accepted from now on; none that waits is lost.
+pub fn set_backlog(listener: &TcpListener, backlog: u32) -> io::Result<()> {
+    SockRef::from(listener).listen(i32::try_from(backlog).unwrap_or(i32::MAX))
 }
 
 /// Accepts until the stop, and starts `session` for each connection. Must run in a runtime of one thread.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session, Tls,
+    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
+    Tls,
 };
 use transcript::{Event, Step, Transcript, duration};
 
@@ -74,7 +75,7 @@ impl<'a> Run<'a> {
         let mut run = Run {
             transcript,
             pace,
-            session: Session::new(Arc::new(config), peer, now),
+            session: prepared(transcript, Session::new(Arc::new(config), peer, now)),
             now,
             script: HashMap::new(),
             body: Vec::new(),
@@ -186,6 +187,8 @@ impl<'a> Run<'a> {
         let (kind, address) = match &question {
             Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
             Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            Question::Hello(name) => ("hello", Some(name.to_string())),
+            Question::Identity(identity) => ("identity", told_address(identity)),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
         };
@@ -200,7 +203,7 @@ impl<'a> Run<'a> {
         match &question {
             Question::Mail(request) => self.note(told_mail(request), Vec::new()),
             Question::Recipient(request) => self.note(told_rcpt(request), Vec::new()),
-            Question::Data | Question::Message(_) => {}
+            Question::Hello(_) | Question::Identity(_) | Question::Data | Question::Message(_) => {}
         }
         Answer::Accept
     }
@@ -246,6 +249,10 @@ fn is_strict(outcome: &str) -> bool {
     outcome.starts_with("message") || outcome == "abandoned"
 }
 
+fn told_address(identity: &Identity) -> Option<String> {
+    identity.address.flatten().map(|address| address.to_string())
+}
+
 fn told_mail(request: &MailRequest) -> String {
     let sender = request.sender.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut text = format!("mail <{sender}>");
@@ -274,6 +281,13 @@ fn told_rcpt(request: &RcptRequest) -> String {
     format!("rcpt <{}>{notify}{orcpt}", request.address)
 }
 
+/// The session as the transcript wants it.
+fn prepared(transcript: &Transcript, session: Session) -> Session {
+    let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
+    let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
+    if has("trusts_xclient") { session.trusting_xclient() } else { session }
+}
+
 fn settings(transcript: &Transcript) -> (Config, Peer) {
     let mut config =
         Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
@@ -285,6 +299,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
             "tls" => config.tls = tls(value).expect("never, offered, required or implicit"),
+            "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),

@@ -1,4 +1,5 @@
-//! The operator's acts: recipients are picked out of wherever they wait, and leave as attempts of that purpose.
+//! The operator's acts: recipients are picked out of wherever they wait, and leave as attempts of that purpose. Those
+//! whose queue is retired leave in the same way.
 //!
 //! Picking is one pass over everyone, and where anybody is chosen one over the lines and the heap: O(n), and O(m log m)
 //! in those chosen, who are sorted so that recipients of one message at one destination leave together.
@@ -16,13 +17,18 @@ use crate::{Entry, Progress, Queues, Verdict};
 const RECIPIENTS_PER_ACT_MAX: usize = 1000;
 
 /// Those who were picked, in the order of the acts.
-pub(crate) type Acts = VecDeque<(Act, Chain)>;
+pub(crate) type Acts = VecDeque<(Purpose, Chain)>;
 
 impl<R: Clone> Queues<R> {
     /// Chooses recipients for an act of the operator in one pass over all (see [`Act`] for who can be chosen; never
     /// those in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
     pub fn pick(&mut self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
-        let mut chosen = self.choose(act, now, filter);
+        let chosen = self.choose(act, now, filter);
+        self.take_out(Purpose::Act(act), chosen)
+    }
+
+    /// They leave their lines, and come out of `next` as attempts of this purpose. Returns how many.
+    pub(crate) fn take_out(&mut self, purpose: Purpose, mut chosen: Vec<u32>) -> usize {
         // Who only counts or looks chooses nobody, and shall not wait for a heap and lines made anew.
         if chosen.is_empty() {
             return 0;
@@ -41,7 +47,7 @@ impl<R: Clone> Queues<R> {
         });
         let mut chain = Chain::EMPTY;
         chosen.iter().for_each(|&index| chain.push_back(&mut self.recipients, index));
-        self.acts.push_back((act, chain));
+        self.acts.push_back((purpose, chain));
         chosen.len()
     }
 
@@ -50,15 +56,15 @@ impl<R: Clone> Queues<R> {
         if !self.has_act() {
             return None;
         }
-        let (act, chain) = self.acts.front_mut()?;
-        let act = *act;
+        let (purpose, chain) = self.acts.front_mut()?;
+        let purpose = purpose.clone();
         let (group, count) = split_group(chain, &mut self.recipients, RECIPIENTS_PER_ACT_MAX);
         if chain.is_empty() {
             self.acts.pop_front();
         }
         self.unrecorded += 1;
         self.acts_unrecorded += 1;
-        Some(self.depart(group, count, Purpose::Act(act), None))
+        Some(self.depart(group, count, purpose, None))
     }
 
     /// Whether there is one, and room to record it: a million of them must not keep attempts from being recorded.

@@ -100,6 +100,9 @@ pub enum Purpose {
     Refuse(Reply),
     /// The operator's will: record it and report. It holds no slot.
     Act(Act),
+    /// Its queue is retired: report that all are removed, and admit them where they belong now. It holds no slot, and
+    /// nothing of it is to be recorded.
+    Sort,
 }
 
 /// What the operator does to recipients.

@@ -56,7 +56,7 @@ impl From<Class> for Row {
 /// All berths, and the rows of all queues.
 pub(crate) struct Berths {
     berths: Slab<Berth>,
-    lanes: Box<[Lane]>,
+    lanes: Vec<Lane>,
     letters_share: u32,
 }
 
@@ -69,12 +69,15 @@ struct Lane {
 
 impl Berths {
     pub(crate) fn new(queues: usize, letters_share: u32) -> Self {
-        let lane = || Lane { rows: [Rounds::EMPTY; 3], letters_in_a_row: 0 };
-        Berths {
-            berths: Slab::new(),
-            lanes: (0..queues).map(|_| lane()).collect(),
-            letters_share: letters_share.max(1),
-        }
+        let mut berths = Berths { berths: Slab::new(), lanes: Vec::new(), letters_share: 1 };
+        berths.change(queues, letters_share);
+        berths
+    }
+
+    /// So many queues, as many as before or more; letters have this share.
+    pub(crate) fn change(&mut self, queues: usize, letters_share: u32) {
+        self.lanes.resize_with(queues, || Lane { rows: [Rounds::EMPTY; 3], letters_in_a_row: 0 });
+        self.letters_share = letters_share.max(1);
     }
 
     pub(crate) fn open(&mut self, hop: u32, home: QueueNumber, class: Class) -> u32 {
@@ -153,7 +156,7 @@ impl Berths {
 
     /// Bytes held, slack included.
     pub(crate) fn bytes(&self) -> usize {
-        self.berths.bytes() + size_of_val(&*self.lanes)
+        self.berths.bytes() + self.lanes.capacity() * size_of::<Lane>()
     }
 
     fn lane(&self, queue: QueueNumber) -> &Lane {

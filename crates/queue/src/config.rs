@@ -43,6 +43,9 @@ pub struct QueueConfig {
     pub recipients_per_attempt_max: usize,
     /// Whether next hops of other queues that fail or are slow are moved here.
     pub adopts: Option<Adopt>,
+    /// It has been taken out of the settings, and is here for its number: nothing leaves it but to be sorted anew
+    /// ([`Purpose::Sort`](crate::Purpose::Sort)).
+    pub retired: bool,
 }
 
 impl Default for QueueConfig {
@@ -54,6 +57,7 @@ impl Default for QueueConfig {
             retry: Retry::default(),
             recipients_per_attempt_max: 100,
             adopts: None,
+            retired: false,
         }
     }
 }

@@ -117,7 +117,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Moves it back when it has been well for long enough.
-    fn release_if_due(&mut self, now: Timestamp, hop: u32) {
+    pub(crate) fn release_if_due(&mut self, now: Timestamp, hop: u32) {
         let release_at = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
         if release_at.is_some_and(|at| at <= now) {
             self.hops[hop].adopted = false;
@@ -125,7 +125,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    fn move_slots(&mut self, hop: u32, homewards: bool) {
+    pub(crate) fn move_slots(&mut self, hop: u32, homewards: bool) {
         let Some((adopter, _)) = self.adopter else { return };
         for home in &self.hops[hop].homes {
             let (from, to) = if homewards { (adopter, home.queue) } else { (home.queue, adopter) };

@@ -33,7 +33,7 @@ pub struct Destination(pub(crate) u32);
 pub(crate) struct Destinations<R> {
     places: Slab<Place<R>>,
     /// By queue.
-    numbers: Box<[BTreeMap<Arc<str>, Destination>]>,
+    numbers: Vec<BTreeMap<Arc<str>, Destination>>,
     questions: VecDeque<Destination>,
     idle: Idle,
     /// Those with recipients.
@@ -63,6 +63,18 @@ impl<R> Destinations<R> {
             idle: Idle::new(IDLE_NUMBER_MAX, IDLE_TIME_MAX),
             inhabited: 0,
         }
+    }
+
+    /// There are so many queues now, and never less.
+    pub(crate) fn resize(&mut self, queues: usize) {
+        self.numbers.resize_with(queues, BTreeMap::new);
+    }
+
+    /// The time of all routes is over; gives all destinations.
+    pub(crate) fn outdate(&mut self) -> Vec<Destination> {
+        let all: Vec<u32> = self.places.entries().map(|(index, _)| index).collect();
+        all.iter().for_each(|&index| self.places[index].until = Timestamp::default());
+        all.into_iter().map(Destination).collect()
     }
 
     /// How many have recipients.

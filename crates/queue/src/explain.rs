@@ -29,7 +29,7 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// All queues, in the order of the settings.
+    /// All queues, in the order of the settings, which is that of their numbers.
     pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
         (0..).map(QueueNumber).zip(&self.lanes).map(|(number, lane)| {
             let config = self.queue(number);
@@ -39,6 +39,7 @@ impl<R: Clone> Queues<R> {
                 attempts: lane.slots,
                 concurrency: config.concurrency,
                 paused: lane.is_paused,
+                retired: config.retired,
                 waiting: lane.census[Stage::Waiting as usize],
                 ready: lane.census[Stage::Ready as usize],
                 in_flight: lane.census[Stage::InFlight as usize] + lane.census[Stage::Picked as usize],

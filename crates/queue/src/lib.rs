@@ -11,6 +11,7 @@
 //! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, lameness, death |
 //! | [`judge`](Queues::judge)s the outcomes and records them durably | say what they mean, and change nothing |
 //! | [`report`](Queues::report)s the verdicts | let recipients go, wait, or be held |
+//! | has other settings ([`change`](Queues::change)), or other ways ([`reroute`](Queues::reroute)) | go by them from now on |
 //!
 //! Who is next is decided from the top down: queue, letters before mailings, next hop, destination, sender, first in
 //! first out. A next hop that may not be tried now (its concurrency, its rate, its death) takes no turns and no slots.
@@ -24,6 +25,7 @@ mod acts;
 mod attempt;
 mod berth;
 mod chain;
+mod change;
 mod clock;
 mod config;
 mod contact;
@@ -72,7 +74,7 @@ pub struct Queues<R: Clone> {
     seed: u64,
     /// The queue that adopts, if one does.
     adopter: Option<(QueueNumber, Adopt)>,
-    lanes: Box<[Lane]>,
+    lanes: Vec<Lane>,
     /// The queue whose turn it is.
     turn: usize,
     is_stopped: bool,
@@ -105,11 +107,9 @@ impl<R: Clone> Queues<R> {
     /// Empty queues. The seed sets the jitter of retries, and nothing else.
     pub fn new(config: Config, seed: u64) -> Self {
         let queues = config.queues.len();
-        let adopter =
-            (0..).zip(&config.queues).find_map(|(number, queue)| Some((QueueNumber(number), queue.adopts.clone()?)));
         Queues {
             seed,
-            adopter,
+            adopter: config.adopter(),
             lanes: (0..queues).map(|_| Lane::default()).collect(),
             turn: 0,
             is_stopped: false,
@@ -187,7 +187,7 @@ impl<R: Clone> Queues<R> {
         assert_eq!(verdicts.len(), attempt.count, "a verdict for each recipient of the attempt");
         self.ended(now, &mut attempt, Contact::None);
         self.unrecorded -= 1;
-        let is_act = matches!(attempt.purpose, Purpose::Act(_));
+        let is_act = matches!(attempt.purpose, Purpose::Act(_) | Purpose::Sort);
         self.acts_unrecorded -= usize::from(is_act);
         let mut index = attempt.first;
         for verdict in verdicts {
@@ -285,7 +285,8 @@ impl<R: Clone> Queues<R> {
 
     /// Whether a queue may do anything.
     fn is_open(&self, queue: QueueNumber) -> bool {
-        !self.lanes[usize::from(queue.0)].is_paused && self.queue(queue).concurrency > 0
+        let config = self.queue(queue);
+        !self.lanes[usize::from(queue.0)].is_paused && config.concurrency > 0 && !config.retired
     }
 
     /// Whether it has a slot for another attempt.

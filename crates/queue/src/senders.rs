@@ -36,6 +36,11 @@ impl Senders {
         Senders { ready: BTreeMap::new(), mailing_above }
     }
 
+    /// From now on that many letters make a mailing.
+    pub(crate) fn change(&mut self, mailing_above: usize) {
+        self.mailing_above = mailing_above;
+    }
+
     /// One more recipient of a letter is ready.
     pub(crate) fn join(&mut self, queue: QueueNumber, sender: u64) -> Class {
         let ready = self.ready.entry((queue, sender)).or_default();

@@ -53,6 +53,8 @@ pub struct QueueView<'a> {
     pub concurrency: usize,
     /// Nothing leaves it.
     pub paused: bool,
+    /// The settings have it no more.
+    pub retired: bool,
     /// Recipients at home here that wait for a later moment.
     pub waiting: usize,
     /// Recipients at home here that wait for their turn.
@@ -61,6 +63,13 @@ pub struct QueueView<'a> {
     pub in_flight: usize,
     /// Recipients at home here that the operator holds.
     pub held: usize,
+}
+
+impl QueueView<'_> {
+    /// The settings have it no more, and nothing is left in it.
+    pub fn is_gone(&self) -> bool {
+        self.retired && self.attempts + self.waiting + self.ready + self.in_flight + self.held == 0
+    }
 }
 
 /// One next hop, for listings.

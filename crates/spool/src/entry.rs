@@ -24,7 +24,7 @@ pub enum Entry {
         /// What is known of them.
         flags: BodyFlags,
     },
-    /// What became of recipients of a message that the spool has.
+    /// What became of recipients of a message that the spool has, or that stands before it in the same submission.
     Outcome {
         /// The message.
         id: QueueId,

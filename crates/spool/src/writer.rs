@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{put_u32, put_u64};
 use crate::disk::write_all_at;
-use crate::entry::{OutcomeHead, live};
+use crate::entry::{Live, OutcomeHead, live};
 use crate::lane::{Effect, Item, Lane, Submission};
 use crate::ledger::{Place, Slot, Stage};
 use crate::pace::Pace;
@@ -189,6 +189,7 @@ impl<'a> Writer<'a> {
         let mut yard = self.lane.yard();
         let (mut waning, mut copied) = (false, 0);
         for submission in submissions {
+            let first = kept.len();
             for item in submission.items {
                 let place = places.next().expect("a batch has a place for every record");
                 match item.effect {
@@ -197,6 +198,7 @@ impl<'a> Writer<'a> {
                         kept.push(live(self.lane.spool, self.lane.number, head, false));
                     }
                     Effect::Settle(head) => {
+                        foresee(&mut kept[first..], &head);
                         let holder = yard.ledger.place(head.sequence).map(|place| place.slot);
                         if yard.ledger.settle(head.sequence, &head.states, slot) {
                             waning |= holder.is_some_and(|slot| yard.ledger.is_waning(slot));
@@ -308,6 +310,17 @@ impl<'a> Writer<'a> {
         let _ = write(&index, open.position).and_then(|()| write(&footer, open.size - BLOCK));
         self.lane.yard().ledger.segment(open.slot).stage = Stage::Sealed;
         self.lane.work.notify_one();
+    }
+}
+
+/// An outcome in the submission of its message (one that is held from the beginning) is known to whoever hears of the message.
+fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
+    for live in kept.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
+        for &(ordinal, state) in &outcome.states {
+            if let Some(place) = live.states.get_mut(ordinal as usize) {
+                *place = state;
+            }
+        }
     }
 }
 

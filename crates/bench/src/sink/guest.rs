@@ -89,6 +89,8 @@ impl Guest {
         let refusal = match &question {
             Question::Mail(_) => self.meet(Stage::Mail, None).await,
             Question::Recipient(request) => self.meet(Stage::Rcpt, Some(request.address.domain())).await,
+            // Neither is asked here.
+            Question::Hello(_) | Question::Identity(_) => None,
             Question::Data => self.meet(Stage::Data, None).await,
             Question::Message(_) => self.meet(Stage::Message, None).await,
         };
@@ -98,7 +100,7 @@ impl Guest {
                 return Answer::Done(reply);
             }
             (Some(reply), _) => return Answer::Refuse(reply),
-            (None, Question::Mail(_)) => {}
+            (None, Question::Hello(_) | Question::Identity(_) | Question::Mail(_)) => {}
             (None, Question::Recipient(request)) => self.add(request.address),
             (None, Question::Data) => self.examiner = self.counter.house.verifies().then(Examiner::default),
             (None, Question::Message(end)) => self.receive(end.octets),

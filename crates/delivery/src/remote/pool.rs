@@ -33,6 +33,8 @@ pub(super) struct Pool<T> {
 
 /// Where a connection that waits hears what is next.
 pub(super) struct Slot<T> {
+    /// Of the settings by which the connection was opened.
+    edition: u32,
     word: Cell<Option<Word<T>>>,
     waker: Cell<Option<Waker>>,
 }
@@ -67,14 +69,19 @@ impl<T> Pool<T> {
         Life(self.clone())
     }
 
-    /// Gives the task to a connection that waits, or gives it back where none does.
+    /// Gives the task to a connection that waits, or gives it back where none does. Those of another edition are sent away.
     pub(super) fn hand_over(&self, task: Box<Task<T>>) -> Option<Box<Task<T>>> {
-        let Some(slot) = self.waiting.borrow_mut().get_mut(&task.next_hop.name).and_then(Vec::pop) else {
-            return Some(task);
-        };
-        self.waiting_count.set(self.waiting_count.get() - 1);
-        slot.say(Word::Carry(task));
-        None
+        let mut waiting = self.waiting.borrow_mut();
+        let Some(slots) = waiting.get_mut(&task.next_hop.name) else { return Some(task) };
+        while let Some(slot) = slots.pop() {
+            self.waiting_count.set(self.waiting_count.get() - 1);
+            if slot.edition == task.next_hop.edition {
+                slot.say(Word::Carry(task));
+                return None;
+            }
+            slot.say(Word::Leave);
+        }
+        Some(task)
     }
 
     /// Lets a connection wait, if there are less than `waiting_max`. Where there is no room, those that wait stay: with
@@ -119,8 +126,8 @@ impl<T> Pool<T> {
 }
 
 impl<T> Slot<T> {
-    pub(super) fn new() -> Rc<Self> {
-        Rc::new(Slot { word: Cell::new(None), waker: Cell::new(None) })
+    pub(super) fn new(edition: u32) -> Rc<Self> {
+        Rc::new(Slot { edition, word: Cell::new(None), waker: Cell::new(None) })
     }
 
     fn say(&self, word: Word<T>) {

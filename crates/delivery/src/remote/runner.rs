@@ -27,7 +27,7 @@ pub(super) fn start<T: 'static>(pool: &Rc<Pool<T>>, task: Task<T>) {
 
 async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
     let _life = pool.life();
-    let slot = Slot::new();
+    let slot = Slot::new(task.next_hop.edition);
     let mut used = None;
     loop {
         let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.clone() });

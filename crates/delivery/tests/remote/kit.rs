@@ -293,7 +293,7 @@ pub(crate) fn hop(config: Config, endpoints: &[Endpoint]) -> Arc<NextHop> {
         vec![Target { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
     };
     let tiers = endpoints.iter().enumerate().map(target).collect();
-    Arc::new(NextHop { name: "hop".into(), tiers, config: Arc::new(config) })
+    Arc::new(NextHop { name: "hop".into(), edition: 0, tiers, config: Arc::new(config) })
 }
 
 pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: Body) -> Task<u32> {

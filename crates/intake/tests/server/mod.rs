@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Handshakes, Refusals, Troubles};
+use intake::{Answers, BodyMemory, Counter, Desk, Networks, Troubles};
 use load::policy::{Gauge, Reading};
 use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
@@ -60,6 +60,11 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 impl Server {
     /// Starts one whose desk was changed so before.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_behind(None, change)
+    }
+
+    /// The same, behind balancers.
+    pub(crate) fn start_behind(balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
         let folder = TempDir::new().unwrap();
         let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
         let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
@@ -73,7 +78,7 @@ impl Server {
             tls: Tls::Never,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None };
+        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, balancers };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -92,9 +97,14 @@ impl Server {
         self.monitor.lock().unwrap().look(Timestamp(0));
     }
 
+    /// Connects, and takes nothing yet.
+    pub(crate) async fn come(&self) -> Client {
+        Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
+    }
+
     /// Connects and takes the first line.
     pub(crate) async fn connect(&self) -> (Client, String) {
-        let mut client = Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()));
+        let mut client = self.come().await;
         let banner = client.reply().await;
         (client, banner)
     }
@@ -182,14 +192,16 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
         directory: directory(),
         journal: facts,
-        troubles: Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned())),
+        troubles: Arc::new(Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned()))),
         load,
         gate: Gate::new(GATE_LIMITS),
-        refusals: Refusals::default(),
-        handshakes: Handshakes::default(),
+        refusals: Arc::default(),
+        handshakes: Arc::default(),
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
+        proxies: Arc::new(|_| false),
+        access: None,
         memory: BodyMemory::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,
@@ -211,6 +223,15 @@ impl Facts {
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(refused).collect()
+    }
+
+    /// Which access rules said no, by stage.
+    pub(crate) fn denied(&self) -> Vec<(&'static str, Option<Box<str>>)> {
+        let denied = |fact: &Fact| match fact {
+            Fact::Refused { stage, rule, .. } => Some((*stage, rule.clone())),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(denied).collect()
     }
 }
 

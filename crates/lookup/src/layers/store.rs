@@ -163,7 +163,8 @@ impl Shard {
             self.hand = slot + 1;
             let Some(record) = self.record(slot) else { continue };
             let is_useful = is_useful(record);
-            if !(self.slots.take_mark(slot) && is_useful) && !is_gone[slot] {
+            let stays = self.slots.take_mark(slot) && is_useful;
+            if !stays && !is_gone[slot] {
                 is_gone[slot] = true;
                 excess -= 1;
             }

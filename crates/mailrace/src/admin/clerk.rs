@@ -4,16 +4,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
+use intake::access::{Access, Visit};
 use intake::{Desk, Refusal};
 use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::explain::{Account, Guide};
+use super::explain::{Account, Guide, access};
 use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
 use super::found::{self, Found, Letter, Letters, Place, Whom};
 use super::question::{By, NotAQuestion, Order, Question};
@@ -25,16 +27,18 @@ use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::{self, Attempts, Census, Reading};
+use crate::reload::{Answer, Orders, Wish};
 use crate::tables::Tables;
 
 /// Answers questions.
-pub(super) struct Clerk {
+pub struct Clerk {
     pub(super) mailbag: Mailbag,
     pub(super) desk: Arc<Desk>,
     pub(super) log: Arc<Log>,
     pub(super) guide: Guide,
     pub(super) tables: Tables,
     pub(super) attempts: Arc<Attempts>,
+    pub(super) orders: Orders,
     /// A 250 does not wait for the disk.
     pub(super) relaxed: bool,
     pub(super) stopping: Arc<AtomicBool>,
@@ -85,13 +89,18 @@ impl Clerk {
             Question::Bounce(order) => self.act(Act::Bounce, order, out)?,
             Question::Pause { queue } => self.pause(queue, true)?,
             Question::Resume { queue } => self.pause(queue, false)?,
-            Question::ExplainAddress { address, sender } => {
-                self.explain_address(&address.0, sender.map(|sender| sender.0), out)?;
+            Question::ExplainAddress { address, sender, client, helo } => {
+                let sender = sender.map(|sender| sender.0);
+                if let Some(client) = client {
+                    self.explain_access(client, helo.as_deref(), sender.as_ref(), &address.0, out)?;
+                }
+                self.explain_address(&address.0, sender, out)?;
             }
             Question::ExplainMessage { id } => self.explain_message(id.0, out)?,
             Question::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             Question::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             Question::TableAccept { table } => self.table_accept(&table)?,
+            Question::Reload => self.reload(out)?,
             Question::Load => out.write_all(self.load().as_bytes())?,
             Question::Status => out.write_all(metrics::text(&self.reading()?).as_bytes())?,
         }
@@ -222,6 +231,20 @@ impl Clerk {
         Ok(self.ask(move |queues| queue_named(queues, &queue).map(|number| queues.pause(number, paused)))??)
     }
 
+    fn explain_access(
+        &self,
+        client: IpAddr,
+        helo: Option<&str>,
+        sender: Option<&Address>,
+        recipient: &Address,
+        out: &mut impl Write,
+    ) -> Answered<()> {
+        let visit =
+            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
+        let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
+        Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
+    }
+
     fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
         let journey = self.guide.follow(address, sender.as_ref(), &self.stopping)?.ok_or(Unanswered::Stopping)?;
         let legs = journey.legs.clone();
@@ -265,6 +288,14 @@ impl Clerk {
         }
     }
 
+    /// Whoever keeps the server does it, one after the other.
+    fn reload(&self, out: &mut impl Write) -> Answered<()> {
+        let (wish, answered) = Wish::new();
+        self.orders.send(wish).map_err(|_| Unanswered::Stopping)?;
+        let answer: Answer = answered.recv().map_err(|_| Unanswered::Stopping)?;
+        Ok(writeln!(out, "{}", json!({ "code": answer.code, "text": answer.text }))?)
+    }
+
     fn load(&self) -> String {
         load::text(&self.desk.load.report(), &self.desk.refusals, now())
     }
@@ -275,6 +306,14 @@ impl Clerk {
             census: self.ask(|queues| Census::of(queues))?,
             attempts: self.attempts.counted(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
+            access: self
+                .desk
+                .access
+                .iter()
+                .flat_map(Access::counted)
+                .map(|(rule, count)| (rule.into(), count))
+                .collect(),
+            lists_unanswered: self.desk.access.as_ref().map_or(0, Access::unanswered),
             handshakes: self.desk.handshakes.counted(),
             load: self.desk.load.report(),
             log_lines_dropped: self.log.dropped(),

@@ -13,7 +13,8 @@ use super::text::{Text, counted};
 use super::{QUESTION_OCTETS_MAX, list as listed, show};
 use crate::cli::{Explain, QueueAct, QueueList, Target};
 use crate::config::Config;
-use crate::exit::{self, Exit};
+use crate::exit::{self, Exit, Page};
+use crate::reload::Answer;
 
 /// `mailrace queue list`.
 pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
@@ -63,8 +64,9 @@ pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
 /// `mailrace explain`.
 pub fn explain(config: &Config, what: &Explain) -> anyhow::Result<()> {
     let sender = what.sender.clone().map(Text);
+    let (client, helo) = (what.client, what.helo.clone());
     let question = match &what.target {
-        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender },
+        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender, client, helo },
         Target::Message(id) => Question::ExplainMessage { id: Text(*id) },
     };
     print(ask(&config.admin.socket, &question)?.lines())
@@ -78,6 +80,15 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
 /// `mailrace status`.
 pub fn status(config: &Config) -> anyhow::Result<()> {
     print(ask(&config.admin.socket, &Question::Status)?.lines())
+}
+
+/// `mailrace reload`.
+pub fn reload(config: &Config) -> anyhow::Result<()> {
+    let answer: Answer = serde_json::from_str(&ask(&config.admin.socket, &Question::Reload)?)?;
+    match answer.code {
+        0 => print(answer.text.lines()),
+        code => Err(Page { code, text: answer.text }.into()),
+    }
 }
 
 pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {

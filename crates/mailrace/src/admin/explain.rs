@@ -1,13 +1,14 @@
 //! `mailrace explain`: how mail for an address would go, how it stands with a message, and what holds it now. Answers
 //! are sentences, for people; each obstacle that the queue names has one.
 
+pub(super) mod access;
 mod address;
 mod message;
 
 use mail::Timestamp;
 use queue::{NextHopView, Obstacle, QueueNumber};
 
-pub(super) use address::Guide;
+pub use address::Guide;
 pub(super) use message::Account;
 
 use super::text::{brief, counted};

@@ -123,8 +123,9 @@ pub(super) struct NoSuchQueue {
 
 /// The number of the queue of this name.
 pub(super) fn queue_named<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, NoSuchQueue> {
-    queues.queues().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
-        let others: Vec<_> = queues.queues().map(|queue| queue.name).collect();
+    let there = || queues.queues().filter(|queue| !queue.is_gone());
+    there().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
+        let others: Vec<_> = there().map(|queue| queue.name).collect();
         NoSuchQueue { name: name.into(), others: others.join(", ") }
     })
 }

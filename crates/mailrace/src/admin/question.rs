@@ -3,6 +3,7 @@
 //! that was misspelt must not mean everybody.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -46,6 +47,11 @@ pub(super) enum Question {
         address: Text<Address>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sender: Option<Text<Address>>,
+        /// What access rules say of this client is told first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<IpAddr>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        helo: Option<String>,
     },
     /// How it stands with this message.
     ExplainMessage {
@@ -69,6 +75,8 @@ pub(super) enum Question {
     Load,
     /// Metrics.
     Status,
+    /// Read the configuration again.
+    Reload,
 }
 
 /// Whom an act is for.
@@ -117,7 +125,7 @@ impl Question {
             | Question::Retry(order)
             | Question::Remove(order)
             | Question::Bounce(order) => !order.dry_run,
-            Question::Pause { .. } | Question::Resume { .. } | Question::TableAccept { .. } => true,
+            Question::Pause { .. } | Question::Resume { .. } | Question::TableAccept { .. } | Question::Reload => true,
             _ => false,
         }
     }
@@ -182,7 +190,18 @@ mod tests {
             Question::act(Act::Bounce, order),
             Question::Pause { queue: name() },
             Question::Resume { queue: name() },
-            Question::ExplainAddress { address: "a@b.example".parse().unwrap(), sender: None },
+            Question::ExplainAddress {
+                address: "a@b.example".parse().unwrap(),
+                sender: None,
+                client: None,
+                helo: None,
+            },
+            Question::ExplainAddress {
+                address: "a@b.example".parse().unwrap(),
+                sender: None,
+                client: "2001:db8::1".parse().ok(),
+                helo: Some(name()),
+            },
             Question::ExplainMessage { id: "7-0-1".parse().unwrap() },
             Question::TableGet { table: name(), key: "Bob \"b\"@a.example\n".into() },
             Question::TableStats { table: None },
@@ -190,6 +209,7 @@ mod tests {
             Question::TableAccept { table: name() },
             Question::Load,
             Question::Status,
+            Question::Reload,
         ] {
             let line = question.to_string();
             assert!(!line.contains('\n'));

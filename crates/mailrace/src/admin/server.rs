@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ pub struct Server {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
+    clerk: Arc<Mutex<Arc<Clerk>>>,
 }
 
 impl Server {
@@ -37,14 +38,21 @@ impl Server {
     pub(super) fn open(socket: &Path, clerk: Clerk) -> anyhow::Result<Server> {
         let listener = bind(socket).with_context(|| format!("the control socket {}", socket.display()))?;
         let stopping = clerk.stopping();
+        let clerk = Arc::new(Mutex::new(Arc::new(clerk)));
         let office = Office {
             listener: listener.try_clone()?,
             stopping: stopping.clone(),
-            clerk: Arc::new(clerk),
+            clerk: clerk.clone(),
             busy: Vec::new(),
         };
         let thread = thread::Builder::new().name("admin".into()).spawn(move || office.work())?;
-        Ok(Server { socket: socket.into(), listener, stopping, thread })
+        Ok(Server { socket: socket.into(), listener, stopping, thread, clerk })
+    }
+
+    /// From now on this one answers. Answers under way are those of the one before.
+    pub fn change(&self, clerk: Clerk) {
+        // The lock guards one assignment.
+        *self.clerk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(clerk);
     }
 
     /// Cuts off who is asking, takes the socket away, and returns when nothing here holds the desk any more.
@@ -74,7 +82,7 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
 struct Office {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
-    clerk: Arc<Clerk>,
+    clerk: Arc<Mutex<Arc<Clerk>>>,
     /// The threads, and by what they can be cut off.
     busy: Vec<(JoinHandle<()>, UnixStream)>,
 }
@@ -87,7 +95,7 @@ impl Office {
                 break;
             }
             if let Err(error) = taken {
-                complain(&self.clerk, &error);
+                complain(&self.clerk(), &error);
                 thread::sleep(PAUSE);
             }
         }
@@ -98,13 +106,17 @@ impl Office {
         }
     }
 
+    fn clerk(&self) -> Arc<Clerk> {
+        self.clerk.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn hand_on(&mut self, stream: UnixStream) -> io::Result<()> {
         self.busy.retain(|(thread, _)| !thread.is_finished());
         if self.busy.len() >= CLERKS_MAX {
             // A few bytes into an empty socket never wait.
             return writeln!(&stream, "failed: {CLERKS_MAX} others are asking");
         }
-        let (clerk, rope) = (self.clerk.clone(), stream.try_clone()?);
+        let (clerk, rope) = (self.clerk(), stream.try_clone()?);
         let thread = thread::Builder::new().name("clerk".into()).spawn(move || serve(&clerk, &stream))?;
         self.busy.push((thread, rope));
         Ok(())

@@ -148,7 +148,7 @@ pub(super) fn lanes<R: Clone>(queues: &Queues<R>) -> Vec<Lane> {
         concurrency: view.concurrency,
         paused: view.paused,
     };
-    queues.queues().map(lane).collect()
+    queues.queues().filter(|view| !view.is_gone()).map(lane).collect()
 }
 
 /// A row for each queue, those without recipients included.

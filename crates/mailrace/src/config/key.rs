@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use mail::{Address, units};
+use mail::{Address, Reply, units};
 use toml::de::DeValue;
 
+use super::access::{Codes, WhoPattern};
 use super::{FixedHop, HeaderRule, Network, Pattern, Rate, SOCKET_PATH_OCTETS_MAX, SenderRule};
 
 /// A kind of value.
@@ -108,6 +109,22 @@ pub(super) const SENDER_RULE: Kind<SenderRule> = Kind {
     expected: "a mail address such as \"news@example.org\", or \"@example.org\" for all of a domain",
     read: parsed,
 };
+
+pub(super) const SENDER_PATTERN: Kind<WhoPattern> = Kind {
+    expected: "a mail address, \"@example.org\" or \"@*.example.org\" for all of a domain or below it, or \"<>\" for no sender",
+    read: parsed,
+};
+
+pub(super) const RECIPIENT_PATTERN: Kind<WhoPattern> = Kind {
+    expected: "a mail address, or \"@example.org\" or \"@*.example.org\" for all of a domain or below it",
+    read: |v| parsed(v).filter(|pattern| *pattern != WhoPattern::Null),
+};
+
+pub(super) const CODES: Kind<Codes> =
+    Kind { expected: "an answer of the list, such as \"127.0.0.2\" or \"127.0.0.4/30\"", read: parsed };
+
+pub(super) const REPLY: Kind<Reply> =
+    Kind { expected: "a reply such as \"550 5.7.1 not from here\", in ASCII", read: parsed };
 
 pub(super) const PORT: Kind<u16> = Kind {
     expected: "a port from 1 to 65535",

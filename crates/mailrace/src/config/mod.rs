@@ -6,6 +6,7 @@
 //! the server is put together. `default.toml`, beside this file, states every key with its default and is what
 //! `mailrace serve` runs on without a file.
 
+mod access;
 mod bounce;
 mod examine;
 mod fault;
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use mail::Address;
 
+pub use access::{AccessRule, Codes, NotThis, WhoPattern, Zone};
 pub use bounce::Bounce;
 pub use examine::examine;
 pub use fault::{Fault, Faults};
@@ -93,6 +95,8 @@ pub struct Config {
     pub dns: Dns,
     /// Who may send to other people's domains.
     pub relay: Relay,
+    /// Who is let in, in the order in which they are asked.
+    pub access: Vec<AccessRule>,
     /// How SMTP is spoken.
     pub smtp: Smtp,
     /// Everything that is bounded.
@@ -155,6 +159,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Whether TLS is used there. Where it is, there is a certificate.
     pub tls: ListenerTls,
+    /// Balancers, which say for whom they have connected before anything else (PROXY).
+    pub proxies: Vec<Network>,
 }
 
 /// A domain whose mail is kept here.
@@ -211,6 +217,8 @@ fn loopback() -> Vec<Network> {
 pub struct Smtp {
     /// Clients whose bare CR or LF is made a CR LF instead of being refused.
     pub normalise_bare_newlines_from: Vec<Network>,
+    /// Proxies that may speak for others (XCLIENT).
+    pub xclient_from: Vec<Network>,
 }
 
 /// What a 250 stands for.

@@ -1,7 +1,7 @@
 //! Networks, in a notation of their own.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 /// A range of addresses in CIDR notation.
@@ -25,6 +25,13 @@ impl Network {
         let (theirs, their_width) = bits(address.to_canonical());
         let mask = mask(width - u32::from(self.prefix));
         width == their_width && ours & mask == theirs & mask
+    }
+
+    /// Its first and its last address, where it is one of IPv4.
+    pub fn range_v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
+        let IpAddr::V4(first) = self.base else { return None };
+        let beyond = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        Some((first, Ipv4Addr::from_bits(first.to_bits() | beyond)))
     }
 
     /// Whether all addresses of a family are in it.
@@ -94,10 +101,38 @@ mod tests {
             ("::/0", "2001:db8::1", true),
             ("2001:db8::/32", "2001:db8:ffff::", true),
             ("2001:db8::/32", "2001:db9::", false),
+            ("2001:db8::/33", "2001:db8:7fff:ffff:ffff:ffff:ffff:ffff", true),
+            ("2001:db8::/33", "2001:db8:8000::", false),
+            ("2001:db8::/127", "2001:db8::1", true),
+            ("2001:db8::/127", "2001:db8::2", false),
+            ("2001:db8::1", "2001:db8::", false),
+            ("8000::/1", "7fff::", false),
+            ("32.1.13.0/24", "2001:d00::", false),
+            ("::/96", "0.0.0.1", false),
             ("::1/128", "::1", true),
         ] {
             let network: Network = network.parse().unwrap();
             assert_eq!(network.contains(address.parse().unwrap()), inside, "{network} {address}");
+        }
+    }
+
+    #[test]
+    fn a_range_goes_from_the_first_address_to_the_last() {
+        for (network, range) in [
+            ("10.0.0.0/8", Some(("10.0.0.0", "10.255.255.255"))),
+            ("192.0.2.4/30", Some(("192.0.2.4", "192.0.2.7"))),
+            ("192.0.2.2", Some(("192.0.2.2", "192.0.2.2"))),
+            ("0.0.0.0/0", Some(("0.0.0.0", "255.255.255.255"))),
+            ("128.0.0.0/1", Some(("128.0.0.0", "255.255.255.255"))),
+            ("::/0", None),
+            ("::1", None),
+        ] {
+            let range = range.map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap()));
+            let network: Network = network.parse().unwrap();
+            assert_eq!(network.range_v4(), range, "{network}");
+            for end in range.into_iter().flat_map(|(first, last)| [first, last]) {
+                assert!(network.contains(end.into()), "{network} {end}");
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mail::Address;
 
-use super::{Pattern, key};
+use super::{Network, Pattern, key};
 
 /// A queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl Queue {
 }
 
 /// Which mail goes into a queue. A message is held against the headers of all queues, in their order, then against
-/// the senders of all, then each recipient against the domains of all; the first that matches counts.
+/// the senders of all, then the clients of all, then each recipient against the domains of all; the first that matches counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Mail with one of these.
@@ -56,6 +56,8 @@ pub struct Rules {
     /// A table of senders, keyed by address, or by `@domain` for all of a domain: mail from one who is in it, if no list of
     /// senders has him.
     pub sender_table: Option<Box<str>>,
+    /// Mail that came from clients of these networks.
+    pub clients: Vec<Network>,
     /// Mail to one of these domains.
     pub domains: Vec<Pattern>,
 }
@@ -63,7 +65,8 @@ pub struct Rules {
 impl Rules {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.headers.is_empty() && self.senders.is_empty() && self.sender_table.is_none() && self.domains.is_empty()
+        let Rules { headers, senders, sender_table, clients, domains } = self;
+        headers.is_empty() && senders.is_empty() && sender_table.is_none() && clients.is_empty() && domains.is_empty()
     }
 }
 

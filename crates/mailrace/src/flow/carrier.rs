@@ -28,6 +28,8 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Errand {
     pub(super) attempt: Attempt,
     pub(super) hop: Arc<NextHop>,
+    /// They say whose letters name their recipients.
+    pub(super) rules: Arc<Rules>,
 }
 
 /// The way to all carriers.
@@ -43,16 +45,10 @@ type Reports = Rc<RefCell<Vec<Report<Ticket>>>>;
 
 impl Carriers {
     /// Starts so many threads. They end when this is dropped, soon after; attempts that have not ended by then are cut off.
-    pub(super) fn start(
-        count: usize,
-        shelf: &Shelf,
-        rules: &Arc<Rules>,
-        mailbag: &Mailbag,
-        alive: &Sender<()>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(count: usize, shelf: &Shelf, mailbag: &Mailbag, alive: &Sender<()>) -> io::Result<Self> {
         let start = |number| {
             let (sender, errands) = mpsc::unbounded_channel();
-            let carrier = Carrier { shelf: shelf.clone(), mailbag: mailbag.clone(), rules: rules.clone() };
+            let carrier = Carrier { shelf: shelf.clone(), mailbag: mailbag.clone() };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .max_blocking_threads(super::BLOCKING_THREADS_MAX)
@@ -81,7 +77,6 @@ impl Carriers {
 struct Carrier {
     shelf: Shelf,
     mailbag: Mailbag,
-    rules: Arc<Rules>,
 }
 
 impl Carrier {
@@ -99,7 +94,7 @@ impl Carrier {
         while let Some(errand) = errands.recv().await {
             match carrier.shelf.message_at_once(errand.attempt.id) {
                 Ok(None) => drop(spawn_local(carrier.clone().fetch(errand, remote.clone()))),
-                Ok(Some(message)) => remote.start(carrier.task(errand, message)),
+                Ok(Some(message)) => remote.start(task(errand, message)),
                 Err(error) => carrier.mailbag.tell(Note::unread(errand.attempt, error)),
             }
         }
@@ -112,24 +107,24 @@ impl Carrier {
     async fn fetch(self: Rc<Self>, errand: Errand, remote: Rc<Remote<Ticket>>) {
         let (shelf, id) = (self.shelf.clone(), errand.attempt.id);
         match spawn_blocking(move || shelf.message(id)).await {
-            Ok(Ok(message)) => remote.start(self.task(errand, message)),
+            Ok(Ok(message)) => remote.start(task(errand, message)),
             Ok(Err(error)) => self.mailbag.tell(Note::unread(errand.attempt, error)),
             // The thread was not started: we are at our end, and the next start finds the message.
             Err(_) => self.mailbag.tell(Note::Unread(errand.attempt, "stopping".into())),
         }
     }
+}
 
-    fn task(&self, errand: Errand, message: Arc<Message>) -> Task<Ticket> {
-        let Errand { attempt, hop } = errand;
-        Task {
-            id: attempt.id,
-            envelope: message.envelope.clone(),
-            recipients: attempt.recipients.clone(),
-            body: message.body.clone(),
-            next_hop: hop,
-            verp: self.rules.is_verp(message.envelope.sender.as_ref()),
-            ticket: Ticket { attempt, message },
-        }
+fn task(errand: Errand, message: Arc<Message>) -> Task<Ticket> {
+    let Errand { attempt, hop, rules } = errand;
+    Task {
+        id: attempt.id,
+        envelope: message.envelope.clone(),
+        recipients: attempt.recipients.clone(),
+        body: message.body.clone(),
+        next_hop: hop,
+        verp: rules.is_verp(message.envelope.sender.as_ref()),
+        ticket: Ticket { attempt, message },
     }
 }
 

@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -61,6 +61,7 @@ pub struct DropFolder {
 pub struct Emptier {
     stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
+    next: Arc<Mutex<Option<DropFolder>>>,
     thread: JoinHandle<()>,
 }
 
@@ -141,10 +142,17 @@ impl Emptier {
     pub fn start(folder: DropFolder) -> io::Result<Emptier> {
         let stopping = Arc::new(AtomicBool::new(false));
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (stop, rung) = (stopping.clone(), bell.clone());
-        let work = move || folder.work(&stop, &rung);
+        let next: Arc<Mutex<Option<DropFolder>>> = Arc::default();
+        let (stop, rung, after) = (stopping.clone(), bell.clone(), next.clone());
+        let work = move || folder.work(&stop, &rung, &after);
         let thread = thread::Builder::new().name("emptier".into()).spawn(work)?;
-        Ok(Emptier { stopping, bell, thread })
+        Ok(Emptier { stopping, bell, next, thread })
+    }
+
+    /// From the next round on it works with this; the folder is the same.
+    pub fn change(&self, folder: DropFolder) {
+        // The lock guards one assignment.
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
     }
 
     /// Lets it end after the message that it is about.
@@ -158,7 +166,7 @@ impl Emptier {
 }
 
 impl DropFolder {
-    fn work(&self, stopping: &AtomicBool, bell: &OwnedFd) {
+    fn work(mut self, stopping: &AtomicBool, bell: &OwnedFd, next: &Mutex<Option<DropFolder>>) {
         let events = self.watch();
         if let Err(error) = &events {
             let text = "the drop folder is looked at every few seconds: it cannot be watched";
@@ -167,6 +175,9 @@ impl DropFolder {
         let events = events.ok();
         let mut round = Round::default();
         while !stopping.load(Relaxed) {
+            if let Some(next) = next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                self = next;
+            }
             match self.round(stopping, &mut round) {
                 Ok(()) if round.is_full => {}
                 Ok(()) => wait(events.as_ref(), bell),

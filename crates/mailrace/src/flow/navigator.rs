@@ -1,7 +1,8 @@
 //! The navigator: the thread that finds out where a destination's mail goes, and with what limits.
 //!
 //! Many questions are under way at once; the router bounds how many of them ask the DNS. An answer is a next hop with
-//! its hosts, or how each attempt is to end where there is none.
+//! its hosts, or how each attempt is to end where there is none. It says by which edition of the ways it was found: when
+//! they change, questions under way end by the old ones, and whoever asked asks again.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,6 +16,7 @@ use delivery::remote::{NextHop, Target};
 use mail::{Enhanced, Outcome, Reply, Timestamp};
 use queue::{Adapt, Concurrency, Destination, Limits, Probe, Routed};
 use route::{Answer, Hosts, Router};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -32,11 +34,34 @@ const UNSORTED: &str = "unsorted";
 /// That answer costs nothing, and does not change.
 const UNSORTED_FOR: Duration = Duration::from_secs(3600);
 
+/// What the thread is told.
+pub(super) enum Request {
+    /// Where is this destination?
+    Question(Question),
+    /// The ways are others from now on; this is their edition.
+    Change(Ways, u32),
+}
+
 /// Where is this destination?
 pub(super) struct Question {
     pub(super) destination: Destination,
     pub(super) name: Box<str>,
 }
+
+/// How ways are found.
+pub(super) struct Ways {
+    router: Box<Router>,
+    fleet: Fleet,
+}
+
+/// The thread.
+#[derive(Clone)]
+pub(super) struct Navigation {
+    requests: UnboundedSender<Request>,
+}
+
+/// Where routers are made for the thread.
+pub(super) struct Shipyard(Handle);
 
 /// What a transport does with its next hops.
 #[derive(Clone)]
@@ -75,45 +100,68 @@ pub struct Fleet {
 type Found = (Box<str>, Way, Limits);
 
 struct Navigator {
-    router: Router,
-    fleet: Fleet,
+    ways: Ways,
+    edition: u32,
     mailbag: Mailbag,
 }
 
-/// Starts the thread. It ends when the sender is dropped; questions that are open then are not answered.
+/// Starts the thread. It ends when all of the first are dropped; questions that are open then are not answered.
 pub(super) fn start(
     config: route::Config,
     tables: &Tables,
     fleet: Fleet,
     mailbag: Mailbag,
     alive: Sender<()>,
-) -> io::Result<UnboundedSender<Question>> {
-    let (sender, questions) = mpsc::unbounded_channel();
+) -> io::Result<(Navigation, Shipyard)> {
+    let (sender, requests) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let router = {
-        let _entered = runtime.enter();
-        Router::new(config).map_err(io::Error::other)?.with_tables(tables.iter().map(|(_, table)| table.clone()))
-    };
+    let shipyard = Shipyard(runtime.handle().clone());
+    let ways = shipyard.ways(config, tables, fleet)?;
     thread::Builder::new().name("navigator".into()).spawn(move || {
-        let navigator = Rc::new(Navigator { router, fleet, mailbag });
-        LocalSet::new().block_on(&runtime, navigator.run(questions));
+        let navigator = Navigator { ways, edition: 0, mailbag };
+        LocalSet::new().block_on(&runtime, run(navigator, requests));
         drop(alive);
     })?;
-    Ok(sender)
+    Ok((Navigation { requests: sender }, shipyard))
+}
+
+async fn run(navigator: Navigator, mut requests: UnboundedReceiver<Request>) {
+    let mut navigator = Rc::new(navigator);
+    while let Some(request) = requests.recv().await {
+        match request {
+            Request::Question(question) => drop(spawn_local(navigator.clone().answer(question))),
+            Request::Change(ways, edition) => {
+                navigator = Rc::new(Navigator { ways, edition, mailbag: navigator.mailbag.clone() });
+            }
+        }
+    }
+}
+
+impl Navigation {
+    pub(super) fn tell(&self, request: Request) {
+        // Nobody listens only at the end.
+        drop(self.requests.send(request));
+    }
+}
+
+impl Shipyard {
+    /// # Errors
+    ///
+    /// The router cannot be made: the system names no servers of the DNS.
+    pub(super) fn ways(&self, config: route::Config, tables: &Tables, fleet: Fleet) -> io::Result<Ways> {
+        let _entered = self.0.enter();
+        let router = Router::new(config).map_err(io::Error::other)?;
+        let router = Box::new(router.with_tables(tables.iter().map(|(_, table)| table.clone())));
+        Ok(Ways { router, fleet })
+    }
 }
 
 impl Navigator {
-    async fn run(self: Rc<Self>, mut questions: UnboundedReceiver<Question>) {
-        while let Some(question) = questions.recv().await {
-            spawn_local(self.clone().answer(question));
-        }
-    }
-
     async fn answer(self: Rc<Self>, question: Question) {
         if question.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
             return self.tell(question.destination, unsorted(), UNSORTED_FOR);
         }
-        let answered = self.router.route(&question.name).await;
+        let answered = self.ways.router.route(&question.name).await;
         let way = match answered.answer {
             Answer::Local { transport } => self.mailboxes(transport),
             Answer::Hosts(hosts) => self.hosts(hosts),
@@ -125,24 +173,25 @@ impl Navigator {
 
     fn tell(&self, destination: Destination, (next_hop, way, limits): Found, valid_for: Duration) {
         let until = Timestamp::from(SystemTime::now()) + valid_for;
-        self.mailbag.tell(Note::Routed(destination, Routed { next_hop, route: Arc::new(way), limits, until }));
+        let routed = Routed { next_hop, route: Arc::new(way), limits, until };
+        self.mailbag.tell(Note::Routed(self.edition, destination, routed));
     }
 
     fn mailboxes(&self, transport: Box<str>) -> Found {
-        match self.fleet.ships.get(&transport) {
+        match self.ways.fleet.ships.get(&transport) {
             Some(ship) => (transport.clone(), Way::Mailboxes { transport }, ship.limits.clone()),
             None => nowhere(Outcome::Deferred(no_transport())),
         }
     }
 
     fn hosts(&self, hosts: Hosts) -> Found {
-        let Some(Ship { remote: Some(config), limits }) = self.fleet.ships.get(&hosts.transport).cloned() else {
+        let Some(Ship { remote: Some(config), limits }) = self.ways.fleet.ships.get(&hosts.transport).cloned() else {
             return nowhere(Outcome::Deferred(no_transport()));
         };
         let (config, limits) = self.exception(&hosts, config, limits);
         let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
         let tiers = hosts.tiers.into_iter().map(tier).collect();
-        let hop = NextHop { name: hosts.next_hop.clone().into(), tiers, config };
+        let hop = NextHop { name: hosts.next_hop.clone().into(), edition: self.edition, tiers, config };
         (hosts.next_hop, Way::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
     }
 
@@ -154,7 +203,7 @@ impl Navigator {
     ) -> (Arc<delivery::remote::Config>, Limits) {
         let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
         let Some(exception) =
-            self.fleet.exceptions.iter().find(|exception| names().any(|name| (exception.is_for)(name)))
+            self.ways.fleet.exceptions.iter().find(|exception| names().any(|name| (exception.is_for)(name)))
         else {
             return (config, limits);
         };

@@ -87,6 +87,17 @@ pub(super) enum Commission {
     Record(Vec<Judged>),
     /// To take the message of this attempt out of the spool: it is damaged, and how.
     SetAside(Attempt, String),
+    /// To go by these from now on.
+    Change(Box<Terms>),
+}
+
+/// What it goes by, and what may change.
+pub(super) struct Terms {
+    pub(super) notices: Notices,
+    /// What senders have had counts on, as their limit is the same.
+    pub(super) keeps_cap: bool,
+    pub(super) directory: Arc<Directory>,
+    pub(super) hostname: Box<str>,
 }
 
 /// What the notary works with.
@@ -122,7 +133,8 @@ impl Office {
         let (sender, commissions) = mpsc::channel();
         thread::Builder::new().name("notary".into()).spawn(move || {
             notary.run(&commissions);
-            drop(alive);
+            // What it holds of the spool first: whoever hears of the end closes that.
+            drop((notary, alive));
         })?;
         Ok(sender)
     }
@@ -134,8 +146,17 @@ impl Notary {
             match commission {
                 Commission::Record(crowd) => self.record(crowd),
                 Commission::SetAside(attempt, what) => self.set_aside(attempt, &what),
+                Commission::Change(terms) => self.change(*terms),
             }
         }
+    }
+
+    fn change(&mut self, terms: Terms) {
+        let Terms { mut notices, keeps_cap, directory, hostname } = terms;
+        if keeps_cap {
+            notices.cap = self.notices.cap.take();
+        }
+        (self.notices, self.office.directory, self.hostname) = (notices, directory, hostname);
     }
 
     fn record(&mut self, crowd: Vec<Judged>) {

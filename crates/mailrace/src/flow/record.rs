@@ -9,7 +9,7 @@ use std::sync::mpsc::Sender;
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
 use queue::Verdict;
 
-use super::notary::Commission;
+use super::notary::{Commission, Terms};
 use super::registrar::Registrar;
 use super::{Attempt, Judged};
 use crate::line::Level;
@@ -34,6 +34,13 @@ impl Recorder {
         log: Arc<Log>,
     ) -> Self {
         Recorder { registrar, notary, hostname, attempts, log }
+    }
+
+    /// Goes by other terms from now on.
+    pub(super) fn change(&mut self, terms: Terms) {
+        self.hostname = terms.hostname.clone();
+        // Nobody listens only at the end.
+        drop(self.notary.send(Commission::Change(Box::new(terms))));
     }
 
     /// Submits verdicts, many of a lane together.

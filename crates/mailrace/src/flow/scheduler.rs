@@ -2,24 +2,24 @@
 //! outcomes when the spool has them. It opens no file and waits for nobody but its notes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime};
 
 use delivery::Ending;
 use load::policy::Delivery;
 use mail::{Enhanced, Outcome, Reply, Timestamp};
-use queue::{Act, Contact, Purpose, Verdict};
+use queue::{Act, Contact, Destination, Purpose, Verdict};
 use spool::{CommitError, Live};
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::carrier::{Carriers, Errand};
-use super::navigator::Question;
-use super::notary::Patience;
+use super::navigator::{Navigation, Question, Request, Ways};
+use super::notary::{Patience, Terms};
 use super::record::Recorder;
-use super::sorter::{Sorted, Sorter};
+use super::sorter::{Rules, Sorted, Sorter};
 use super::sorting::Puzzle;
 use super::way::Way;
-use super::{Attempt, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
+use super::{Attempt, Directory, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
 
 /// After a failure to record, the spool is asked again so much later.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -29,6 +29,8 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const QUEUE_ONLY_WAIT: Duration = Duration::from_secs(60);
 /// Sleep no longer than this, so that a clock that was set is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Queues that are gone are looked into so often for mail that came back from attempts: each look is a pass over everybody.
+const RETIRE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Attempts that are sent out before notes are read again.
 const DISPATCHES_MAX: usize = 1000;
 
@@ -39,13 +41,25 @@ pub(super) struct Crew {
     /// Deliver to other hosts.
     pub(super) carriers: Carriers,
     /// Finds ways.
-    pub(super) navigator: UnboundedSender<Question>,
+    pub(super) navigator: Navigation,
     /// Finds out which destination and queue a message is for, where that takes more than a look at its envelope.
     pub(super) sorter: Sender<Puzzle>,
     /// Brings verdicts to the spool.
     pub(super) recorder: Recorder,
     /// When a sender is told that it takes long.
     pub(super) patience: Patience,
+}
+
+/// What the crew goes by from now on: all of it is there, so that nothing can fail on the way.
+pub(super) struct Change {
+    pub(super) queues: queue::Config,
+    pub(super) rules: Arc<Rules>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) couriers: HashMap<Box<str>, Sender<Attempt>>,
+    /// None where all lead where they led.
+    pub(super) ways: Option<Ways>,
+    pub(super) patience: Patience,
+    pub(super) terms: Terms,
 }
 
 pub(super) struct Scheduler {
@@ -58,6 +72,10 @@ pub(super) struct Scheduler {
     /// Verdicts that the spool could not take, and when it is asked again.
     unrecorded: Vec<Judged>,
     record_again_at: Option<Instant>,
+    /// Of the ways that hold now.
+    edition: u32,
+    /// When queues that are gone may be looked into again.
+    retire_again_at: Option<Instant>,
     /// Since when we are to stop.
     stopping: Option<Timestamp>,
 }
@@ -72,6 +90,8 @@ impl Scheduler {
             fresh: Vec::new(),
             unrecorded: Vec::new(),
             record_again_at: None,
+            edition: 0,
+            retire_again_at: None,
             stopping: None,
         }
     }
@@ -84,6 +104,7 @@ impl Scheduler {
             // note tells of either.
             self.ask_ways();
             self.record();
+            self.retire();
             let patience = if is_through { self.sleep() } else { Duration::ZERO };
             match notes.recv_timeout(patience) {
                 Ok(note) => self.read(note),
@@ -110,7 +131,11 @@ impl Scheduler {
         // A millisecond more: the queue's clock has whole ones.
         let until_due = due.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1));
         let until_again = self.record_again_at.map_or(SLEEP_MAX, |at| at.saturating_duration_since(Instant::now()));
-        until_due.min(until_again).min(SLEEP_MAX)
+        let until_retired = match self.stopping.is_none() && self.queues.has_retired() {
+            true => self.retire_again_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now())),
+            false => SLEEP_MAX,
+        };
+        until_due.min(until_again).min(until_retired).min(SLEEP_MAX)
     }
 
     fn read(&mut self, note: Note) {
@@ -121,7 +146,11 @@ impl Scheduler {
                 self.forget(attempt);
                 self.enter(&sorted);
             }
-            Note::Routed(destination, routed) => self.queues.routed(now(), destination, routed),
+            Note::Routed(edition, destination, routed) if edition == self.edition => {
+                self.queues.routed(now(), destination, routed);
+            }
+            // It led there before the ways changed.
+            Note::Routed(_, destination, _) => self.ask_way(destination),
             Note::Ended(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
             Note::Slow(hop) => {
                 if let Some(next_hop) = self.queues.next_hop(&hop.name) {
@@ -136,6 +165,7 @@ impl Scheduler {
             Note::Unread(attempt, why) => self.postpone(attempt, why),
             Note::Load(delivery) => self.obey_load(delivery),
             Note::Ask(question) => question(&mut self.queues),
+            Note::Change(change) => self.change(*change),
             Note::Stop(at) => self.stopping = Some(at),
         }
     }
@@ -163,9 +193,39 @@ impl Scheduler {
 
     fn ask_ways(&mut self) {
         while let Some(destination) = self.queues.next_question() {
-            let name = self.queues.destination_name(destination).into();
-            // Nobody listens only at the end.
-            drop(self.crew.navigator.send(Question { destination, name }));
+            self.ask_way(destination);
+        }
+    }
+
+    fn ask_way(&self, destination: Destination) {
+        let name = self.queues.destination_name(destination).into();
+        self.crew.navigator.tell(Request::Question(Question { destination, name }));
+    }
+
+    /// What is under way ends as it began: its courier, its hosts and its connection are there until then.
+    fn change(&mut self, change: Change) {
+        let Change { queues, rules, directory, couriers, ways, patience, terms } = change;
+        let now = now();
+        self.queues.change(now, queues);
+        (self.crew.couriers, self.crew.patience) = (couriers, patience);
+        self.crew.recorder.change(terms);
+        // Nobody listens only at the end.
+        drop(self.crew.sorter.send(Puzzle::Change(rules.clone(), directory)));
+        self.sorter = Sorter::new(rules);
+        if let Some(ways) = ways {
+            self.edition += 1;
+            self.crew.navigator.tell(Request::Change(ways, self.edition));
+            self.queues.reroute(now);
+        }
+        self.retire_again_at = None;
+    }
+
+    /// Who waits in a queue that is gone is sorted by the rules that hold now; who comes back there from an attempt, too.
+    fn retire(&mut self) {
+        let is_too_early = self.retire_again_at.is_some_and(|at| Instant::now() < at);
+        if !is_too_early && self.stopping.is_none() && self.queues.has_retired() {
+            self.queues.pick_retired();
+            self.retire_again_at = Some(Instant::now() + RETIRE_AGAIN_AFTER);
         }
     }
 
@@ -193,6 +253,8 @@ impl Scheduler {
                 let reason = Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up");
                 self.settle(attempt, &Outcome::Failed(reason));
             }
+            // Nobody listens only at the end; the next start finds the message again.
+            Purpose::Sort => drop(self.crew.sorter.send(Puzzle::Moved(attempt))),
         }
     }
 
@@ -204,7 +266,7 @@ impl Scheduler {
                 None => Some(attempt),
             },
             Way::Remote { hop, .. } => {
-                let errand = Errand { attempt, hop: hop.clone() };
+                let errand = Errand { attempt, hop: hop.clone(), rules: self.sorter.rules().clone() };
                 self.crew.carriers.send(errand).map(|unsent| unsent.attempt)
             }
             // Nobody listens only at the end.
@@ -231,7 +293,7 @@ impl Scheduler {
         let judged = self.judged(now, attempt, verdicts);
         let only_waits = judged.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Deferred { .. }));
         let is_plain = match judged.attempt.purpose {
-            Purpose::Deliver => false,
+            Purpose::Deliver | Purpose::Sort => false,
             Purpose::Refuse(_) => only_waits && judged.late_until.is_none(),
             Purpose::Act(act) => act == Act::Retry,
         };

@@ -47,6 +47,11 @@ impl Shelf {
         }
     }
 
+    /// The message, and how it stands with each recipient; waits for the disk where it must.
+    pub(crate) fn stored(&self, id: QueueId) -> Result<Stored, ReadError> {
+        self.spool.message(id)
+    }
+
     fn shared_one(&self, id: QueueId) -> Option<Arc<Message>> {
         self.shared().get(&id).and_then(Weak::upgrade)
     }

@@ -6,7 +6,8 @@
 //! | a header field | second | the message's header: a read from the spool |
 //! | the sender | third | the envelope |
 //! | the sender, by a table | fourth | the table; where that cannot say, the next rule counts |
-//! | the recipient's domain | fifth | the envelope |
+//! | the client's address | fifth | the envelope |
+//! | the recipient's domain | sixth | the envelope |
 //! | nothing: `standard` | last | the envelope |
 //!
 //! A destination is a recipient's domain, or `host!domain` where the directory says which machine stores the mailbox;
@@ -15,6 +16,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use lookup::{Answer, Table};
@@ -23,7 +25,7 @@ use queue::{Admission, Destination, Pending, QueueNumber};
 use spool::{Live, State};
 
 use super::Queues;
-use crate::config::{HeaderRule, Pattern, SenderRule};
+use crate::config::{HeaderRule, Network, Pattern, SenderRule};
 
 /// Stands for the machine of a mailbox of which the directory does not say who stores it. No host bears the name.
 pub(super) const UNKNOWN_HOST: &str = "?";
@@ -36,6 +38,8 @@ pub struct Rules {
     pub senders: Vec<(SenderRule, QueueNumber)>,
     /// Queues by a table of senders; the first that has the sender counts.
     pub sender_tables: Vec<(Arc<dyn Table>, QueueNumber)>,
+    /// Queues by the client's address; the first match counts.
+    pub clients: Vec<(Network, QueueNumber)>,
     /// Queues by the recipient's domain; the first match counts.
     pub domains: Vec<(Pattern, QueueNumber)>,
     /// Domains whose mail goes to mailboxes here, and their queue.
@@ -60,6 +64,7 @@ impl Rules {
             headers: Vec::new(),
             senders: Vec::new(),
             sender_tables: Vec::new(),
+            clients: Vec::new(),
             domains: Vec::new(),
             local: (HashSet::new(), QueueNumber(0)),
             standard: QueueNumber(0),
@@ -79,6 +84,11 @@ impl Rules {
     /// The queue of a sender, by the lists of senders.
     pub(crate) fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
         self.senders.iter().find(|(rule, _)| rule.matches(sender))
+    }
+
+    /// The queue of a client.
+    pub(crate) fn by_client(&self, client: IpAddr) -> Option<&(Network, QueueNumber)> {
+        self.clients.iter().find(|(network, _)| network.contains(client))
     }
 
     /// The queues of these senders, by the first table that has each; by none, where one that comes first cannot say. Each
@@ -147,6 +157,11 @@ impl Sorter {
         Sorter(rules)
     }
 
+    /// The rules by which it sorts.
+    pub(crate) fn rules(&self) -> &Arc<Rules> {
+        &self.0
+    }
+
     /// Whether the envelope of a message says all.
     pub(crate) fn knows(&self, live: &Live) -> bool {
         let rules = &self.0;
@@ -161,7 +176,8 @@ impl Sorter {
     pub(crate) fn enter(&self, queues: &mut Queues, sorted: &Sorted, now: Timestamp, not_before: Timestamp) {
         let Live { id, envelope, states, recovered } = &sorted.live;
         let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
-        let by_message = sorted.queue.or_else(by_sender);
+        let by_client = || Some(self.0.by_client(envelope.client.address?)?.1);
+        let by_message = sorted.queue.or_else(by_sender).or_else(by_client);
         let mut recipients = Vec::with_capacity(states.len());
         for (ordinal, state) in (0..).zip(states) {
             let (attempts, due, held) = match *state {

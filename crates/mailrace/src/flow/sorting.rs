@@ -10,7 +10,7 @@
 //! | of some | they go where they belong; the others come back at once, as an attempt of their own |
 //! | of all | they go where they belong |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::iter;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use delivery::Ending;
 use lookup::directory::{Directory, Store};
 use mail::{Address, Enhanced, Envelope, Outcome, Reply, Timestamp};
 use queue::{Contact, QueueNumber};
-use spool::{Live, State};
+use spool::{Live, ReadError, State, Stored};
 use tokio::runtime::Runtime;
 
 use super::shelf::{Message, Shelf};
@@ -43,6 +43,10 @@ pub(super) enum Puzzle {
     Fresh(Live),
     /// Recipients of whom nobody knew which machine stores their mailboxes, when they were sorted last.
     Again(Attempt),
+    /// Recipients whose queue is there no more: they keep what the spool says of them.
+    Moved(Attempt),
+    /// From now on these hold.
+    Change(Arc<Rules>, Arc<Directory>),
 }
 
 /// The thread.
@@ -57,8 +61,16 @@ pub(super) struct SortingRoom {
 /// A message to sort: its open recipients.
 struct Case {
     live: Live,
-    /// Of one that is sorted again.
-    again: Option<(Attempt, Arc<Message>)>,
+    again: Again,
+}
+
+/// Whether it was sorted before.
+enum Again {
+    No,
+    /// It has come to an attempt.
+    Unplaced(Attempt, Arc<Message>),
+    /// Its queue is gone.
+    Moved(Attempt),
 }
 
 impl SortingRoom {
@@ -71,29 +83,40 @@ impl SortingRoom {
         alive: Sender<()>,
     ) -> io::Result<Sender<Puzzle>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let room = SortingRoom { rules, shelf, directory, runtime, mailbag };
+        let mut room = SortingRoom { rules, shelf, directory, runtime, mailbag };
         let (sender, puzzles) = mpsc::channel();
         thread::Builder::new().name("sorter".into()).spawn(move || {
             while let Ok(first) = puzzles.recv() {
                 let turn = turn(iter::once(first).chain(puzzles.try_iter()).filter_map(|puzzle| room.case(puzzle)));
                 room.solve(turn);
             }
-            drop(alive);
+            // What it holds of the spool first: whoever hears of the end closes that.
+            drop((room, alive));
         })?;
         Ok(sender)
     }
 
-    fn case(&self, puzzle: Puzzle) -> Option<Case> {
+    fn case(&mut self, puzzle: Puzzle) -> Option<Case> {
         match puzzle {
-            Puzzle::Fresh(live) => Some(Case { live, again: None }),
+            Puzzle::Fresh(live) => Some(Case { live, again: Again::No }),
             Puzzle::Again(attempt) => match self.shelf.message(attempt.id) {
                 Ok(message) => Some(Case::again(attempt, message)),
-                Err(error) => {
-                    self.mailbag.tell(Note::unread(attempt, error));
-                    None
-                }
+                Err(error) => self.unread(attempt, error),
             },
+            Puzzle::Moved(attempt) => match self.shelf.stored(attempt.id) {
+                Ok(stored) => Some(Case::moved(attempt, stored)),
+                Err(error) => self.unread(attempt, error),
+            },
+            Puzzle::Change(rules, directory) => {
+                (self.rules, self.directory) = (rules, directory);
+                None
+            }
         }
+    }
+
+    fn unread(&self, attempt: Attempt, error: ReadError) -> Option<Case> {
+        self.mailbag.tell(Note::unread(attempt, error));
+        None
     }
 
     fn solve(&self, turn: Vec<Case>) {
@@ -142,7 +165,17 @@ impl Case {
         }
         let envelope = Envelope::clone(&message.envelope);
         let live = Live { id: attempt.id, envelope, states, recovered: attempt.recovered };
-        Case { live, again: Some((attempt, message)) }
+        Case { live, again: Again::Unplaced(attempt, message) }
+    }
+
+    /// Only the recipients of the attempt are open, as the spool has them.
+    fn moved(attempt: Attempt, stored: Stored) -> Self {
+        let Stored { envelope, states, body: _ } = stored;
+        let is_meant: HashSet<u32> = attempt.recipients.iter().copied().collect();
+        let state = |(ordinal, state): (u32, State)| if is_meant.contains(&ordinal) { state } else { State::Delivered };
+        let states = (0..).zip(states).map(state).collect();
+        let live = Live { id: attempt.id, envelope, states, recovered: attempt.recovered };
+        Case { live, again: Again::Moved(attempt) }
     }
 
     /// The open recipients of whom only the directory says where their mailboxes are.
@@ -155,7 +188,11 @@ impl Case {
 
     fn close(self, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> Note {
         let Case { live, again } = self;
-        let Some((attempt, message)) = again else { return Note::Sorted(sorted(live, stores, queue)) };
+        let (attempt, message) = match again {
+            Again::No => return Note::Sorted(sorted(live, stores, queue)),
+            Again::Moved(attempt) => return Note::Resorted(attempt, sorted(live, stores, queue)),
+            Again::Unplaced(attempt, message) => (attempt, message),
+        };
         match unplaced(&attempt.recipients, &stores) {
             None => Note::Resorted(attempt, sorted(live, stores, queue)),
             Some(outcomes) => Note::Ended(vec![Ended {
@@ -283,7 +320,7 @@ mod tests {
         };
         let states = vec![State::NEW; recipients.len()];
         let id = QueueId::new(SpoolId::new(1), 0, 1);
-        Case { live: Live { id, envelope, states, recovered: false }, again: None }
+        Case { live: Live { id, envelope, states, recovered: false }, again: Again::No }
     }
 
     #[test]

@@ -187,6 +187,8 @@ impl<'a> Conversation<'a> {
                 self.is_within = true;
                 self.body.clear();
             }
+            // Neither is asked here.
+            Question::Hello(_) | Question::Identity(_) => {}
             Question::Message(_) => {
                 self.is_within = false;
                 return Answer::Done(self.keep());

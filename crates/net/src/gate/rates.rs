@@ -55,16 +55,21 @@ struct Bucket {
 impl Rates {
     /// Nobody has come yet; at most `clients_max` are remembered.
     pub(super) fn new(connections: Option<Rate>, messages: Option<Rate>, clients_max: usize) -> Rates {
-        let spans = [connections, messages].into_iter().flatten().map(|rate| rate.per);
         Rates {
             connections,
             messages,
             clients_max: (clients_max / 2).max(1),
-            span: spans.max().unwrap_or_default(),
+            span: span(connections, messages),
             born_at: None,
             young: HashMap::new(),
             old: HashMap::new(),
         }
+    }
+
+    /// Other rates. What clients have had stays had.
+    pub(super) fn change(&mut self, connections: Option<Rate>, messages: Option<Rate>, clients_max: usize) {
+        (self.connections, self.messages) = (connections, messages);
+        (self.clients_max, self.span) = ((clients_max / 2).max(1), span(connections, messages));
     }
 
     /// Whether this client may have one more now; if so, it has had it.
@@ -91,6 +96,11 @@ impl Rates {
         }
         self.young.entry(client).or_insert_with(|| self.old.remove(&client).unwrap_or_default())
     }
+}
+
+/// After this time without a visit, every bucket is full again.
+fn span(connections: Option<Rate>, messages: Option<Rate>) -> Duration {
+    [connections, messages].into_iter().flatten().map(|rate| rate.per).max().unwrap_or_default()
 }
 
 impl Bucket {

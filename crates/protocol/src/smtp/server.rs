@@ -4,7 +4,8 @@
 //! else. Nothing here is fatal: a peer that goes beyond a limit is told so and, at the worst, hung up on.
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), ENHANCEDSTATUSCODES (2034),
-//! DSN (3461), LIMITS (9422) and STARTTLS (3207) are spoken; AUTH is not yet. The handshake of TLS is the driver's.
+//! DSN (3461), LIMITS (9422) and STARTTLS (3207) are spoken; AUTH is not yet. The handshake of TLS is the driver's. XCLIENT
+//! (`xclient.rs`) is for peers that the driver trusts.
 //!
 //! # States
 //!
@@ -12,7 +13,7 @@
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the verb's own function; over the limit: LongLine                            |
 //! | LongLine | CRLF                  | 500, Command                                                                 |
-//! | Asked    | the driver's answer   | Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command |
+//! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command |
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | so many bytes         | 250, Command; after LAST as Data                                             |
 //! | Swallow  | so many bytes         | the refusal of their BDAT, Command                                           |
@@ -30,6 +31,7 @@
 //! | BDAT            | swallow, 503| swallow, 503            | swallow, 503    | ask             | chunk      |
 //! | RSET            | 250         | 250                     | abandon, 250    | abandon, 250    | abandon    |
 //! | STARTTLS        | 220, secure | 220, secure             | 503             | 503             | 503        |
+//! | XCLIENT         | ask         | ask                     | 503             | 503             | 503        |
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
 //!
@@ -57,6 +59,7 @@ mod replies;
 #[cfg(test)]
 mod tests;
 mod verbs;
+mod xclient;
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -66,7 +69,7 @@ use std::sync::Arc;
 use mail::{Address, Reply, Timestamp};
 
 pub use super::Flavor;
-pub use exchange::{Action, Answer, BodySink, MailRequest, MessageEnd, Question, RcptRequest};
+pub use exchange::{Action, Answer, BodySink, Identity, MailRequest, MessageEnd, Question, RcptRequest};
 pub use limits::Limits;
 
 use command::{Chunk, Verb};
@@ -84,6 +87,17 @@ pub struct Config {
     pub tls: Tls,
     /// Where everything ends.
     pub limits: Limits,
+}
+
+impl Config {
+    /// The first line of a session.
+    fn banner(&self) -> String {
+        let protocol = match self.flavor {
+            Flavor::Smtp => "ESMTP",
+            Flavor::Lmtp => "LMTP",
+        };
+        format!("220 {} {protocol} Mailrace\r\n", self.hostname)
+    }
 }
 
 /// What TLS is to the sessions of a listener.
@@ -136,6 +150,12 @@ pub struct Session {
     ended: bool,
     /// TLS is in force.
     secured: bool,
+    /// The driver is asked of every greeting.
+    asks_hello: bool,
+    /// The peer may speak for others.
+    trusts_xclient: bool,
+    /// What the client calls itself for whom the peer speaks.
+    named: Option<Box<str>>,
 }
 
 /// How the peer introduced itself.
@@ -169,6 +189,8 @@ enum State {
 /// What the open question was about.
 #[derive(Debug)]
 enum Asked {
+    Hello { name: Box<str>, greeting: Greeting },
+    Identity(Box<Identity>),
     Mail { sender: Option<Address>, smtputf8: bool },
     Recipient(Address),
     Data,
@@ -191,11 +213,7 @@ struct Transaction {
 impl Session {
     /// A session that begins `now`. The banner is in its output.
     pub fn new(config: Arc<Config>, peer: Peer, now: Timestamp) -> Self {
-        let protocol = match config.flavor {
-            Flavor::Smtp => "ESMTP",
-            Flavor::Lmtp => "LMTP",
-        };
-        let output = format!("220 {} {protocol} Mailrace\r\n", config.hostname).into_bytes();
+        let output = config.banner().into_bytes();
         let secured = config.tls == Tls::Implicit;
         Session {
             config,
@@ -216,7 +234,16 @@ impl Session {
             stopping: false,
             ended: false,
             secured,
+            asks_hello: false,
+            trusts_xclient: false,
+            named: None,
         }
+    }
+
+    /// Has the driver asked whether it likes what the peer calls itself; else every sound name is taken.
+    pub fn asking_of_greetings(mut self) -> Self {
+        self.asks_hello = true;
+        self
     }
 
     /// Takes all of `input`. What cannot be worked on before an answer comes is kept and worked on when it is there.
@@ -347,7 +374,7 @@ impl Session {
         &self.helo
     }
 
-    /// The peer, as it was given to [`Session::new`].
+    /// The peer, as it was given to [`Session::new`], or as it named itself since by XCLIENT.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -380,6 +407,14 @@ impl Session {
     fn take_answer(&mut self, asked: Asked, answer: Answer) {
         match asked {
             Asked::Message => self.message_answered(answer),
+            Asked::Hello { name, greeting } => match answer.refusal() {
+                None => self.be_greeted(name, greeting),
+                Some(reply) => self.refuse(self.stage_of(greeting), None, reply),
+            },
+            Asked::Identity(identity) => match answer.refusal() {
+                None => self.adopt(*identity),
+                Some(reply) => self.reject(reply),
+            },
             Asked::Mail { sender, smtputf8 } => match answer.refusal() {
                 None => self.begin_transaction(smtputf8),
                 Some(reply) => self.refuse(Verb::Mail.stage(), sender, reply),

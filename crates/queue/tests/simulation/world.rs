@@ -445,7 +445,7 @@ impl World {
                 assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
             }
             Purpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
-            Purpose::Act(_) => panic!("an act goes nowhere"),
+            Purpose::Act(_) | Purpose::Sort => panic!("it goes nowhere"),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use mail::QueueId;
 use sim::{EIO, Kind, SECTOR};
-use spool::{CommitError, State};
+use spool::{CommitError, Entry, State};
 
 use crate::book::{Book, Found};
 use crate::rig::{Events, Rig, SEED, close, config, letter, open, open_damaged};
@@ -56,6 +56,43 @@ fn a_flipped_bit_costs_one_message_at_most_and_is_reported() {
             verify_damaged(&disk, &original, 1).unwrap_or_else(|what| panic!("{name}, byte {byte}: {what}"));
         }
     }
+}
+
+/// A message that a rule holds must not be delivered in the moment before the hold is known, nor after a crash.
+#[test]
+fn a_message_that_is_held_in_its_own_submission_is_held_for_whoever_hears_of_it() {
+    const HELD: State = State::Held { attempts: 0 };
+    let (disk, events) = (sim::Disk::new(SEED), Events::default());
+    let mut rig = Rig::open(&disk, events.heard_by(config(64 << 10))).unwrap();
+    // All in one batch, so that it is not the batch that tells messages apart.
+    let hold = disk.hold(Kind::Sync);
+    let first = rig.offer(100, 1);
+    hold.wait_for(1);
+    let before = rig.offer(200, 2);
+    let id = rig.begin();
+    let bytes = rig.bytes(300);
+    let message = rig.message(id, bytes, 3);
+    let held = Entry::Outcome { id, recipients: vec![(0, HELD), (2, HELD)], bounce: None };
+    let both = rig.submit(vec![message, held]);
+    let after = rig.offer(200, 2);
+    let written = disk.crash(0);
+    drop(hold);
+    let expected = [(first.0, 1), (before.0, 2), (id, 3), (after.0, 2)].map(|(other, recipients)| match other == id {
+        true => (id, vec![HELD, State::NEW, HELD]),
+        false => (other, vec![State::NEW; recipients]),
+    });
+    [first.1, before.1, both, after.1].into_iter().for_each(|ticket| rig.wait(ticket).unwrap());
+    rig.wait_until("not all are told of", |_| events.committed().len() == expected.len());
+    assert_eq!(events.committed(), expected);
+    // Before the sync there is all of it or nothing; after it, all.
+    for image in [written, disk.crash(1)] {
+        let (spool, found) = open(&image, config(64 << 10)).unwrap();
+        assert!(found.get(&id).is_none_or(|letter| letter.states == [HELD, State::NEW, HELD]));
+        close(spool, &image);
+    }
+    let (book, given) = rig.close();
+    let rig = Rig::reopen(&disk, config(64 << 10), book, given).unwrap();
+    assert_eq!(letter(&rig.spool, id).unwrap().states, [HELD, State::NEW, HELD]);
 }
 
 #[test]

@@ -197,6 +197,16 @@ impl Events {
         Config { events: Arc::new(move |event| heard.lock().expect("nobody panics with it").push(event)), ..config }
     }
 
+    /// What the queue was told of messages that became durable.
+    pub(crate) fn committed(&self) -> Vec<(QueueId, Vec<State>)> {
+        let heard = self.0.lock().expect("nobody panics with it");
+        let lives = heard.iter().filter_map(|event| match event {
+            Event::Committed(lives) => Some(lives),
+            _ => None,
+        });
+        lives.flatten().map(|live| (live.id, live.states.clone())).collect()
+    }
+
     /// What was reported as damaged.
     pub(crate) fn set_aside(&self) -> Vec<String> {
         let what = |event: &Event| match event {

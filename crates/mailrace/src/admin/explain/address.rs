@@ -23,7 +23,7 @@ use crate::tables::Tables;
 const LEGS_MAX: usize = 20;
 
 /// Knows what the flow knows of addresses, rules and routes.
-pub(in super::super) struct Guide {
+pub struct Guide {
     directory: Arc<Directory>,
     rules: Rules,
     tables: Tables,
@@ -60,8 +60,18 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    pub(in super::super) fn new(config: &Config, tables: &Tables, directory: Arc<Directory>) -> anyhow::Result<Guide> {
-        let (rules, routes) = (plan::rules(config, tables), plan::routes(config));
+    /// What a configuration says; `queues` have their numbers.
+    ///
+    /// # Errors
+    ///
+    /// Something that it names cannot be used.
+    pub fn new(
+        config: &Config,
+        tables: &Tables,
+        directory: Arc<Directory>,
+        queues: &queue::Config,
+    ) -> anyhow::Result<Guide> {
+        let (rules, routes) = (plan::rules(config, tables, queues), plan::routes(config));
         Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)? })
     }
 
@@ -114,11 +124,16 @@ impl Guide {
         if is_here {
             return (self.rules.local.1, "since it goes into mailboxes here".into());
         }
+        let clients = self.rules.clients.len();
+        let unless_client = |rule: String| match clients {
+            0 => rule,
+            _ => format!("{rule}; unless the client says otherwise ({})", counted(clients, "rule")),
+        };
         let (queue, rule) = match self.by_sender(sender).await {
             Some(named) => named,
             None => match self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain)) {
-                Some((pattern, queue)) => (*queue, format!("by the domain, {pattern}")),
-                None => (self.rules.standard, "since no rule names another".into()),
+                Some((pattern, queue)) => (*queue, unless_client(format!("by the domain, {pattern}"))),
+                None => (self.rules.standard, unless_client("since no rule names another".into())),
             },
         };
         match self.rules.headers.len() {
@@ -316,7 +331,8 @@ mod tests {
     fn guide(text: &str) -> Guide {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
-        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables))).unwrap()
+        let queues = plan::queues(&config);
+        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {

@@ -1,6 +1,7 @@
 //! From the TOML document to the finished form, section by section. What a value looks like is said in `key`;
 //! here is said where it stands, what stands in for it, and how values of different places fit together.
 
+mod access;
 mod bounds;
 mod domains;
 mod queues;
@@ -65,6 +66,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
         next_hops: routing::next_hops(&mut document),
         dns: routing::dns(&mut document),
+        access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
         smtp: smtp(&mut document),
         queues: queues::queues(&mut document, &table_names),
@@ -100,7 +102,7 @@ fn listeners(document: &mut Section<'_, '_>, has_certificate: bool) -> Vec<Liste
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
         let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
-        return vec![Listener { protocol: Protocol::Smtp, address, tls }];
+        return vec![Listener { protocol: Protocol::Smtp, address, tls, proxies: Vec::new() }];
     };
     let mut unique = Unique::default();
     sections.into_iter().filter_map(|section| listener(section, has_certificate, &mut unique)).collect()
@@ -109,6 +111,7 @@ fn listeners(document: &mut Section<'_, '_>, has_certificate: bool) -> Vec<Liste
 fn listener(mut section: Section<'_, '_>, has_certificate: bool, unique: &mut Unique) -> Option<Listener> {
     let protocol = section.required_choice("protocol", &PROTOCOL);
     let tls = tls::listener(&mut section, has_certificate);
+    let proxies = bare(section.list("proxy_from", &key::NETWORK).unwrap_or_default());
     let endpoint = section.required("address", &key::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
@@ -118,7 +121,7 @@ fn listener(mut section: Section<'_, '_>, has_certificate: bool, unique: &mut Un
     if address.port() != 0 {
         unique.claim(&section, "address", &address.to_string(), place);
     }
-    Some(Listener { protocol: protocol?, address, tls })
+    Some(Listener { protocol: protocol?, address, tls, proxies })
 }
 
 /// A name that some other section has to bear.
@@ -147,9 +150,12 @@ fn relay(document: &mut Section<'_, '_>) -> Relay {
 }
 
 fn smtp(document: &mut Section<'_, '_>) -> Smtp {
-    let section = document.section("smtp");
-    let networks = section.and_then(|mut section| section.list("normalise_bare_newlines_from", &key::NETWORK));
-    Smtp { normalise_bare_newlines_from: bare(networks.unwrap_or_default()) }
+    let Some(mut section) = document.section("smtp") else { return Smtp::default() };
+    let mut networks = |key| bare(section.list(key, &key::NETWORK).unwrap_or_default());
+    Smtp {
+        normalise_bare_newlines_from: networks("normalise_bare_newlines_from"),
+        xclient_from: networks("xclient_from"),
+    }
 }
 
 fn bare<T>(placed: Vec<Spanned<T>>) -> Vec<T> {

@@ -20,6 +20,7 @@ struct Claims {
     names: Unique,
     headers: Unique,
     senders: Unique,
+    clients: Unique,
     domains: Unique,
     adopting: Option<Range<usize>>,
     /// The names of queues that are held, and where that is said.
@@ -84,6 +85,7 @@ fn rules(section: &mut Section<'_, '_>, tables: &[String], claims: &mut Claims) 
         sender_table: named(section, "sender_table", "[[table]]", tables).map(|table| table.into_inner().into()),
         headers: rules_of(section, "headers", &key::HEADER_RULE, &mut claims.headers),
         senders: rules_of(section, "senders", &key::SENDER_RULE, &mut claims.senders),
+        clients: rules_of(section, "clients", &key::NETWORK, &mut claims.clients),
         domains: rules_of(section, "domains", &key::PATTERN, &mut claims.domains),
     }
 }

@@ -15,6 +15,7 @@ pub(super) enum Verb {
     Rset,
     Noop,
     Starttls,
+    Xclient,
     Quit,
     Help,
     Vrfy,
@@ -45,6 +46,7 @@ impl Verb {
             b"VRFY" => Verb::Vrfy,
             b"EXPN" | b"AUTH" | b"ETRN" | b"TURN" | b"ATRN" | b"SEND" | b"SOML" | b"SAML" => Verb::Unimplemented,
             _ if word.eq_ignore_ascii_case(b"STARTTLS") => Verb::Starttls,
+            _ if word.eq_ignore_ascii_case(b"XCLIENT") => Verb::Xclient,
             _ => Verb::Unknown,
         }
     }
@@ -62,6 +64,7 @@ impl Verb {
             Verb::Rset => "RSET",
             Verb::Noop => "NOOP",
             Verb::Starttls => "STARTTLS",
+            Verb::Xclient => "XCLIENT",
             Verb::Quit => "QUIT",
             Verb::Help => "HELP",
             Verb::Vrfy => "VRFY",

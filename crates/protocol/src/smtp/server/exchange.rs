@@ -1,5 +1,7 @@
 //! What a session and its driver say to each other: actions out, answers in.
 
+use std::net::IpAddr;
+
 use mail::{Address, BodyFlags, BodyType, Notify, Reply, Return};
 
 /// Where decoded message bytes go: CRLF line ends, not dot-stuffed.
@@ -35,6 +37,12 @@ pub enum Action {
 /// What a session cannot know by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
+    /// May a peer that calls itself so come in? Asked only of a session that is to ask
+    /// ([`asking_of_greetings`](super::Session::asking_of_greetings)).
+    Hello(Box<str>),
+    /// May the client come in for whom the peer speaks (XCLIENT)? If so, it takes the peer's place. If not, the session is
+    /// over. Asked only of a peer that is trusted.
+    Identity(Identity),
     /// May this transaction begin?
     Mail(MailRequest),
     /// May this recipient be added to it?
@@ -65,6 +73,17 @@ impl Answer {
             Answer::Done(reply) => (!reply.is_success()).then_some(reply),
         }
     }
+}
+
+/// XCLIENT: for whom the peer speaks. The outer None is what it did not tell, and stays; the inner one what it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The client's address.
+    pub address: Option<Option<IpAddr>>,
+    /// Under which address of this host it came.
+    pub own_address: Option<Option<IpAddr>>,
+    /// What it calls itself.
+    pub helo: Option<Option<Box<str>>>,
 }
 
 /// MAIL FROM.

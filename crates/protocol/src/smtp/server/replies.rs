@@ -57,6 +57,10 @@ pub(super) const SECURED_ALREADY: Reply = reply(503, Enhanced(5, 5, 1), "TLS is 
 pub(super) const NOT_IN_TRANSACTION: Reply = reply(503, Enhanced(5, 5, 1), "not during a mail transaction");
 pub(super) const CLEAR_TEXT_AFTER_STARTTLS: Reply = reply(554, Enhanced(5, 5, 1), "clear text after STARTTLS; closing");
 
+/// Postfix's XCLIENT_README.
+pub(super) const XCLIENT_DENIED: Reply = reply(550, Enhanced(5, 7, 0), "you may not speak for others");
+pub(super) const XCLIENT_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected XCLIENT attribute=value ...");
+
 pub(super) const TOO_MANY_RECIPIENTS: Reply = reply(452, Enhanced(4, 5, 3), "too many recipients");
 pub(super) const MESSAGE_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message too big");
 pub(super) const HEADER_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message header too big");

@@ -39,6 +39,8 @@ fn answer(question: &Question) -> Answer {
         Question::Message(end) => end.octets % 5 == 4,
         Question::Mail(request) => request.size == Some(7),
         Question::Data => false,
+        Question::Hello(name) => name.starts_with('n'),
+        Question::Identity(_) => false,
     };
     if refused { Answer::Refuse(Reply::plain(451, "not now")) } else { Answer::Accept }
 }

@@ -8,6 +8,7 @@ use super::parameters::{MailParameters, RcptParameters};
 use super::path::{Path, PathError};
 use super::{
     Asked, Config, Flavor, Greeting, MailRequest, Question, RcptRequest, Session, State, Tls, Transaction, replies,
+    xclient,
 };
 
 impl Session {
@@ -28,6 +29,7 @@ impl Session {
             Verb::Rset => nothing(arguments).and_then(|()| self.rset()),
             Verb::Noop => self.noop(),
             Verb::Starttls => self.starttls(arguments),
+            Verb::Xclient => text(arguments).and_then(|attributes| self.xclient(attributes)),
             Verb::Quit => nothing(arguments).and_then(|()| self.quit()),
             Verb::Help => self.help(),
             Verb::Vrfy => self.vrfy(arguments),
@@ -66,7 +68,19 @@ impl Session {
 
     /// A second greeting is as good as RSET (RFC 5321 section 4.1.4).
     fn greet(&mut self, name: &str, greeting: Greeting) -> Result<(), Reply> {
-        self.helo = command::host(name).ok_or(replies::BAD_HOST)?.into();
+        let name: Box<str> = command::host(name).ok_or(replies::BAD_HOST)?.into();
+        let name = self.named.clone().unwrap_or(name);
+        if self.asks_hello {
+            self.ask(Asked::Hello { name: name.clone(), greeting }, Question::Hello(name));
+        } else {
+            self.be_greeted(name, greeting);
+        }
+        Ok(())
+    }
+
+    /// Until here the session is as it was (RFC 5321 section 4.1.4).
+    pub(super) fn be_greeted(&mut self, name: Box<str>, greeting: Greeting) {
+        self.helo = name;
         self.abandon();
         self.greeting = Some(greeting);
         let Config { hostname, limits, .. } = &*self.config;
@@ -74,14 +88,23 @@ impl Session {
             Greeting::Helo => format!("250 {hostname}\r\n"),
             Greeting::Extended => format!(
                 "250-{hostname}\r\n250-PIPELINING\r\n250-SIZE {}\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n\
-                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
+                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
                 limits.message_octets_max,
                 if self.offers_tls() { "250-STARTTLS\r\n" } else { "" },
+                if self.trusts_xclient { xclient::KEYWORD } else { "" },
                 limits.recipients_max
             ),
         };
         self.say_idle(reply.as_bytes());
-        Ok(())
+    }
+
+    /// The verb of a greeting, for the log.
+    pub(super) fn stage_of(&self, greeting: Greeting) -> &'static str {
+        match (self.config.flavor, greeting) {
+            (Flavor::Lmtp, _) => Verb::Lhlo.stage(),
+            (Flavor::Smtp, Greeting::Helo) => Verb::Helo.stage(),
+            (Flavor::Smtp, Greeting::Extended) => Verb::Ehlo.stage(),
+        }
     }
 
     fn offers_tls(&self) -> bool {

@@ -1,0 +1,152 @@
+//! What a rule says once its conditions are found, in its own words or in those of a table (Postfix's access(5)).
+//!
+//! | a table's value | says |
+//! |---|---|
+//! | `OK`, digits alone | accept |
+//! | `REJECT`, `REJECT text` | refuse |
+//! | `DEFER`, `DEFER text` | defer |
+//! | `4NN text`, `5NN text`, with or without an enhanced code | this reply |
+//! | `HOLD`, `HOLD text` | hold |
+//! | `DUNNO`, nothing | the rule does not match |
+//! | anything else | 451, and the operator hears of it: nobody is let in or turned away by a word that was not understood |
+
+use std::net::IpAddr;
+
+use mail::{Enhanced, Reply};
+
+use super::{Action, Finding, Rule, Stage};
+use crate::replies;
+
+/// A text in a table that is longer is cut: a reply has to fit into a line (RFC 5321 section 4.5.3.1.5).
+const TEXT_OCTETS_MAX: usize = 400;
+
+/// What a rule that matches says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Let it pass.
+    Pass,
+    /// Hold it.
+    Hold,
+    /// Tell the client.
+    No(Reply),
+}
+
+/// None: the rule does not match.
+pub(super) fn said(rule: &Rule, findings: &[Finding], client: Option<IpAddr>) -> Option<Said> {
+    let is_not = |finding: &Finding| matches!(finding, Finding::Not | Finding::Unlisted(_));
+    if findings.iter().any(is_not) {
+        return None;
+    }
+    // It might match: whoever takes that for a yes or a no decides by an outage.
+    if findings.iter().any(|finding| matches!(finding, Finding::Unknown(_) | Finding::Asked)) {
+        return Some(Said::No(replies::ACCESS_DOWN));
+    }
+    match &rule.action {
+        Action::Accept => Some(Said::Pass),
+        Action::Hold => Some(Said::Hold),
+        Action::Refuse(reply) => Some(Said::No(reply.clone().unwrap_or_else(|| refusal(rule, client)))),
+        Action::Defer(reply) => Some(Said::No(reply.clone().unwrap_or_else(|| rule.stage.deferral()))),
+        Action::Table => findings.iter().find_map(|finding| match finding {
+            Finding::Says(value) => value_says(value, rule.stage),
+            _ => None,
+        }),
+    }
+}
+
+/// Whoever is on a list is told on which: he is the one who can have himself taken off.
+fn refusal(rule: &Rule, client: Option<IpAddr>) -> Reply {
+    let usual = rule.stage.refusal();
+    match (rule.zone(), client) {
+        (Some(zone), Some(client)) => Reply { text: format!("{client} is listed by {}", zone.name).into(), ..usual },
+        _ => usual,
+    }
+}
+
+/// Whether the value of a table is one that is understood: for those who explain and check.
+pub(super) fn is_understood(value: &str) -> bool {
+    value_says(value, Stage::Rcpt) != Some(Said::No(replies::ACCESS_DOWN))
+}
+
+fn value_says(value: &str, stage: Stage) -> Option<Said> {
+    let value = value.trim();
+    let (word, text) = value.split_once(|c: char| c.is_ascii_whitespace()).unwrap_or((value, ""));
+    let text = text.trim();
+    let with_text = |usual: Reply| match sound(text) {
+        "" => usual,
+        // It may begin with an enhanced code of its own.
+        text => format!("{} {text}", usual.code)
+            .parse()
+            .map(|reply: Reply| Reply { enhanced: reply.enhanced.or(usual.enhanced), ..reply })
+            .unwrap_or(usual),
+    };
+    match &*word.to_ascii_uppercase() {
+        "" | "DUNNO" => None,
+        "OK" => Some(Said::Pass),
+        "HOLD" => Some(Said::Hold),
+        "REJECT" => Some(Said::No(with_text(stage.refusal()))),
+        "DEFER" => Some(Said::No(with_text(stage.deferral()))),
+        code if is_code(code) => Some(Said::No(coded(sound(value), code))),
+        digits if text.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => Some(Said::Pass),
+        _ => Some(Said::No(replies::ACCESS_DOWN)),
+    }
+}
+
+fn is_code(word: &str) -> bool {
+    word.len() == 3 && word.starts_with(['4', '5']) && word.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A reply with the code that the table names; `X.7.1` where it names no enhanced one.
+fn coded(line: &str, code: &str) -> Reply {
+    let class = code.as_bytes()[0] - b'0';
+    let reply = line.parse().unwrap_or_else(|_| Reply::plain(u16::from(class) * 100 + 50, ""));
+    let enhanced = reply.enhanced.or(Some(Enhanced(class, 7, 1)));
+    let text = if reply.text.is_empty() { "Access denied".into() } else { reply.text };
+    Reply { enhanced, text, ..reply }
+}
+
+/// As much of the text as may stand in a reply: printable ASCII, and not too much of it.
+fn sound(text: &str) -> &str {
+    let end = text.bytes().position(|b| !(0x20..0x7f).contains(&b)).unwrap_or(text.len());
+    &text[..end.min(TEXT_OCTETS_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(value: &str) -> String {
+        match value_says(value, Stage::Rcpt) {
+            None => "dunno".into(),
+            Some(Said::Pass) => "pass".into(),
+            Some(Said::Hold) => "hold".into(),
+            Some(Said::No(reply)) => reply.to_string(),
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_postfix_reads_them() {
+        for (value, expected) in [
+            ("OK", "pass"),
+            ("ok", "pass"),
+            ("1234567890", "pass"),
+            ("REJECT", "550 5.7.1 Access denied"),
+            ("reject go away", "550 5.7.1 go away"),
+            ("REJECT 5.1.1 moved, see https://example.org", "550 5.1.1 moved, see https://example.org"),
+            ("DEFER", "450 4.7.1 Access denied for now, try again later"),
+            ("DEFER 4.2.1 in an hour", "450 4.2.1 in an hour"),
+            ("554 no", "554 5.7.1 no"),
+            ("450 4.1.8 who are you", "450 4.1.8 who are you"),
+            ("421", "421 4.7.1 Access denied"),
+            ("HOLD let us see", "hold"),
+            ("DUNNO", "dunno"),
+            ("", "dunno"),
+            ("REJECT no\nway", "550 5.7.1 no"),
+            ("554 4.7.1 of another class", "550 5.7.1 Access denied"),
+            ("FILTER smtp:[127.0.0.1]", "451 4.3.0 Access rules unavailable, try again later"),
+            ("OKAY", "451 4.3.0 Access rules unavailable, try again later"),
+        ] {
+            assert_eq!(told(value), expected, "{value}");
+        }
+        assert!(told(&format!("REJECT {}", "x".repeat(1000))).len() < 512);
+    }
+}

@@ -1,0 +1,71 @@
+//! The same questions as a session's, with an account of each rule: for people, who want to know why. Nothing is counted.
+
+use super::action::{self, Said};
+use super::find::{self, Finding};
+use super::{Access, Rule, Stage, Visit};
+
+/// What one rule said, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What it is called.
+    pub rule: Box<str>,
+    /// Each condition with what was found of it.
+    pub conditions: Vec<String>,
+    /// What it says; None: it does not match.
+    pub says: Option<String>,
+    /// The rules behind it, at this stage, are not asked.
+    pub decides: bool,
+    /// No rule is asked later.
+    pub accepts: bool,
+}
+
+impl Access {
+    /// What the rules of a stage say of a visit, up to the one that decides. Conditions about what the visit does not tell do
+    /// not hold.
+    pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
+        let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.stage == stage).collect();
+        let findings = find::find(&rules, visit).await;
+        let mut all = Vec::new();
+        for (rule, findings) in rules.into_iter().zip(findings) {
+            let told = told(rule, &findings, visit);
+            let decides = told.decides;
+            all.push(told);
+            if decides {
+                break;
+            }
+        }
+        all
+    }
+}
+
+fn told(rule: &Rule, findings: &[Finding], visit: &Visit<'_>) -> Told {
+    let said = action::said(rule, findings, visit.client);
+    let conditions = rule.conditions.iter().zip(findings);
+    let says = match &said {
+        None => None,
+        Some(Said::Pass) => Some("accept".into()),
+        Some(Said::Hold) => Some("hold".into()),
+        Some(Said::No(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
+        Some(Said::No(reply)) => Some(format!("defer: {reply}")),
+    };
+    Told {
+        rule: rule.name.clone(),
+        conditions: conditions.map(|(condition, finding)| format!("{}: {}", condition.text, word(finding))).collect(),
+        says,
+        decides: matches!(said, Some(Said::Pass | Said::No(_))),
+        accepts: said == Some(Said::Pass),
+    }
+}
+
+fn word(finding: &Finding) -> String {
+    match finding {
+        Finding::Holds => "yes".into(),
+        Finding::Says(value) if value.is_empty() => "yes".into(),
+        Finding::Says(value) if action::is_understood(value) => format!("yes, {value:?}"),
+        Finding::Says(value) => format!("yes, {value:?}, which is no action"),
+        Finding::Not => "no".into(),
+        Finding::Unknown(why) => format!("nobody can say: {why}"),
+        Finding::Unlisted(why) => format!("no, since nobody can say: {why}"),
+        Finding::Asked => "not asked".into(),
+    }
+}

@@ -1,0 +1,199 @@
+//! Sessions under access rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use intake::access::{Access, Action, Condition, Rule, Stage, Subject, Test};
+use lookup::Table;
+use mail::Address;
+use spool::State;
+use tokio::sync::Notify;
+
+use super::server::{Client, GATE_LIMITS, Server};
+
+fn rule(stage: Stage, test: Option<Test>, action: Action) -> Rule {
+    let conditions = test.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
+    Rule { name: stage.word().into(), stage, conditions, action }
+}
+
+fn server(rules: Vec<Rule>) -> Server {
+    Server::start(|desk| {
+        desk.access = Access::new(rules);
+        // Whoever comes is a proxy.
+        desk.proxies = Arc::new(|address| address.is_loopback());
+    })
+}
+
+fn client_is(client: &'static str) -> Option<Test> {
+    Some(Test::Client(Arc::new(move |address| address.to_string() == client)))
+}
+
+fn recipient_is(recipient: &'static str) -> Option<Test> {
+    Some(Test::Recipient(Arc::new(move |address: &Address| address.as_str() == recipient)))
+}
+
+fn sender_is(sender: &'static str) -> Option<Test> {
+    Some(Test::Sender(Arc::new(move |address: Option<&Address>| address.is_some_and(|own| own.as_str() == sender))))
+}
+
+fn refuse() -> Action {
+    Action::Refuse(None)
+}
+
+#[tokio::test]
+async fn a_client_is_refused_in_place_of_the_banner() {
+    let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
+    let (mut client, banner) = server.connect().await;
+    assert_eq!(banner, "554 5.7.1 Access denied");
+    assert_eq!(client.until_closed().await, "");
+    assert_eq!(server.facts.refused(), [("connect", 554)]);
+    assert_eq!(server.facts.denied(), [("connect", Some("connect".into()))]);
+}
+
+#[tokio::test]
+async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
+    let bad_name = Some(Test::Helo(Arc::new(|helo: &str| helo == "bad.example")));
+    let server = server(vec![
+        rule(Stage::Helo, bad_name, refuse()),
+        rule(Stage::Mail, sender_is("bad@client.example"), Action::Defer(None)),
+        rule(Stage::Rcpt, recipient_is("carol@example.org"), refuse()),
+    ]);
+    let (mut client, _) = server.connect().await;
+    client.expect("HELO bad.example", "550 5.7.1").await;
+    client.expect("MAIL FROM:<a@client.example>", "503").await;
+    client.expect("HELO client.example", "250").await;
+    client.expect("MAIL FROM:<bad@client.example>", "451 4.7.1").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<carol@example.org>", "550 5.7.1").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+    // Who was refused by no rule has none in the log.
+    let denied = |stage, rule: Option<&str>| (stage, rule.map(Into::into));
+    let expected = [
+        denied("HELO", Some("helo")),
+        denied("MAIL", None),
+        denied("MAIL", Some("mail")),
+        denied("RCPT", Some("rcpt")),
+    ];
+    assert_eq!(server.facts.denied(), expected);
+}
+
+#[tokio::test]
+async fn who_is_accepted_is_asked_nothing_later_but_may_not_relay() {
+    let server = server(vec![
+        rule(Stage::Connect, client_is("127.0.0.1"), Action::Accept),
+        rule(Stage::Helo, None, refuse()),
+        rule(Stage::Mail, None, refuse()),
+        rule(Stage::Rcpt, None, refuse()),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "550 5.7.1 Relaying denied").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+}
+
+#[tokio::test]
+async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
+    let server = server(vec![
+        rule(Stage::Mail, sender_is("good@client.example"), Action::Accept),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), Action::Accept),
+        rule(Stage::Rcpt, None, refuse()),
+    ]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<good@client.example>", "250").await;
+    client.expect("RCPT TO:<carol@example.org>", "250").await;
+    client.expect("RSET", "250").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<carol@example.org>", "550").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+}
+
+async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) -> Vec<State> {
+    client.deliver(recipients).await;
+    server.message().states
+}
+
+#[tokio::test]
+async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
+    let held = State::Held { attempts: 0 };
+    let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), Action::Hold)]);
+    let mut client = server.client().await;
+    assert_eq!(delivered(&mut client, &server, &["bob@example.org", "carol@example.org"]).await, [held, held]);
+}
+
+#[tokio::test]
+async fn a_recipient_who_is_not_taken_holds_nothing() {
+    let server = server(vec![rule(Stage::Rcpt, recipient_is("nobody@example.org"), Action::Hold)]);
+    let mut client = server.client().await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<nobody@example.org>", "550 5.1.1").await;
+    client.expect("RCPT TO:<bob@example.org>", "250").await;
+    client.expect("DATA", "354").await;
+    client.expect("Subject: x\r\n\r\nx\r\n.", "250 2.0.0").await;
+    assert_eq!(server.message().states, [State::NEW]);
+}
+
+#[tokio::test]
+async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
+    let server = server(vec![rule(Stage::Connect, client_is("192.0.2.9"), refuse())]);
+    let mut client = server.client().await;
+    client.expect("XCLIENT ADDR=192.0.2.1 HELO=real.example", "220 ").await;
+    client.expect("HELO proxy.example", "250").await;
+    client.deliver(&["bob@example.org"]).await;
+    let envelope = server.message().envelope;
+    assert_eq!((envelope.client.address, &*envelope.client.helo), ("192.0.2.1".parse().ok(), "real.example"));
+    client.expect("XCLIENT ADDR=192.0.2.9", "554 5.7.1 Access denied").await;
+    assert_eq!(client.until_closed().await, "");
+}
+
+/// A balancer that opens connections and says nothing would otherwise have any number of them.
+#[tokio::test]
+async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
+    let server = Server::start_behind(Some(Arc::new(|_| true)), |_| {});
+    let mut clients = Vec::new();
+    for count in 1..=GATE_LIMITS.sessions_max {
+        clients.push(server.come().await);
+        let all_counted = async {
+            while server.desk.gate.sessions() < count {
+                tokio::task::yield_now().await
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("a connection without header counts");
+    }
+    let (_, told) = server.connect().await;
+    assert!(told.starts_with("421 4.3.2"), "{told}");
+    for client in &mut clients[..2] {
+        client.send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
+        let banner = client.reply().await;
+        assert!(banner.starts_with("220 "), "with the place that it had: {banner}");
+    }
+    clients[2].send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
+    assert!(clients[2].reply().await.starts_with("421 4.7.0"), "the client's own share counts as elsewhere");
+    assert_eq!(clients[2].until_closed().await, "");
+}
+
+/// A table that never answers, and tells when it is asked.
+struct Silent(Arc<Notify>);
+
+impl Table for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+
+    fn lookup<'a>(&'a self, _keys: &'a [&'a str]) -> lookup::Answers<'a> {
+        self.0.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_waiting_for_what_rules_say_of_a_client() {
+    let asked = Arc::new(Notify::new());
+    let table: Arc<dyn Table> = Arc::new(Silent(asked.clone()));
+    let server = server(vec![rule(Stage::Connect, Some(Test::Table(Subject::Client, table)), refuse())]);
+    let mut client = server.come().await;
+    asked.notified().await;
+    assert_eq!(server.desk.gate.sessions(), 1);
+    server.stopper.stop();
+    assert_eq!(client.until_closed().await, "");
+    server.stopper.all_gone().await;
+}

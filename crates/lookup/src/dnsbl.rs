@@ -1,0 +1,240 @@
+//! Lists of addresses in the DNS (RFC 5782), one zone a backend. A key is an address in its text form; the values are the
+//! codes that the zone has for it, addresses in 127.0.0.0/8. An address that is not listed is NotFound.
+//!
+//! A zone whose answer is another address has been sold or is answered for by somebody else (section 5); one in
+//! 127.255.255.0/24 is how lists say that they do not answer us. Both are Unavailable, and told: nobody is listed by them.
+//!
+//! Each question goes to the name servers one after the other. A request fails where none of its questions had an answer.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, DnsHandle, NetError};
+use hickory_resolver::proto::op::{DnsRequestOptions, Message, Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+
+use crate::Answer;
+use crate::backend::{Asked, Backend, Failure, Probed};
+
+/// Codes of one address that are kept.
+const CODES_MAX: usize = 32;
+/// On every list, for tests (RFC 5782 section 5).
+const TEST_ENTRY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// A zone, and how it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its name, in A-labels.
+    pub zone: Box<str>,
+    /// The name servers; none: those of `/etc/resolv.conf`.
+    pub servers: Vec<SocketAddr>,
+    /// How long one of them may take.
+    pub timeout: Duration,
+    /// How often all of them are asked.
+    pub attempts: usize,
+}
+
+/// There is nobody to ask.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no name server can be asked: {0}")]
+pub struct NoServers(String);
+
+/// One zone.
+pub struct Dnsbl {
+    config: Config,
+    /// A pool of its own for each: a pool of several ends a question with the first error that comes.
+    servers: Vec<NameServerPool<TokioRuntimeProvider>>,
+}
+
+impl Dnsbl {
+    /// Asks nobody yet.
+    ///
+    /// # Errors
+    ///
+    /// The system names no name servers, where the configuration names none.
+    pub fn new(config: Config) -> Result<Dnsbl, NoServers> {
+        let tls = TlsConfig::new().map_err(|error| NoServers(error.to_string()))?;
+        let mut options = ResolverOpts::default();
+        options.timeout = config.timeout;
+        let context = Arc::new(PoolContext::new(options, tls));
+        let pool = |server| NameServerPool::from_config([server], context.clone(), TokioRuntimeProvider::default());
+        let servers = name_servers(&config.servers)?.into_iter().map(pool).collect();
+        Ok(Dnsbl { config, servers })
+    }
+
+    async fn find(&self, key: &str) -> Answer {
+        let Ok(address) = key.parse::<IpAddr>() else { return Answer::Unavailable(format!("{key:?} is no address")) };
+        match self.codes(address).await {
+            Ok(codes) if codes.is_empty() => Answer::NotFound,
+            Ok(codes) => Answer::Found(codes.iter().map(ToString::to_string).collect()),
+            Err(why) => Answer::Unavailable(format!("{}: {why}", self.config.zone)),
+        }
+    }
+
+    async fn codes(&self, address: IpAddr) -> Result<Vec<Ipv4Addr>, String> {
+        let text = format!("{}.{}.", reversed(address), self.config.zone.trim_end_matches('.'));
+        let name = Name::from_ascii(&text).map_err(|error| error.to_string())?;
+        let mut first = None;
+        for server in self.servers.iter().cycle().take(self.servers.len() * self.config.attempts.max(1)) {
+            match ask(server, &name).await {
+                Ok(codes) => return sound(codes),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or_else(|| "no name server is known".into()))
+    }
+}
+
+impl Backend for Dnsbl {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+        Box::pin(async move {
+            let answers = join_all(keys.iter().map(|key| self.find(key))).await;
+            match answers.first() {
+                Some(Answer::Unavailable(why)) if answers.iter().all(is_unavailable) => {
+                    Err(Failure::new(self.config.zone.clone(), why))
+                }
+                _ => Ok(answers),
+            }
+        })
+    }
+
+    fn probe(&self) -> Probed<'_> {
+        Box::pin(async move {
+            let codes = self.codes(TEST_ENTRY).await;
+            codes.map(drop).map_err(|why| Failure::new(self.config.zone.clone(), why))
+        })
+    }
+}
+
+fn is_unavailable(answer: &Answer) -> bool {
+    matches!(answer, Answer::Unavailable(_))
+}
+
+/// The labels of an address, the last first: octets of IPv4 (RFC 5782 section 2.1), hexadecimal digits of IPv6 (section 2.4).
+fn reversed(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            format!("{d}.{c}.{b}.{a}")
+        }
+        IpAddr::V6(v6) => {
+            let digits = v6.octets().into_iter().rev().flat_map(|octet| [octet & 15, octet >> 4]);
+            digits.map(|digit| format!("{digit:x}")).collect::<Vec<_>>().join(".")
+        }
+    }
+}
+
+/// None of the codes may be what no list says.
+fn sound(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
+    match codes.iter().find(|code| code.octets()[0] != 127 || code.octets()[..3] == [127, 255, 255]) {
+        Some(code) if code.octets()[0] == 127 => Err(format!("the list does not answer us ({code})")),
+        Some(code) => Err(format!("the answer {code} is no code of a list")),
+        None => Ok(codes),
+    }
+}
+
+async fn ask(server: &NameServerPool<TokioRuntimeProvider>, name: &Name) -> Result<Vec<Ipv4Addr>, String> {
+    let query = Query::query(name.clone(), RecordType::A);
+    match server.lookup(query, DnsRequestOptions::default()).next().await {
+        Some(Ok(answer)) => read(&answer),
+        Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => match denial.response_code {
+            ResponseCode::NXDomain | ResponseCode::NoError => Ok(Vec::new()),
+            code => Err(format!("a name server answers '{code}'")),
+        },
+        Some(Err(NetError::Timeout)) => Err("no name server answers in time".into()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("no name server answers".into()),
+    }
+}
+
+fn read(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
+    let code = |data: &RData| match data {
+        RData::A(address) => Some(address.0),
+        _ => None,
+    };
+    match answer.response_code {
+        ResponseCode::NoError | ResponseCode::NXDomain => {
+            Ok(answer.answers.iter().filter_map(|record| code(&record.data)).take(CODES_MAX).collect())
+        }
+        code => Err(format!("a name server answers '{code}'")),
+    }
+}
+
+fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoServers> {
+    if addresses.is_empty() {
+        let (system, _) = read_system_conf().map_err(|error| NoServers(error.to_string()))?;
+        return Ok(system.name_servers);
+    }
+    let at = |address: &SocketAddr| {
+        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+            connection.port = address.port();
+            connection
+        });
+        NameServerConfig::new(address.ip(), true, connections.into())
+    };
+    Ok(addresses.iter().map(at).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_reversed_as_rfc_5782_has_them() {
+        assert_eq!(reversed("192.0.2.99".parse().unwrap()), "99.2.0.192");
+        let v6 = reversed("2001:db8:1:2:3:4:567:89ab".parse().unwrap());
+        assert_eq!(v6, "b.a.9.8.7.6.5.0.4.0.0.0.3.0.0.0.2.0.0.0.1.0.0.0.8.b.d.0.1.0.0.2");
+    }
+
+    #[test]
+    fn what_no_list_says_lists_nobody() {
+        let codes = |text: &str| sound(text.split(' ').map(|code| code.parse().unwrap()).collect());
+        assert_eq!(codes("127.0.0.2 127.0.0.4").map(|codes| codes.len()), Ok(2));
+        assert!(codes("127.0.0.2 203.0.113.1").unwrap_err().contains("no code"));
+        assert!(codes("127.255.255.254").unwrap_err().contains("does not answer us"));
+    }
+
+    /// A zone at a name server that has these addresses for every name.
+    async fn zone(codes: &'static [[u8; 4]]) -> Dnsbl {
+        const QUESTION_AT: usize = 12;
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let servers = vec![socket.local_addr().unwrap()];
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            while let Ok((count, from)) = socket.recv_from(&mut query).await {
+                let name = query[QUESTION_AT..count].iter().position(|octet| *octet == 0).unwrap();
+                let question = &query[QUESTION_AT..QUESTION_AT + name + 5];
+                // A reply without fault: one question, so many answers, each for the name of the question, for a minute.
+                let head = [query[0], query[1], 0x81, 0x80, 0, 1, 0, codes.len() as u8, 0, 0, 0, 0];
+                let answers =
+                    codes.iter().flat_map(|code| [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4], &code[..]].concat());
+                let reply: Vec<u8> = head.into_iter().chain(question.iter().copied()).chain(answers).collect();
+                socket.send_to(&reply, from).await.unwrap();
+            }
+        });
+        let (timeout, attempts) = (Duration::from_secs(10), 1);
+        Dnsbl::new(Config { zone: "list.test".into(), servers, timeout, attempts }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_beyond_the_loopback_lists_nobody() {
+        let keys = ["192.0.2.1".into()];
+        let listed = zone(&[[127, 0, 0, 2], [127, 9, 8, 7]]).await.ask(&keys).await.unwrap();
+        assert_eq!(listed, [Answer::Found(vec!["127.0.0.2".into(), "127.9.8.7".into()])]);
+        assert_eq!(zone(&[]).await.ask(&keys).await.unwrap(), [Answer::NotFound]);
+        let sold: [&'static [[u8; 4]]; 4] =
+            [&[[203, 0, 113, 1]], &[[127, 0, 0, 2], [126, 0, 0, 2]], &[[128, 0, 0, 1]], &[[127, 255, 255, 254]]];
+        for codes in sold {
+            let list = zone(codes).await;
+            assert!(list.ask(&keys).await.is_err(), "{codes:?}");
+            assert!(list.probe().await.is_err(), "{codes:?}: it is not back");
+        }
+    }
+}

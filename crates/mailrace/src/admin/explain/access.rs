@@ -1,0 +1,87 @@
+//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each, and what
+//! comes of it. Nothing is counted.
+
+use std::fmt::Write as _;
+
+use intake::access::{Access, Stage, Told, Visit};
+
+/// All of it, a line each.
+pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -> String {
+    let mut out = String::new();
+    let Some(access) = access else { return "access: there are no rules\n".into() };
+    for stage in Stage::ALL {
+        // A text cannot fail to be written to.
+        if stage == Stage::Helo && visit.helo.is_none() && access.asks_at(stage) {
+            let _ = writeln!(out, "{}: not asked: --helo does not say what the client calls itself", stage.word());
+            continue;
+        }
+        let rules = access.explain(stage, visit).await;
+        for rule in &rules {
+            let _ = writeln!(out, "{}", line(stage, rule));
+        }
+        match rules.last() {
+            None => drop(writeln!(out, "{}: no rule is asked", stage.word())),
+            Some(last) if last.accepts => {
+                let _ = writeln!(out, "{}: accepted, so no rule is asked later", stage.word());
+                break;
+            }
+            Some(last) if last.decides => {
+                let _ = writeln!(out, "{}: it ends here", stage.word());
+                break;
+            }
+            Some(_) => drop(writeln!(out, "{}: goes on", stage.word())),
+        }
+    }
+    out
+}
+
+fn line(stage: Stage, rule: &Told) -> String {
+    let conditions = if rule.conditions.is_empty() { "for all".into() } else { rule.conditions.join("; ") };
+    let says = rule.says.as_deref().unwrap_or("does not match");
+    format!("{}: {:?} ({conditions}): {says}", stage.word(), rule.rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::config::Config;
+    use crate::plan;
+    use crate::tables::Tables;
+
+    use super::*;
+
+    #[test]
+    fn each_stage_is_told_until_a_rule_ends_it() {
+        let text = r#"
+            [[access]]
+            name = "ours"
+            clients = ["10.0.0.0/8"]
+            action = "accept"
+            [[access]]
+            helos = ["*.dynamic.example"]
+            senders = ["<>"]
+            action = "hold"
+            [[access]]
+            recipients = ["@old.example"]
+            action = "refuse"
+            reply = "550 5.1.6 moved"
+        "#;
+        let config = Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
+        let events: lookup::Events = Arc::new(|_| {});
+        let lists = plan::Lists::open(&config, &events).unwrap();
+        let access = plan::access(&config, &tables, &lists);
+        let recipient = "bob@old.example".parse().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let told = |client: &str, helo| {
+            let client = client.parse().ok();
+            let visit = Visit { client, helo, sender: Some(None), recipient: Some(&recipient) };
+            runtime.block_on(told(access.as_ref(), &visit))
+        };
+        let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];
+        insta::assert_snapshot!("access", accounts.join("---\n"));
+        let nothing = runtime.block_on(super::told(None, &Visit::default()));
+        assert_eq!(nothing, "access: there are no rules\n");
+    }
+}

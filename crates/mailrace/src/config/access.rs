@@ -1,0 +1,156 @@
+//! Access rules, as the text has them, and the notations that they use.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use intake::access::{Action, Stage};
+use mail::Address;
+use route::Pattern;
+
+use super::Network;
+
+/// One rule. Lists that are empty say nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// What it is called; no other one is.
+    pub name: Box<str>,
+    /// When it is asked; no condition is about what is not known by then.
+    pub stage: Stage,
+    /// The client's address is in one of these.
+    pub clients: Vec<Network>,
+    /// The table has the client's address.
+    pub clients_in: Option<Box<str>>,
+    /// The client calls itself one of these.
+    pub helos: Vec<Pattern>,
+    /// The table has what the client calls itself.
+    pub helos_in: Option<Box<str>>,
+    /// The sender is one of these.
+    pub senders: Vec<WhoPattern>,
+    /// The table has the sender.
+    pub senders_in: Option<Box<str>>,
+    /// The recipient is one of these.
+    pub recipients: Vec<WhoPattern>,
+    /// The table has the recipient.
+    pub recipients_in: Option<Box<str>>,
+    /// The client's address is listed in the DNS.
+    pub dnsbl: Option<Zone>,
+    /// What it says. Where that is what a table says, just one table is named.
+    pub action: Action,
+}
+
+/// A list of addresses in the DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// Its name.
+    pub zone: Box<str>,
+    /// The answers that count; none: all.
+    pub codes: Vec<Codes>,
+}
+
+/// Answers of a list, from the first to the last: `127.0.0.2` or `127.0.0.4/30`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codes {
+    /// The first.
+    pub first: Ipv4Addr,
+    /// The last.
+    pub last: Ipv4Addr,
+}
+
+/// The text is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not in this notation")]
+pub struct NotThis;
+
+impl FromStr for Codes {
+    type Err = NotThis;
+
+    fn from_str(text: &str) -> Result<Self, NotThis> {
+        let network: Network = text.parse().map_err(|_| NotThis)?;
+        let (first, last) = network.range_v4().ok_or(NotThis)?;
+        let is_code = |address: Ipv4Addr| address.octets()[0] == 127;
+        (is_code(first) && is_code(last)).then_some(Codes { first, last }).ok_or(NotThis)
+    }
+}
+
+/// Who writes, or who is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhoPattern {
+    /// `<>`: the null sender.
+    Null,
+    /// `news@example.org`: this one.
+    Address(Address),
+    /// `@example.org`, `@*.example.org`: all of these domains.
+    Domain(Pattern),
+}
+
+impl WhoPattern {
+    /// Whether an address is meant; None is the null sender. Capital and small letters are the same.
+    pub fn fits(&self, who: Option<&Address>) -> bool {
+        match (self, who) {
+            (WhoPattern::Null, who) => who.is_none(),
+            (_, None) => false,
+            (WhoPattern::Address(own), Some(who)) => own.as_str().eq_ignore_ascii_case(who.as_str()),
+            (WhoPattern::Domain(pattern), Some(who)) => pattern.fits(who.domain()),
+        }
+    }
+}
+
+impl FromStr for WhoPattern {
+    type Err = NotThis;
+
+    fn from_str(text: &str) -> Result<Self, NotThis> {
+        match text.strip_prefix('@') {
+            _ if text == "<>" => Ok(WhoPattern::Null),
+            // It would pass as the name of a mailbox, which nobody means.
+            None if text.starts_with('*') => Err(NotThis),
+            Some(domain) => domain.parse().map(WhoPattern::Domain).map_err(|_| NotThis),
+            None => text.parse().map(WhoPattern::Address).map_err(|_| NotThis),
+        }
+    }
+}
+
+impl fmt::Display for WhoPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhoPattern::Null => f.write_str("<>"),
+            WhoPattern::Address(address) => f.write_str(address.as_str()),
+            WhoPattern::Domain(pattern) => write!(f, "@{pattern}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_an_address_domains_or_nobody() {
+        let sender: Address = "News@Lists.example.org".parse().unwrap();
+        for (pattern, fits, fits_nobody) in [
+            ("news@lists.example.org", true, false),
+            ("old@lists.example.org", false, false),
+            ("@lists.example.org", true, false),
+            ("@*.example.org", true, false),
+            ("@example.org", false, false),
+            ("@*", true, false),
+            ("<>", false, true),
+        ] {
+            let pattern: WhoPattern = pattern.parse().unwrap();
+            assert_eq!((pattern.fits(Some(&sender)), pattern.fits(None)), (fits, fits_nobody), "{pattern}");
+        }
+        for text in ["", "news", "@", "example.org", "*@example.org", "<a@b.example>"] {
+            assert_eq!(text.parse::<WhoPattern>(), Err(NotThis), "{text}");
+        }
+    }
+
+    #[test]
+    fn codes_are_addresses_of_the_loopback() {
+        let codes = |text: &str| text.parse::<Codes>().map(|codes| (codes.first.to_string(), codes.last.to_string()));
+        assert_eq!(codes("127.0.0.2"), Ok(("127.0.0.2".into(), "127.0.0.2".into())));
+        assert_eq!(codes("127.0.0.4/30"), Ok(("127.0.0.4".into(), "127.0.0.7".into())));
+        for text in ["", "2", "192.0.2.1", "127.0.0.2/30", "126.0.0.0/7", "::1"] {
+            assert_eq!(codes(text), Err(NotThis), "{text}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! From the access rules of the configuration to those that sessions ask. Each list in the DNS is a table of its own, with a
+//! thread and a cache, however many rules name it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use intake::access::{Access, Condition, Rule, Subject, Test, Zone};
+use lookup::dnsbl::{self, Dnsbl};
+use lookup::layers::{CacheSettings, Layered, Settings};
+use lookup::{Events, Table};
+use mail::Address;
+
+use crate::config::{AccessRule, Config, Dns, Network, Pattern, WhoPattern};
+use crate::tables::Tables;
+
+/// An answer is kept no longer, whatever `[dns]` allows: who is taken off a list writes again soon.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+/// Requests to one list at once, each with as many addresses as have gathered.
+const REQUESTS_MAX: usize = 16;
+/// How long a client waits for a list at the most; without an answer it is not listed.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The lists in the DNS that the rules of a configuration name, open.
+#[derive(Clone, Default)]
+pub struct Lists {
+    /// How they are asked.
+    dns: Option<Dns>,
+    /// By zone.
+    open: BTreeMap<Box<str>, Arc<dyn Table>>,
+}
+
+impl Lists {
+    /// Opens those of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// There is no name server, or the system has no room for a thread.
+    pub fn open(config: &Config, events: &Events) -> anyhow::Result<Lists> {
+        Lists::default().changed(config, events)
+    }
+
+    /// Those of another configuration. Which are asked as before are the same ones, with the answers that they keep.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Lists::open`]. Nothing has become of those that are open.
+    pub fn changed(&self, config: &Config, events: &Events) -> anyhow::Result<Lists> {
+        let dns = &config.dns;
+        let are_asked_as_before = self.dns.as_ref() == Some(dns);
+        let mut open: BTreeMap<Box<str>, Arc<dyn Table>> = BTreeMap::new();
+        for zone in config.access.iter().filter_map(|rule| Some(&rule.dnsbl.as_ref()?.zone)) {
+            if open.contains_key(zone) {
+                continue;
+            }
+            let table = match self.open.get(zone) {
+                Some(same) if are_asked_as_before => same.clone(),
+                _ => open_list(zone, dns, events)?,
+            };
+            open.insert(zone.clone(), table);
+        }
+        Ok(Lists { dns: Some(dns.clone()), open })
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Table>> {
+        self.open.values()
+    }
+}
+
+fn open_list(zone: &str, dns: &Dns, events: &Events) -> anyhow::Result<Arc<dyn Table>> {
+    let asked =
+        dnsbl::Config { zone: zone.into(), servers: dns.servers.clone(), timeout: dns.timeout, attempts: dns.attempts };
+    let backend = Dnsbl::new(asked).with_context(|| format!("the list {zone}"))?;
+    let table = Layered::start(zone, backend, settings(dns), events.clone());
+    Ok(Arc::new(table.with_context(|| format!("the list {zone}: starting its thread"))?))
+}
+
+/// The rules, None where there are none; tables and lists are those of the same configuration.
+pub fn access(config: &Config, tables: &Tables, lists: &Lists) -> Option<Access> {
+    Access::new(config.access.iter().map(|rule| one_rule(rule, tables, lists)).collect())
+}
+
+fn one_rule(rule: &AccessRule, tables: &Tables, lists: &Lists) -> Rule {
+    let mut conditions = named(rule);
+    let in_table = |subject, key: &str, name: &Option<Box<str>>| {
+        let table = tables.find(name.as_deref()?)?.clone();
+        Some(Condition { text: format!("{key} {:?}", table.name()).into(), test: Test::Table(subject, table) })
+    };
+    conditions.extend(in_table(Subject::Client, "clients_in", &rule.clients_in));
+    conditions.extend(in_table(Subject::Helo, "helos_in", &rule.helos_in));
+    conditions.extend(in_table(Subject::Sender, "senders_in", &rule.senders_in));
+    conditions.extend(in_table(Subject::Recipient, "recipients_in", &rule.recipients_in));
+    if let Some(zone) = &rule.dnsbl {
+        let table = lists.open.get(&zone.zone).expect("the lists are those that these rules name").clone();
+        let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
+        let test = Test::Listed(Zone { name: zone.zone.clone(), table, codes });
+        conditions.push(Condition { text: format!("dnsbl {}", zone.zone).into(), test });
+    }
+    Rule { name: rule.name.clone(), stage: rule.stage, conditions, action: rule.action.clone() }
+}
+
+fn settings(dns: &Dns) -> Settings {
+    let cache = CacheSettings {
+        ttl: dns.ttl_max.min(ANSWER_TIME_MAX),
+        negative_ttl: dns.negative_ttl_max.min(ANSWER_TIME_MAX),
+        // Who was on a list that cannot be asked any more is not held to it.
+        stale_if_error: Duration::ZERO,
+        entries: dns.cache_entries as u64,
+    };
+    Settings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..Settings::default() }
+}
+
+/// What the rule itself names.
+fn named(rule: &AccessRule) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    let mut add = |key: &str, list: &[String], test: Test| {
+        if !list.is_empty() {
+            conditions.push(Condition { text: format!("{key} {}", list.join(", ")).into(), test });
+        }
+    };
+    let clients: Vec<Network> = rule.clients.clone();
+    let helos: Vec<Pattern> = rule.helos.clone();
+    let senders: Vec<WhoPattern> = rule.senders.clone();
+    let recipients: Vec<WhoPattern> = rule.recipients.clone();
+    add("clients", &texts(&clients), Test::Client(super::networks(&clients)));
+    add("helos", &texts(&helos), Test::Helo(Arc::new(move |helo: &str| helos.iter().any(|own| own.fits(helo)))));
+    let is_sender = move |sender: Option<&Address>| senders.iter().any(|own| own.fits(sender));
+    add("senders", &texts(&rule.senders), Test::Sender(Arc::new(is_sender)));
+    let is_recipient = move |recipient: &Address| recipients.iter().any(|own| own.fits(Some(recipient)));
+    add("recipients", &texts(&rule.recipients), Test::Recipient(Arc::new(is_recipient)));
+    conditions
+}
+
+fn texts(list: &[impl ToString]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a list has said is not asked for again because a rule was changed; nor is one asked as it was no more to be.
+    #[test]
+    fn of_another_configuration_only_lists_that_are_asked_otherwise_are_opened() {
+        let config = |text: &str| Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let rule = |zone: &str| format!("[[access]]\ndnsbl = {{ zone = \"{zone}\" }}\naction = \"refuse\"\n");
+        let dns = |timeout: &str| format!("[dns]\nservers = [\"127.0.0.1:5353\"]\ntimeout = \"{timeout}\"\n");
+        let events: Events = Arc::new(|_| {});
+        let first = Lists::open(&config(&[rule("a.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
+        let second = first.changed(&config(&[rule("b.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
+        let third = second.changed(&config(&[rule("a.test"), dns("2s")].concat()), &events).unwrap();
+        assert_eq!([&first, &second, &third].map(|lists| lists.iter().count()), [1, 2, 1]);
+        assert!(Arc::ptr_eq(&first.open["a.test"], &second.open["a.test"]));
+        assert!(!Arc::ptr_eq(&second.open["a.test"], &third.open["a.test"]));
+    }
+}

@@ -1,0 +1,73 @@
+//! What tells whether a table that is open is still the one that the configuration describes: its description, and the
+//! files that are read when it is opened.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lookup::Table;
+
+use crate::config::{self, TableKind};
+
+/// A table that is open.
+#[derive(Clone)]
+pub(super) struct Held {
+    /// As the configuration describes it.
+    pub(super) described: config::Table,
+    pub(super) table: Arc<dyn Table>,
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// What tells one content of a file from another without reading it: the file, its size, and when it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    inode: (u64, u64),
+    octets: u64,
+    /// Its content, and anything about it; in seconds and nanoseconds.
+    changed_at: [(i64, i64); 2],
+}
+
+impl Held {
+    /// `stamps` were taken before it was opened: what changes meanwhile is seen the next time.
+    pub(super) fn new(described: config::Table, table: Arc<dyn Table>, stamps: Vec<Option<Stamp>>) -> Held {
+        Held { described, table, stamps }
+    }
+
+    /// Whether it would be the same if it was opened now. Tables that it is made of are not looked at.
+    pub(super) fn is(&self, described: &config::Table, stamps: &[Option<Stamp>]) -> bool {
+        self.described == *described && self.stamps == stamps
+    }
+}
+
+/// Of the files that are read when the table is opened, and not again.
+pub(super) fn stamps(table: &config::Table) -> Vec<Option<Stamp>> {
+    files(&table.kind).into_iter().map(stamp).collect()
+}
+
+/// The file in which a copy is kept, which only one table at a time can write.
+pub(super) fn copy(table: &config::Table) -> Option<&PathBuf> {
+    match &table.kind {
+        TableKind::Ldap(ldap) => ldap.replica.as_ref().map(|replica| &replica.file),
+        _ => None,
+    }
+}
+
+fn files(kind: &TableKind) -> Vec<&Path> {
+    let named = match kind {
+        TableKind::Text { path } | TableKind::Cdb { path } | TableKind::Regexp { path } => [Some(path), None],
+        TableKind::Postgres(postgres) => [postgres.password_file.as_ref(), postgres.ca_file.as_ref()],
+        TableKind::Ldap(ldap) => [ldap.password_file.as_ref(), ldap.directory.servers.ca_file.as_ref()],
+        TableKind::Static { .. } | TableKind::Chain { .. } | TableKind::Sqlite(_) => [None, None],
+    };
+    named.into_iter().flatten().map(PathBuf::as_path).collect()
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let about = fs::metadata(path).ok()?;
+    Some(Stamp {
+        inode: (about.dev(), about.ino()),
+        octets: about.len(),
+        changed_at: [(about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec())],
+    })
+}

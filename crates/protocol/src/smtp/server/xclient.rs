@@ -1,0 +1,165 @@
+//! XCLIENT, by which a proxy that is trusted says for whom it speaks (Postfix's XCLIENT_README): the attributes, and what
+//! becomes of the session. Which peers are trusted is the driver's to say.
+//!
+//! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What the
+//! client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use mail::Reply;
+
+use super::exchange::{Identity, Question};
+use super::{Asked, Session, State, command, replies};
+
+/// What EHLO says of it.
+pub(super) const KEYWORD: &str = "250-XCLIENT NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT\r\n";
+/// The value of what the proxy does not know.
+const UNKNOWN: [&str; 2] = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"];
+
+impl Session {
+    /// Lets the peer speak for others.
+    pub fn trusting_xclient(mut self) -> Self {
+        self.trusts_xclient = true;
+        self
+    }
+
+    pub(super) fn xclient(&mut self, arguments: &str) -> Result<(), Reply> {
+        if !self.trusts_xclient {
+            return Err(replies::XCLIENT_DENIED);
+        }
+        if self.transaction.is_some() {
+            return Err(replies::NOT_IN_TRANSACTION);
+        }
+        let identity = read(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
+        self.ask(Asked::Identity(Box::new(identity.clone())), Question::Identity(identity));
+        Ok(())
+    }
+
+    /// The driver takes the peer for somebody else now.
+    pub(super) fn adopt(&mut self, identity: Identity) {
+        self.greeting = None;
+        self.helo = Box::default();
+        self.errors = 0;
+        self.commands = 0;
+        if let Some(address) = identity.address {
+            self.peer.address = address;
+        }
+        // It was the proxy's, not that of everybody who comes by way of it.
+        self.peer.normalise_bare_newlines = false;
+        if let Some(helo) = identity.helo {
+            self.named = helo;
+        }
+        let banner = self.config.banner();
+        self.say(banner.as_bytes());
+    }
+
+    /// Nobody is let in by that name: it is told so in place of the banner.
+    pub(super) fn reject(&mut self, reply: Reply) {
+        self.refuse(command::Verb::Xclient.stage(), None, reply);
+        self.abandon();
+        self.state = State::Closed;
+    }
+}
+
+/// Reads the attributes; None where one is unknown, wrong or there twice, or where there is none.
+fn read(arguments: &str) -> Option<Identity> {
+    let mut identity = Identity::default();
+    let mut seen = Vec::new();
+    for word in arguments.split_ascii_whitespace() {
+        let (name, value) = word.split_once('=')?;
+        let name = name.to_ascii_uppercase();
+        let value =
+            if UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(value)) { None } else { Some(decoded(value)?) };
+        let value = value.as_deref();
+        match name.as_str() {
+            "ADDR" => identity.address = Some(value.map(address).map_or(Some(None), |it| it.map(Some))?),
+            "DESTADDR" => identity.own_address = Some(value.map(address).map_or(Some(None), |it| it.map(Some))?),
+            "HELO" => {
+                let host = |value: &str| command::host(value).map(Box::from);
+                identity.helo = Some(value.map(host).map_or(Some(None), |it| it.map(Some))?);
+            }
+            "PORT" | "DESTPORT" if value.is_none_or(|port| port.parse::<u16>().is_ok()) => {}
+            "PROTO" if value.is_none_or(|it| ["SMTP", "ESMTP"].iter().any(|own| own.eq_ignore_ascii_case(it))) => {}
+            "NAME" | "LOGIN" => {}
+            _ => return None,
+        }
+        if seen.contains(&name) {
+            return None;
+        }
+        seen.push(name);
+    }
+    (!seen.is_empty()).then_some(identity)
+}
+
+/// `192.0.2.1` or `IPV6:2001:db8::1`.
+fn address(value: &str) -> Option<IpAddr> {
+    let address: IpAddr = match value.split_at_checked(5) {
+        Some((tag, v6)) if tag.eq_ignore_ascii_case("IPV6:") => v6.parse::<Ipv6Addr>().ok()?.into(),
+        _ => value.parse().ok()?,
+    };
+    Some(address.to_canonical())
+}
+
+/// Xtext (RFC 3461 section 4). None where it is none, or is no text without control characters.
+fn decoded(value: &str) -> Option<String> {
+    let mut bytes = value.bytes();
+    let mut decoded = Vec::with_capacity(value.len());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'+' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+                decoded.push(high * 16 + low);
+            }
+            0x21..0x7f => decoded.push(byte),
+            _ => return None,
+        }
+    }
+    String::from_utf8(decoded).ok().filter(|text| !text.chars().any(char::is_control))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_read_in_any_case_and_order() {
+        let read = read("helo=spike.example NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::1 port=25 LOGIN=a+40b proto=ESMTP");
+        let expected = Identity {
+            address: Some("2001:db8::1".parse().ok()),
+            own_address: None,
+            helo: Some(Some("spike.example".into())),
+        };
+        assert_eq!(read, Some(expected));
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_from_what_is_not_told() {
+        let identity = read("ADDR=[unavailable] HELO=[TEMPUNAVAIL] DESTADDR=192.0.2.9").unwrap();
+        let own_address = Some("192.0.2.9".parse().ok());
+        assert_eq!(identity, Identity { address: Some(None), own_address, helo: Some(None) });
+        assert_eq!(read("NAME=mx.example.org"), Some(Identity::default()));
+        assert_eq!(read("ADDR=::ffff:192.0.2.1").unwrap().address, Some("192.0.2.1".parse().ok()));
+    }
+
+    #[test]
+    fn bad_attributes_are_none() {
+        for arguments in [
+            "",
+            "ADDR",
+            "ADDR=",
+            "ADDR=192.0.2",
+            "ADDR=IPV6:192.0.2.1",
+            "ADDR=192.0.2.1 addr=192.0.2.1",
+            "PORT=65536",
+            "PROTO=HTTP",
+            "HELO=a+20b",
+            "HELO=a+2",
+            "NAME=a+0Ab",
+            "NAME=a+FFb",
+            "COLOUR=red",
+        ] {
+            assert_eq!(read(arguments), None, "{arguments}");
+        }
+    }
+}

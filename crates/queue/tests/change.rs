@@ -1,0 +1,133 @@
+//! Other settings and other ways while mail waits, one promise a test.
+
+mod post;
+
+use mail::{Outcome, QueueId};
+use post::*;
+use queue::{Config, Pending, Purpose, QueueConfig, QueueNumber, Verdict};
+
+/// The same with other settings for one queue.
+fn with(queue: usize, change: impl FnOnce(&mut QueueConfig)) -> Config {
+    let mut config = config();
+    change(&mut config.queues[queue]);
+    config
+}
+
+fn ids(attempts: &[queue::Attempt<u32>]) -> Vec<QueueId> {
+    let mut ids: Vec<_> = attempts.iter().map(|attempt| attempt.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn another_concurrency_holds_for_the_next_turn_and_takes_no_slot_away() {
+    let mut post = Post::new(with(0, |queue| queue.concurrency = 2));
+    (1..=6).for_each(|number| _ = post.admit(number, number, &format!("{number}.example"), 1));
+    let first = post.take_all();
+    assert_eq!(first.len(), 2);
+    post.queues.change(NOW, with(0, |queue| queue.concurrency = 5));
+    let second = post.take_all();
+    assert_eq!(second.len(), 3);
+    post.queues.change(NOW, with(0, |queue| queue.concurrency = 1));
+    assert!(post.take_all().is_empty(), "five are under way");
+    assert_eq!(post.queues.in_flight(), 5);
+}
+
+#[test]
+fn a_queue_more_takes_mail_at_once() {
+    let mut post = post();
+    let mut more = config();
+    more.queues.push(QueueConfig { name: "more".into(), ..config().queues[2].clone() });
+    post.queues.change(NOW, more);
+    post.admit_to(QueueNumber(3), 1, 1, "a.example", 1);
+    assert_eq!(ids(&post.take_all()), [id(1)]);
+}
+
+#[test]
+fn all_who_wait_in_a_retired_queue_leave_it_to_be_sorted_and_what_is_under_way_ends() {
+    let mut post = post();
+    post.limits.concurrency.most = 1;
+    for (sequence, delay, held) in [(1, 100, false), (4, 0, true), (3, 0, false), (2, 0, false)] {
+        let pending = Pending { due: NOW + seconds(delay), held, ..post.pending(LISTS, "a.example", 0) };
+        let admission = post.admission(sequence, 5, vec![pending]);
+        post.queues.admit(NOW, &admission);
+    }
+    post.admit(9, 9, "b.example", 1);
+    let (flying, others): (Vec<_>, Vec<_>) =
+        post.take_all().into_iter().partition(|attempt| post.queues.destination_queue(attempt.destination) == LISTS);
+    assert_eq!((ids(&flying), ids(&others)), (vec![id(3)], vec![id(9)]));
+    assert!(!post.queues.has_retired());
+    post.queues.change(NOW, with(2, |queue| queue.retired = true));
+    assert!(post.queues.has_retired() && post.take_all().is_empty());
+    assert_eq!(post.queues.pick_retired(), 3);
+    let sorted = post.take_all();
+    assert!(sorted.iter().all(|attempt| attempt.purpose == Purpose::Sort && attempt.route.is_none()));
+    assert_eq!(ids(&sorted), [id(1), id(2), id(4)]);
+    sorted.into_iter().for_each(|attempt| post.queues.report(NOW, attempt, &[Verdict::Removed]));
+    assert_eq!((post.queues.has_retired(), post.queues.unrecorded()), (false, 0));
+    for attempt in flying {
+        let verdict = post.queues.judge(NOW, &attempt, Outcome::Deferred(busy()));
+        post.queues.report(NOW, attempt, &[verdict]);
+    }
+    assert!(post.queues.has_retired(), "it came back");
+    assert_eq!(post.queues.pick_retired(), 1);
+}
+
+#[test]
+fn a_queue_that_comes_back_goes_on() {
+    let mut post = post();
+    post.queues.change(NOW, with(2, |queue| queue.retired = true));
+    post.admit_to(LISTS, 1, 1, "a.example", 1);
+    assert!(post.take_all().is_empty());
+    post.queues.change(NOW, config());
+    assert_eq!(ids(&post.take_all()), [id(1)]);
+}
+
+#[test]
+#[should_panic(expected = "keep their places")]
+fn queues_that_change_places_are_a_fault_of_the_caller() {
+    let mut config = config();
+    config.queues.swap(0, 2);
+    post().queues.change(NOW, config);
+}
+
+/// Slots of what is under way are counted where they are, or they would be missing, or lent twice.
+#[test]
+fn another_queue_adopts_and_slots_go_home_first() {
+    let mut post = post();
+    post.prove("a.example");
+    (1..=3).for_each(|number| _ = post.admit(number, number, "a.example", 1));
+    let flying = post.take_all();
+    let hop = flying[0].next_hop.expect("it goes somewhere");
+    post.queues.slow(post.now, hop);
+    let slots = |post: &Post| [STANDARD, LAME].map(|queue| post.queue(queue).attempts);
+    assert_eq!((slots(&post), post.hop("a.example").adopted_by), ([0, flying.len()], Some(LAME)));
+    let lists = Config {
+        queues: vec![
+            config().queues[0].clone(),
+            QueueConfig { adopts: None, ..config().queues[1].clone() },
+            QueueConfig { adopts: config().queues[1].adopts.clone(), ..config().queues[2].clone() },
+        ],
+        ..config()
+    };
+    post.queues.change(post.now, lists);
+    assert_eq!((slots(&post), post.hop("a.example").adopted_by), ([flying.len(), 0], None));
+    flying.into_iter().for_each(|attempt| post.deliver(attempt));
+    assert_eq!(slots(&post), [0, 0]);
+}
+
+#[test]
+fn who_is_ready_goes_by_the_new_way_though_the_old_one_was_good_for_long() {
+    let mut post = post();
+    post.admit(1, 1, "a.example", 1);
+    post.admit(2, 2, "a.example", 1);
+    post.limits.concurrency.most = 1;
+    let first = post.take();
+    let old = first.next_hop;
+    post.route = |_| "new".to_owned();
+    post.queues.reroute(NOW);
+    let second = post.take();
+    assert_ne!(second.next_hop, old);
+    assert_eq!(second.next_hop.map(|hop| post.queues.next_hop_name(hop).to_owned()), Some("new".into()));
+    assert_eq!(first.next_hop.map(|hop| post.queues.next_hop_name(hop).to_owned()), Some("a.example".into()));
+}

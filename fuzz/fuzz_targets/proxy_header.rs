@@ -1,0 +1,18 @@
+//! Any bytes as what a balancer says first (PROXY, versions 1 and 2): no panic; a header is within the bytes, is the same
+//! whatever follows it, and no part of it is a header or a fault.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use net::parse_proxy_header;
+
+fuzz_target!(|bytes: &[u8]| {
+    let parsed = parse_proxy_header(bytes);
+    if let Ok(Some((_, length))) = parsed {
+        assert!(length <= bytes.len());
+        assert_eq!(parse_proxy_header(&bytes[..length]), parsed);
+        for end in 0..length {
+            assert_eq!(parse_proxy_header(&bytes[..end]), Ok(None));
+        }
+    }
+});

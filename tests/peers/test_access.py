@@ -1,0 +1,218 @@
+"""Who is let in: access rules at each stage, tables and lists in the DNS that speak or cannot, mail that is held, and
+whose address counts behind a balancer (PROXY) and a proxy (XCLIENT). Each test comes from an address of its own.
+"""
+
+import json
+import pathlib
+import socket
+import struct
+import subprocess
+import unittest
+
+from harness import Client, ServerCase, await_that, folder, letter
+from names import Names
+from outbound import metrics
+from peers.mailrace import Mailrace
+
+FRIEND, REFUSED, DEFERRED, LISTED, UNKNOWN, SOLD, BALANCER, PROXY = (f"127.0.0.{number}" for number in range(11, 19))
+
+RULES = f"""
+[[table]]
+name = "words"
+type = "text"
+path = "{{words}}"
+
+[[access]]
+name = "friend"
+clients = ["{FRIEND}"]
+action = "accept"
+
+[[access]]
+name = "not from here"
+clients = ["{REFUSED}", "192.0.2.66"]
+action = "refuse"
+reply = "554 5.7.1 not from here"
+
+[[access]]
+clients = ["{DEFERRED}"]
+action = "defer"
+
+[[access]]
+name = "listed"
+dnsbl = {{{{ zone = "list.test", codes = ["127.0.0.2/31"] }}}}
+action = "refuse"
+
+[[access]]
+name = "dynamic"
+helos = ["*.dynamic.test"]
+action = "refuse"
+
+[[access]]
+name = "held"
+senders = ["hold@client.test"]
+action = "hold"
+
+[[access]]
+name = "words"
+recipients_in = "words"
+action = "table"
+
+[dns]
+servers = ["{{servers}}"]
+timeout = "1s"
+attempts = 1
+
+[smtp]
+xclient_from = ["{PROXY}"]
+"""
+WORDS = "carol@bench.test REJECT carol has moved, ask bob\ndave@bench.test WHATEVER\n"
+
+
+def reversed_(address, zone="list.test"):
+    return ".".join(reversed(address.split("."))) + "." + zone
+
+
+class Access(ServerCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = folder()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.names = Names()
+        cls.addClassCleanup(cls.names.stop)
+        cls.names.a(reversed_(LISTED), "127.0.0.3")
+        cls.names.a(reversed_("192.0.2.77"), "127.0.0.2")
+        cls.names.a(reversed_(SOLD), "203.0.113.1")
+        cls.names.broken.add(reversed_(UNKNOWN))
+        words = pathlib.Path(cls.folder.name) / "words"
+        words.write_text(WORDS)
+        words.chmod(0o644)
+        extra = RULES.format(words=words, servers=cls.names.target)
+        cls.server = Mailrace(
+            pathlib.Path(cls.folder.name), users=["alice", "bob", "carol", "dave", "erin"], extra=extra
+        )
+        text = cls.server.config.read_text()
+        listener = 'address  = "127.0.0.1:0"'
+        assert listener in text
+        cls.server.config.write_text(text.replace(listener, f'{listener}\nproxy_from = ["{BALANCER}"]'))
+        cls.addClassCleanup(cls.server.stop)
+        cls.server.start()
+
+    def first_line(self, source):
+        with Client(self.server.port, source=source) as client:
+            reply = client.read()
+            if reply.code != 220:
+                self.assertTrue(client.is_closed())
+            return reply
+
+    def run_mailrace(self, *words):
+        argv = [str(self.server.binary), *words, "--config", str(self.server.config)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def test_a_client_is_refused_or_put_off_in_place_of_the_banner(self):
+        self.assertEqual(repr(self.first_line(REFUSED)), "554 5.7.1 not from here")
+        self.assertTrue(self.first_line(DEFERRED).is_a(421, "4.7.1"))
+        self.assertEqual(self.first_line("127.0.0.1").code, 220)
+
+    def test_who_is_on_a_list_is_told_on_which(self):
+        self.assertEqual(repr(self.first_line(LISTED)), f"554 5.7.1 {LISTED} is listed by list.test")
+
+    def test_a_list_that_cannot_say_lists_nobody(self):
+        for source in (UNKNOWN, SOLD):
+            self.assertEqual(self.first_line(source).code, 220)
+        self.assertGreaterEqual(metrics(self.server)["mailrace_access_lists_unanswered_total"], 2)
+
+    def test_a_greeting_is_refused_and_a_friend_is_not_asked(self):
+        with Client(self.server.port) as client:
+            client.read()
+            self.assertTrue(client.say("EHLO a.dynamic.test").is_a(550, "5.7.1"))
+            self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 503)
+            self.assertEqual(client.say("EHLO a.static.test").code, 250)
+        with Client(self.server.port, source=FRIEND) as client:
+            client.read()
+            self.assertEqual(client.say("EHLO a.dynamic.test").code, 250)
+            self.assertEqual(client.envelope("carol@bench.test").code, 250)
+
+    def test_a_table_says_what_is_done_and_puts_off_by_a_word_that_is_none(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(repr(client.envelope("carol@bench.test")), "550 5.7.1 carol has moved, ask bob")
+            self.assertTrue(client.say("RCPT TO:<dave@bench.test>").is_a(451, "4.3.0"))
+            self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
+
+    def test_mail_is_held_from_the_beginning_and_released(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            reply = client.deliver(letter("held"), "erin@bench.test", sender="hold@client.test")
+            self.assertEqual(reply.code, 250)
+            # What comes later and is not held is there before.
+            self.assertEqual(client.deliver(letter("free"), "erin@bench.test").code, 250)
+        self.assertEqual(len(self.await_letters("erin", 1)), 1)
+        listed = self.run_mailrace("queue", "list", "--sender", "hold@client.test", "--json")
+        self.assertEqual([json.loads(line)["state"] for line in listed.splitlines()], ["held"])
+        self.run_mailrace("queue", "release", "--sender", "hold@client.test")
+        self.assertEqual(len(self.await_letters("erin", 2)), 2)
+
+    def test_what_rules_say_is_explained(self):
+        told = self.run_mailrace(
+            "explain", "carol@bench.test", "--client", "192.0.2.1", "--helo", "x.test", "--sender", "a@b.test"
+        )
+        self.assertIn('"not from here"', told)
+        self.assertIn("refuse: 550 5.7.1 carol has moved, ask bob", told)
+        told = self.run_mailrace("explain", "carol@bench.test", "--client", "192.0.2.77")
+        self.assertIn("192.0.2.77 is listed by list.test", told)
+
+    def test_behind_a_balancer_the_address_that_it_names_counts(self):
+        fields = socket.inet_aton("192.0.2.66") + socket.inet_aton("192.0.2.5") + struct.pack("!2H", 4711, 25)
+        v2 = b"\r\n\r\n\0\r\nQUIT\n" + struct.pack("!2BH", 0x21, 0x11, len(fields) + 4) + fields + b"\x04\0\x01x"
+        for header in (b"PROXY TCP4 192.0.2.66 192.0.2.5 4711 25\r\n", v2):
+            with Client(self.server.port, source=BALANCER) as client:
+                client.write(header)
+                self.assertEqual(repr(client.read()), "554 5.7.1 not from here")
+        local = b"\r\n\r\n\0\r\nQUIT\n" + struct.pack("!2BH", 0x20, 0, 0)
+        with Client(self.server.port, source=BALANCER) as client:
+            client.write(local)
+            client.greet()
+        with Client(self.server.port, source=BALANCER) as client:
+            client.write(b"PROXY TCP6 2001:db8::1 ::1 4711 25\r\n")
+            client.greet()
+            self.assertEqual(client.deliver(letter("proxied"), "bob@bench.test").code, 250)
+        found = self.await_letters("bob", 1)[0].read_bytes()
+        self.assertIn(b"([IPv6:2001:db8::1])", found)
+
+    def test_a_balancer_without_a_header_is_hung_up_on_and_others_need_none(self):
+        with Client(self.server.port, source=BALANCER) as client:
+            client.write(b"EHLO client.test\r\n")
+            with self.assertRaises((EOFError, ConnectionResetError)):
+                client.read()
+        await_that(lambda: "no PROXY header" in self.server.log_tail(), "a line of the log", self.server)
+        with Client(self.server.port) as client:
+            client.read()
+            self.assertEqual(client.say("PROXY TCP4 192.0.2.1 192.0.2.5 1 2").code, 500)
+
+    def test_a_proxy_speaks_for_clients_and_others_do_not(self):
+        with Client(self.server.port, source=PROXY) as client:
+            self.assertIn("XCLIENT NAME ADDR", client.greet().text)
+            self.assertEqual(client.say("XCLIENT ADDR=192.0.2.1 HELO=real.test NAME=[UNAVAILABLE]").code, 220)
+            self.assertEqual(client.say("EHLO proxy.test").code, 250)
+            # It is no longer of the relay networks.
+            self.assertEqual(client.envelope("someone@elsewhere.test").code, 550)
+            self.assertEqual(client.say("RSET").code, 250)
+            self.assertEqual(client.deliver(letter("by proxy"), "alice@bench.test").code, 250)
+            self.assertEqual(repr(client.say("XCLIENT ADDR=192.0.2.66")), "554 5.7.1 not from here")
+            self.assertTrue(client.is_closed())
+        found = self.await_letters("alice", 1)[0].read_bytes()
+        self.assertIn(b"Received: from real.test ([192.0.2.1])", found)
+        with Client(self.server.port) as client:
+            self.assertNotIn("XCLIENT", client.greet().text)
+            self.assertTrue(client.say("XCLIENT ADDR=192.0.2.1").is_a(550, "5.7.0"))
+
+    def test_swaks_speaks_for_others(self):
+        argv = ["swaks", "--server", "127.0.0.1", "--port", str(self.server.port), "--local-interface", PROXY,
+                "--xclient-addr", "192.0.2.77", "--xclient-helo", "real.test", "--from", "a@client.test",
+                "--to", "alice@bench.test"]  # fmt: skip
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        self.assertIn("192.0.2.77 is listed by list.test", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

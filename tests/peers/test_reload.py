@@ -1,0 +1,323 @@
+"""A running server takes up another configuration: for whom, from when on, and what it refuses."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+import unittest
+
+from harness import Client, Mailrace, await_letters, await_that, folder, letter
+from outbound import OutboundCase, await_fact, metrics
+from peers.mailrace import route
+
+RELOADS = 100
+STRANGER, BALANCER = "127.0.0.31", "127.0.0.32"
+
+
+def reload(server):
+    """The command, when it has ended."""
+    argv = [str(server.binary), "reload", "--config", str(server.config)]
+    return subprocess.run(argv, cwd=server.folder, capture_output=True, text=True, timeout=60)
+
+
+def edit(server, old, new):
+    """Replaces a text of the configuration, which must be there."""
+    text = server.config.read_text()
+    assert old in text, old
+    server.config.write_text(text.replace(old, new, 1))
+
+
+def free_port():
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def listener(port):
+    """A section for one more listener."""
+    return f'\n[[listener]]\nprotocol = "smtp"\naddress = "127.0.0.1:{port}"\n'
+
+
+class Reload(unittest.TestCase):
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        self.server = Mailrace(pathlib.Path(made.name), users=["alice"], networks=["127.0.0.0/8"])
+        self.addCleanup(self.server.stop)
+        self.server.start()
+
+    def taken_up(self):
+        """What the command says of a configuration that is taken up."""
+        ended = reload(self.server)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""), self.server.log_tail())
+        return ended.stdout
+
+    def refused(self, code):
+        """What the command says of a configuration that is refused; the server goes on."""
+        ended = reload(self.server)
+        self.assertEqual((ended.returncode, ended.stdout), (code, ""), ended.stderr)
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(client.deliver(letter("still there"), "alice@bench.test").code, 250)
+        return ended.stderr
+
+    def test_a_session_keeps_its_limits_and_the_next_one_has_others(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
+            self.assertIn("[limits]", self.taken_up())
+            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 250)
+        with Client(self.server.port) as client:
+            self.assertIn("SIZE 1024", client.greet().text)
+            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 552)
+
+    def test_a_new_domain_is_taken_by_the_next_session_and_a_removed_one_is_not(self):
+        section = '\n[[domain]]\nname = "new.test"\nmailboxes = "people"\n'
+        self.server.config.write_text(self.server.config.read_text() + section)
+        people = self.server.folder / "people"
+        people.write_text(people.read_text() + "bob@new.test bob\n")
+        said = self.taken_up()
+        self.assertIn("[[domain]]", said)
+        self.assertIn('opened the table "people"', said)
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(client.deliver(letter("new"), "bob@new.test").code, 250)
+        await_letters(self.server, "bob", 1, domain="new.test")
+        edit(self.server, section, "")
+        edit(self.server, 'networks = ["127.0.0.0/8"]', "networks = []")
+        self.taken_up()
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(client.say("MAIL FROM:<a@b.test>").code, 250)
+            self.assertEqual(client.say("RCPT TO:<bob@new.test>").code, 550)
+            self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
+
+    def test_a_file_with_a_fault_is_refused_whole_with_line_and_column(self):
+        edit(self.server, "[limits]\n", "[limits]\nreceived = 0\nsesions = 10\n")
+        check = [str(self.server.binary), "check", "--config", str(self.server.config)]
+        checked = subprocess.run(check, capture_output=True, text=True, timeout=60)
+        told = self.refused(checked.returncode)
+        self.assertEqual(told, checked.stderr)
+        self.assertRegex(told, r"mailrace\.toml:\d+:\d+")
+
+    def test_by_a_signal_a_fault_is_in_the_log_alone(self):
+        edit(self.server, "[limits]\n", "[limits]\nsesions = 10\n")
+        self.server.process.send_signal(signal.SIGHUP)
+        line = re.compile(r"the configuration was refused.*sesions.*mailrace\.toml:\d+:\d+")
+        await_that(lambda: line.search(self.server.log.read_text()), "a refusal in the log", self.server)
+        edit(self.server, "sesions = 10", "sessions = 10")
+        self.server.process.send_signal(signal.SIGHUP)
+        line = re.compile(r"the configuration was read again.*\[limits\]")
+        await_that(lambda: line.search(self.server.log.read_text()), "a reload in the log", self.server)
+
+    def test_what_needs_a_restart_is_named_and_nothing_else_is_taken_up(self):
+        edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
+        edit(self.server, "[[listener]]", "threads = 5\n\n[[listener]]")
+        self.server.config.write_text(self.server.config.read_text() + '\n[spool]\nsegment = "8MiB"\n')
+        self.assertEqual(self.refused(1), "mailrace: needs a restart: threads, [spool] segment\n")
+        with Client(self.server.port) as client:
+            self.assertNotIn("SIZE 1024", client.greet().text)
+
+    def test_an_address_that_is_taken_refuses_all(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
+            self.server.config.write_text(self.server.config.read_text() + listener(port))
+            self.assertIn(f"listening on 127.0.0.1:{port}: Address", self.refused(74))
+        with Client(self.server.port) as client:
+            self.assertNotIn("SIZE 1024", client.greet().text)
+
+    def test_a_listener_is_added_and_removed_and_its_session_goes_on(self):
+        section = listener(port := free_port())
+        self.server.config.write_text(self.server.config.read_text() + section)
+        self.taken_up()
+        with Client(port) as client:
+            client.greet()
+            edit(self.server, section, "")
+            self.taken_up()
+            self.assertEqual(client.deliver(letter("goes on"), "alice@bench.test").code, 250)
+
+            def closed():
+                try:
+                    Client(port).__exit__()
+                except ConnectionError:
+                    return True
+                return False
+
+            await_that(closed, "a closed port", self.server)
+        with Client(self.server.port) as client:
+            self.assertEqual(client.greet().code, 250)
+
+    def test_an_access_rule_is_for_who_comes_next_and_its_count_goes_on(self):
+        rule = (
+            f'\n[[access]]\nname = "not them"\nclients = ["{STRANGER}"]\naction = "refuse"\n'
+            'reply = "554 5.7.1 not from here"\n'
+        )
+        counted = 'mailrace_access_rules_total{rule="not them"}'
+
+        def told(source):
+            with Client(self.server.port, source=source) as client:
+                return repr(client.read())
+
+        with Client(self.server.port, source=STRANGER) as client:
+            client.greet()
+            self.server.config.write_text(self.server.config.read_text() + rule)
+            self.assertIn("[[access]]", self.taken_up())
+            self.assertEqual(client.deliver(letter("was there before"), "alice@bench.test").code, 250)
+        self.assertEqual(told(STRANGER), "554 5.7.1 not from here")
+        self.assertEqual(metrics(self.server)[counted], 1)
+        await_that(lambda: 'rule="not them"' in self.server.log.read_text(), "the rule in the log", self.server)
+        edit(self.server, "not from here", "go away")
+        self.taken_up()
+        self.assertEqual(told(STRANGER), "554 5.7.1 go away")
+        self.assertEqual(metrics(self.server)[counted], 2)
+        # The socket stays; who has to say there for whom he has come is another matter.
+        address = 'address  = "127.0.0.1:0"'
+        edit(self.server, address, f'{address}\nproxy_from = ["{BALANCER}"]')
+        self.assertIn("[[listener]]", self.taken_up())
+        with Client(self.server.port, source=BALANCER) as client:
+            client.write(f"PROXY TCP4 {STRANGER} 127.0.0.1 4711 25\r\n".encode())
+            self.assertEqual(repr(client.read()), "554 5.7.1 go away")
+        text = self.server.config.read_text()
+        self.server.config.write_text(text[: text.index("[[access]]")])
+        self.taken_up()
+        self.assertTrue(told(STRANGER).startswith("220 "))
+        self.assertNotIn(counted, metrics(self.server))
+
+    def test_where_nothing_has_changed_nothing_is_exchanged(self):
+        self.assertIn("nothing has changed", self.taken_up())
+
+    def test_a_manager_hears_of_the_reload_and_of_its_end(self):
+        path = str(self.server.folder / "notify")
+        self.server.terminate()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            os.chmod(path, 0o777)
+            manager.settimeout(60)
+            self.server.start(["env", f"NOTIFY_SOCKET={path}"])
+            self.assertIn("READY=1", manager.recv(1000).decode().splitlines())
+            self.taken_up()
+            taken = manager.recv(1000).decode(), manager.recv(1000).decode()
+            edit(self.server, "[[listener]]", "threads = 5\n\n[[listener]]")
+            self.refused(1)
+            refused = manager.recv(1000).decode(), manager.recv(1000).decode()
+        for first, second in (taken, refused):
+            self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+\n")
+            self.assertIn("READY=1", second.splitlines())
+
+    def test_the_log_is_opened_again_by_both_signals(self):
+        log = self.server.folder / "own.log"
+        self.server.terminate()
+        self.server.config.write_text(self.server.config.read_text() + f'\n[log]\nto = "{log}"\n')
+        self.server.start()
+        for number, sent in enumerate([signal.SIGUSR1, signal.SIGHUP]):
+            log.rename(self.server.folder / f"old.{number}")
+            self.server.process.send_signal(sent)
+            await_that(lambda: log.exists() and "opened again" in log.read_text(), "a fresh log", self.server)
+
+    def test_a_hundred_reloads_under_load_lose_nothing_and_refuse_nobody(self):
+        done, refusals, sent = threading.Event(), [], [0] * 4
+
+        def send(number):
+            while not done.is_set():
+                try:
+                    with Client(self.server.port) as client:
+                        client.greet()
+                        replies = [client.deliver(letter("load"), "alice@bench.test") for _ in range(3)]
+                    sent[number] += sum(reply.code == 250 for reply in replies)
+                    refusals.extend(reply for reply in replies if reply.code != 250)
+                except (AssertionError, EOFError, OSError) as error:
+                    refusals.append(error)
+
+        threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
+        [thread.start() for thread in threads]
+        text = self.server.config.read_text()
+        people = (self.server.folder / "people").read_text()
+        try:
+            for number in range(RELOADS):
+                extra = f'\n[[domain]]\nname = "d{number}.test"\n[[queue]]\nname = "q{number % 7}"\n'
+                self.server.config.write_text(text.replace("[limits]\n", f"[limits]\nerrors = {10 + number}\n") + extra)
+                if number % 10 == 0:
+                    (self.server.folder / "people").write_text(f"{people}x{number}@bench.test x\n")
+                self.taken_up()
+        finally:
+            done.set()
+            [thread.join() for thread in threads]
+        self.assertEqual(refusals, [])
+        self.assertGreater(min(sent), 0)
+        await_letters(self.server, "alice", sum(sent))
+        self.assertEqual(len(list((self.server.maildir("alice") / "new").iterdir())), sum(sent))
+
+
+class Ways(OutboundCase):
+    """What changes for mail that waits, and for next hops."""
+
+    def setUp(self):
+        super().setUp()
+        self.one = self.host()
+
+    def taken_up(self, server):
+        ended = reload(server)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""), server.log_tail())
+
+    def test_mail_that_waits_for_a_dead_host_goes_the_new_way(self):
+        server = self.start(extra=route("one.test", f"[127.0.0.1]:{free_port()}"))
+        self.send(server, "bob@one.test")
+        await_fact(server, "deferred", to="<bob@one.test>")
+        text = server.config.read_text()
+        server.config.write_text(re.sub(r"\[127\.0\.0\.1\]:\d+", f"[127.0.0.1]:{self.one.port}", text))
+        self.taken_up(server)
+        server._queue("retry", "--all")
+        self.await_letters(self.one, 1, server)
+
+    def test_a_held_queue_that_is_held_no_more_delivers(self):
+        server = self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}"), standard="concurrency = 0")
+        self.send(server, "bob@one.test")
+        self.assertEqual(server.queued(), 1)
+        edit(server, "concurrency = 0", "concurrency = 5")
+        self.taken_up(server)
+        self.await_letters(self.one, 1, server)
+        listed = server._queue("list", "--by", "queue", "--json")
+        self.assertRegex(listed, r'"concurrency":5\b.*"queue":"standard"|"queue":"standard".*"concurrency":5\b')
+
+    def test_mail_of_a_queue_that_is_removed_goes_where_the_rules_say(self):
+        section = '\n[[queue]]\nname = "slow"\nconcurrency = 0\ndomains = ["one.test"]\n'
+        server = self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + section)
+        self.send(server, "bob@one.test", "carol@one.test")
+        await_that(lambda: server._queue("list", "--count", "--queue", "slow").split()[0] == "2", "two wait", server)
+        edit(server, section, "")
+        self.taken_up(server)
+        letters = self.await_letters(self.one, 1, server)
+        self.assertEqual(sorted(letters[0].recipients), ["TO:<bob@one.test>", "TO:<carol@one.test>"])
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assertNotIn("slow", server._queue("list", "--by", "queue", "--json"))
+
+    def test_a_table_that_has_not_changed_keeps_its_cache(self):
+        section = (
+            '\n[[table]]\nname = "hosted"\ntype = "sqlite"\npath = "{path}"\n'
+            'query = "SELECT name FROM domains WHERE name = :key"\n'
+            'cache = {{ ttl = "1h", negative_ttl = "1h", stale_if_error = "1h", entries = 100 }}\n'
+            '[[domain]]\nnames = "hosted"\n'
+        )
+        path = self.folder / "hosted.db"
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE domains (name TEXT)")
+            database.execute("INSERT INTO domains VALUES ('hosted.test')")
+        path.chmod(0o644)
+        server = self.start(extra=section.format(path=path))
+        self.send(server, "bob@hosted.test")
+        before = server.table("stats", "hosted", "--json").stdout
+        edit(server, "[limits]\n", "[limits]\nerrors = 7\n")
+        self.taken_up(server)
+        after = server.table("stats", "hosted", "--json").stdout
+        entries = [int(re.search(r'"(?:entries|cached)":(\d+)', text)[1]) for text in (before, after)]
+        self.assertGreater(entries[0], 0, before)
+        self.assertEqual(entries[0], entries[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
