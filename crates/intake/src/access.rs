@@ -88,6 +88,8 @@ pub enum Subject {
     Sender,
     /// The forward-path.
     Recipient,
+    /// Whether the client has logged in.
+    User,
 }
 
 impl Subject {
@@ -96,7 +98,7 @@ impl Subject {
         match self {
             Subject::Client => Stage::Connect,
             Subject::Helo => Stage::Helo,
-            Subject::Sender => Stage::Mail,
+            Subject::Sender | Subject::User => Stage::Mail,
             Subject::Recipient => Stage::Rcpt,
         }
     }
@@ -127,6 +129,8 @@ pub enum Test {
     Sender(Senders),
     /// The forward-path.
     Recipient(Recipients),
+    /// The client has logged in, or has not.
+    LoggedIn(bool),
     /// The subject is in a table.
     Table(Subject, Arc<dyn Table>),
     /// The client's address is listed in a zone of the DNS.
@@ -141,6 +145,7 @@ impl Test {
             Test::Helo(_) => Subject::Helo,
             Test::Sender(_) => Subject::Sender,
             Test::Recipient(_) => Subject::Recipient,
+            Test::LoggedIn(_) => Subject::User,
             Test::Table(subject, _) => *subject,
         }
     }
@@ -210,6 +215,8 @@ pub struct Visit<'a> {
     pub sender: Option<Option<&'a Address>>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
+    /// The client has logged in.
+    pub logged_in: bool,
 }
 
 /// What the rules of a stage say.

@@ -27,13 +27,17 @@ impl Files for Memory {
 }
 
 fn made(main: &str, files: &[(&'static str, &'static str)]) -> Import {
+    made_of(main, MASTER, files)
+}
+
+fn made_of(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> Import {
     let files = Memory([PASSWD, ALIASES].iter().chain(files).copied().collect());
-    import(main, MASTER, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
+    import(main, master, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
 }
 
 /// All that comes out, for a golden file; what holds for every configuration is looked at on the way.
-fn golden(main: &str, files: &[(&'static str, &'static str)]) -> String {
-    let made = made(main, files);
+fn golden(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> String {
+    let made = made_of(main, master, files);
     if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "mail.example.com") {
         panic!("{faults}\n{}", made.text);
     }
@@ -49,10 +53,13 @@ fn golden(main: &str, files: &[(&'static str, &'static str)]) -> String {
 
 macro_rules! example {
     ($name:ident, $files:expr) => {
+        example!($name, MASTER, $files);
+    };
+    ($name:ident, $master:expr, $files:expr) => {
         #[test]
         fn $name() {
             let main = include_str!(concat!("postfix/", stringify!($name), ".cf"));
-            insta::assert_snapshot!(golden(main, &$files));
+            insta::assert_snapshot!(golden(main, $master, &$files));
         }
     };
 }
@@ -104,6 +111,38 @@ example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-a
 // ADDRESS_REWRITING_README and what has no counterpart.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(limits, []);
+// SASL_README, SMTPD_ACCESS_README and POSTSCREEN_README.
+example!(
+    submission,
+    include_str!("postfix/submission-master.cf"),
+    [
+        ("/etc/postfix/login_maps", "bob@example.org bob\nsales@example.org bob, alice\n@lists.example.org alice\n"),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+        ("/etc/postfix/vmailbox", "bob@example.org example.org/bob\nalice@example.org example.org/alice/\n"),
+    ]
+);
+example!(
+    access,
+    [
+        (
+            "/etc/postfix/clients.cidr",
+            "198.51.100.7 DUNNO\n198.51.100.0/24 REJECT go away\n2001:db8:bad::/48 450 4.7.1 later\n203.0.113.0/24 OK\n"
+        ),
+        ("/etc/postfix/clients", "198.51 REJECT\nbad.example REJECT\ngood.example OK\n"),
+        ("/etc/postfix/helo.pcre", "# names\n/^localhost$/ REJECT you are not me\nif /example/\n/^mx/i  OK\nendif\n"),
+        (
+            "/etc/postfix/senders",
+            "bad.example 550 5.7.1 \"never\"\nnews@x.example OK\n<> DUNNO\ndrop@x.example DISCARD\nold@x.example PREPEND X-Old: yes\n"
+        ),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+        ("/etc/postfix/recipients", "trap@example.org REJECT\npostmaster@ OK\n"),
+    ]
+);
+example!(
+    postscreen,
+    include_str!("postfix/postscreen-master.cf"),
+    [("/etc/postfix/relay_recipients", "bob@example.org x\n")]
+);
 
 /// Postfix itself tells what a parameter expands to, where it is installed.
 #[test]

@@ -33,6 +33,7 @@ pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
         Test::Helo(names) => visit.helo.is_some_and(|helo| names(helo)),
         Test::Sender(senders) => visit.sender.is_some_and(|sender| senders(sender)),
         Test::Recipient(recipients) => visit.recipient.is_some_and(|recipient| recipients(recipient)),
+        Test::LoggedIn(wanted) => visit.logged_in == *wanted,
         Test::Table(..) | Test::Listed(_) => true,
     };
     let finding = |test: &Test| match test {

@@ -29,6 +29,7 @@ pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
             None => Vec::new(),
         },
         Subject::Recipient => visit.recipient.map(addresses).unwrap_or_default(),
+        Subject::User => Vec::new(),
     }
 }
 
@@ -79,6 +80,7 @@ mod tests {
             helo: Some(text),
             sender: Some(address.as_ref()),
             recipient: address.as_ref(),
+            logged_in: false,
         };
         of(subject, &visit).join(" ")
     }

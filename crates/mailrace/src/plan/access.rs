@@ -130,6 +130,9 @@ fn named(rule: &AccessRule) -> Vec<Condition> {
     add("senders", &texts(&rule.senders), Test::Sender(Arc::new(is_sender)));
     let is_recipient = move |recipient: &Address| recipients.iter().any(|own| own.fits(Some(recipient)));
     add("recipients", &texts(&rule.recipients), Test::Recipient(Arc::new(is_recipient)));
+    if let Some(wanted) = rule.logged_in {
+        add("logged_in", &[wanted.to_string()], Test::LoggedIn(wanted));
+    }
     conditions
 }
 

@@ -250,12 +250,12 @@ pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: b
 /// The keys that one key stands for.
 fn keys(key: &str, subject: Subject, parents: bool) -> Result<Vec<String>, &'static str> {
     let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
-    if key.is_empty() || key.starts_with('#') || key.ends_with(':') && subject != Subject::Client || !key.chars().all(is_sound) {
+    if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
         return Err("this is no key here");
     }
     if subject == Subject::Client {
         return match is_address(key) {
-            true => Ok(vec![key.trim_end_matches([':', '.']).to_owned()]),
+            true => Ok(vec![key.trim_end_matches('.').to_owned()]),
             false => Err("a client is known by its address alone, not by a name"),
         };
     }

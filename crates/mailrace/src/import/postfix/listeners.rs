@@ -14,10 +14,19 @@ use super::restrictions::Who;
 /// A key, its value and what it is from.
 type Key = (&'static str, String, &'static str);
 
+/// Parameters that decide which listeners there are, and what they say.
+const DECIDING: [&str; 5] = [
+    "smtpd_enforce_tls",
+    "smtpd_tls_wrappermode",
+    "smtpd_upstream_proxy_protocol",
+    "smtpd_use_tls",
+    "postscreen_upstream_proxy_protocol",
+];
 const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files of postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
     pub(super) fn listeners(&mut self) {
+        DECIDING.iter().for_each(|name| self.draft.mapped(name));
         let mut is_written = false;
         for door in self.doors.clone() {
             match self.listening(&door) {
@@ -54,7 +63,7 @@ impl Conversion<'_> {
             return Err(NO_CERTIFICATE);
         }
         if door.is_for_users() {
-            self.users(door, &mut keys)?;
+            self.users_alone(door, &mut keys)?;
         } else {
             self.everybody(door, &mut keys)?;
         }
@@ -80,7 +89,7 @@ impl Conversion<'_> {
     }
 
     /// A listener for users.
-    fn users(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
+    fn users_alone(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
         if !self.has_certificates {
             return Err(NO_CERTIFICATE);
         }

@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn owners_of_senders_become_users_and_what_they_own() {
         let entries = text::entries(
-            "bob@a.example bob, Alice\n@b.example alice\ninfo alice\n\"x y\" z\nBOB@a.example eve\nq@a.example #x \"y\n",
+            "bob@a.example bob, Alice\n@b.example alice\ninfo alice\nx@ z\nBOB@a.example eve\nq@a.example #x \"y\n",
             false,
         );
         let site = text::Site { domains: vec!["a.example".into()], origin: "a.example".into() };
@@ -163,7 +163,7 @@ mod tests {
         insta::assert_snapshot!(senders, @r#"
         alice                           bob@a.example, @b.example, info@a.example
         bob                             bob@a.example
-        # no counterpart: "x y": expected an address, or a domain behind an @
+        # no counterpart: x@: expected an address, or a domain behind an @
         "#);
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
     }

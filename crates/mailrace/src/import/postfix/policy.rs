@@ -52,7 +52,7 @@ const SAME: [(&str, &str); 43] = [
 ];
 
 /// Parameters that nothing stands for, and why or what to do. Those that end in `*` stand for all that begin so.
-const LOST: [(&str, &str); 36] = [
+const LOST: [(&str, &str); 47] = [
     ("always_bcc", "nobody gets copies of others' mail"),
     ("recipient_bcc_maps", "nobody gets copies of others' mail"),
     ("sender_bcc_maps", "nobody gets copies of others' mail"),
