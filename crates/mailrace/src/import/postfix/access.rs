@@ -93,7 +93,7 @@ const SAME: [(&str, &str); 13] = [
     ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
     ("reject_unverified_recipient", "who exists is asked of `mailboxes` of [[domain]], always"),
     ("reject_non_fqdn_recipient", "a recipient has a domain, always"),
-    ("reject_unknown_recipient_domain", "for our own domains always; where else mail goes, its sender gets a bounce"),
+    ("reject_unknown_recipient_domain", "not asked at RCPT; the sender gets a bounce"),
     ("reject_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may name no sender that nobody owns"),
@@ -128,6 +128,9 @@ impl Conversion<'_> {
             None => (Lists::read(&self.values), self.main.clone()),
         };
         let mynetworks = front.as_ref().map_or_else(Net::loopback, |front| front.networks.clone());
+        for class in list(&self.values.value("smtpd_restriction_classes")) {
+            self.draft.same(&class, "it is filled in where a list names it");
+        }
         let mut rules = Vec::new();
         for (place, name) in LISTS.into_iter().enumerate() {
             if values.value(name).is_some() {
@@ -384,7 +387,8 @@ impl Conversion<'_> {
             }
             What::Owned(table) => {
                 let reply = Some("553 5.7.1 Sender address rejected: not logged in".to_owned());
-                self.add_rule(&rule.from, table, true, &[("senders_in", quoted(table))], "refuse", reply);
+                let conditions = [("senders_in", quoted(table)), ("logged_in", "false".into())];
+                self.add_rule(&rule.from, table, false, &conditions, "refuse", reply);
             }
             What::Table(_, named, Content::Networks(nets)) => {
                 let name = file_name(Path::new(&named.name));
@@ -452,9 +456,14 @@ impl Conversion<'_> {
                 (written.text, "text")
             }
         };
-        let path = self.add_file(&named.name, "", text, false);
+        let is_written_here = ["inline", "static"].contains(&named.kind.as_str());
+        let (like, source) = match is_written_here {
+            true => (named.kind.clone(), from.to_owned()),
+            false => (named.name.clone(), format!("{}:{}", named.kind, named.name)),
+        };
+        let path = self.add_file(&like, "", text, false);
         let name = file_name(&path);
-        let block = Block::new("[[table]]").comment(format!("From {}:{}.", named.kind, named.name));
+        let block = Block::new("[[table]]").comment(format!("From {source}."));
         let block = block.key("name", quoted(&name), "").key("type", quoted(kind), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         Some(name)

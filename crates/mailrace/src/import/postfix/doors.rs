@@ -99,7 +99,9 @@ pub(super) fn relays(doors: &[Door]) -> Vec<Net> {
         match is_first {
             true => relays = own,
             false => {
-                let is_here = |net: &Net| Net::loopback().iter().any(|loopback| loopback.covers(net));
+                let is_heard = |net: &Net| door.addresses.iter().any(|address| address.is_ipv4() == net.is_v4());
+                let is_here =
+                    |net: &Net| is_heard(net) && Net::loopback().iter().any(|loopback| loopback.covers(net));
                 relays.retain(|net| !is_here(net) || own.iter().any(|other| other.covers(net)));
             }
         }

@@ -41,8 +41,10 @@ impl Conversion<'_> {
             path.display()
         ));
         let auth = Block::new("[auth]")
-            .comment(format!("Postfix asked by {asked}, which is not spoken here. Instead of `passwords`, `bind` may name"))
-            .comment("a table of type ldap, in whose directory users are bound as; see docs/submission.md.");
+            .comment(format!(
+                "Postfix asked by {asked}, which is not spoken here. Instead of `passwords`, `bind` may name a table of type \
+                 ldap, in whose directory the password is tried; see docs/submission.md."
+            ));
         self.draft.add(auth.key("passwords", quoted(&name), "smtpd_sasl_path"));
         if self.values.value("smtpd_sasl_authenticated_header") == "yes" {
             self.draft.set("[auth]", "trace_users", "true", "smtpd_sasl_authenticated_header");

@@ -37,6 +37,11 @@ impl Net {
         Some(Net { bits, prefix: prefix.parse().ok()?, width })
     }
 
+    /// Whether it is one of IPv4.
+    pub(super) fn is_v4(&self) -> bool {
+        self.width == 32
+    }
+
     /// Whether all of the other one is in it.
     pub(super) fn covers(&self, other: &Net) -> bool {
         let beyond = self.width - self.prefix;
