@@ -192,8 +192,8 @@ impl Conversion<'_> {
 
     fn step(&mut self, list: usize, element: &Element) -> Step {
         let rule = element.rule.as_str();
-        if element.only_warns {
-            return Step::Same("only warns, so that nothing is refused");
+        if let Some(why) = element.idle {
+            return Step::Same(why);
         }
         match rule {
             "permit" => return Step::End(BEHIND_PERMIT),

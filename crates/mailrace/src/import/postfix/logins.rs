@@ -79,7 +79,7 @@ impl Conversion<'_> {
         let is_asked = |door: &&super::doors::Door| {
             let reached = |list: usize| {
                 let elements = door.lists.0[list].iter();
-                elements.filter(|it| !it.only_warns && ASKS_USERS.contains(&it.rule.as_str())).any(|it| {
+                elements.filter(|it| it.idle.is_none() && ASKS_USERS.contains(&it.rule.as_str())).any(|it| {
                     door.lists.reach(list, it, Who::User)
                 })
             };

@@ -12,6 +12,10 @@ pub(super) const LISTS: [&str; 5] = [
     "smtpd_relay_restrictions",
     "smtpd_recipient_restrictions",
 ];
+/// Behind `warn_if_reject`.
+const WARNS: &str = "only warns, so that nothing is refused";
+/// About what comes later.
+const EARLY: &str = "with smtpd_delay_reject = no it is asked before that is known, and says nothing";
 /// Classes within classes.
 const DEPTH_MAX: usize = 10;
 /// Elements of one list: classes can ask for more than any memory has.
@@ -27,14 +31,14 @@ const GUARDING: [&str; 2] = ["reject_unauth_destination", "defer_unauth_destinat
 pub(super) struct Element {
     pub(super) rule: String,
     pub(super) argument: Option<String>,
-    /// Behind `warn_if_reject`: what it refuses is told, and taken.
-    pub(super) only_warns: bool,
+    /// Why it says nothing, where it does not.
+    pub(super) idle: Option<&'static str>,
 }
 
 impl Element {
     /// As it is written.
     pub(super) fn text(&self) -> String {
-        let warns = if self.only_warns { "warn_if_reject " } else { "" };
+        let warns = if self.idle == Some(WARNS) { "warn_if_reject " } else { "" };
         match &self.argument {
             Some(argument) => format!("{warns}{} {argument}", self.rule),
             None => format!("{warns}{}", self.rule),
@@ -44,7 +48,7 @@ impl Element {
     /// Whether it lets pass whoever this is.
     fn lets(&self, who: Who) -> bool {
         match self.rule.as_str() {
-            _ if self.only_warns => false,
+            _ if self.idle.is_some() => false,
             "permit" => true,
             "permit_mynetworks" => who == Who::Network,
             "permit_sasl_authenticated" => who == Who::User,
@@ -53,7 +57,7 @@ impl Element {
     }
 
     fn is_one_of(&self, rules: &[&str]) -> bool {
-        !self.only_warns && rules.contains(&self.rule.as_str())
+        self.idle.is_none() && rules.contains(&self.rule.as_str())
     }
 }
 
@@ -73,9 +77,18 @@ pub(super) enum Who {
 pub(super) struct Lists(pub(super) [Vec<Element>; 5]);
 
 impl Lists {
-    /// Those that these values say.
+    /// Those that these values say. Without `smtpd_delay_reject` a list says nothing of what comes behind its command.
     pub(super) fn read(values: &Values<'_>) -> Lists {
-        Lists(LISTS.map(|name| elements(values, name)))
+        let mut lists = Lists(LISTS.map(|name| elements(values, name)));
+        if values.value("smtpd_delay_reject") == "no" {
+            let unknown: [&[&str]; 3] =
+                [&["helo", "sender", "recipient", "destination"], &["sender", "recipient", "destination"], &["recipient", "destination"]];
+            for (list, subjects) in lists.0.iter_mut().zip(unknown) {
+                let is_early = |it: &&mut Element| it.rule.split('_').any(|word| subjects.contains(&word));
+                list.iter_mut().filter(is_early).for_each(|it| it.idle = Some(EARLY));
+            }
+        }
+        lists
     }
 
     /// Whether nothing at all is taken from him.
@@ -117,23 +130,23 @@ pub(super) fn elements(values: &Values<'_>, name: &str) -> Vec<Element> {
     let mut words = Vec::new();
     fill_in(values, &classes, &values.value(name), 0, &mut words);
     let mut elements = Vec::new();
-    let (mut words, mut only_warns) = (words.into_iter(), false);
+    let (mut words, mut idle) = (words.into_iter(), None);
     while let Some(word) = words.next() {
         if word == "warn_if_reject" {
-            only_warns = true;
+            idle = Some(WARNS);
             continue;
         }
         let is_table = word.contains(':') && !word.starts_with('{');
         let element = match is_table {
             // A table alone stands for the check of the list that it is in.
-            true => Element { rule: check_of(name), argument: Some(word), only_warns },
+            true => Element { rule: check_of(name), argument: Some(word), idle },
             false => {
                 let argument = if takes_argument(&word) { words.next() } else { None };
-                Element { rule: word.to_ascii_lowercase(), argument, only_warns }
+                Element { rule: word.to_ascii_lowercase(), argument, idle }
             }
         };
         elements.push(element);
-        only_warns = false;
+        idle = None;
     }
     elements
 }
@@ -204,6 +217,17 @@ mod tests {
             let lists = lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));
             assert_eq!((lists.relay(Who::Network), lists.relay(Who::User)), (networks, users), "{relay} | {recipient}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_before_it_is_known_says_nothing() {
+        let lists = lists(
+            "smtpd_delay_reject = no\nsmtpd_client_restrictions = permit_auth_destination, check_sender_access static:OK, reject\n\
+             smtpd_sender_restrictions = check_sender_access static:OK, reject_unauth_destination\n",
+        );
+        assert!(lists.are_shut(Who::Stranger));
+        let idle = |list: usize| lists.0[list].iter().map(|it| it.idle.is_some()).collect::<Vec<_>>();
+        assert_eq!((idle(0), idle(2)), (vec![true, true, false], vec![false, true]));
     }
 
     #[test]
