@@ -25,6 +25,7 @@ mod policy;
 mod quotas;
 mod render;
 mod restrictions;
+mod rules;
 mod sql;
 mod text;
 mod words;
