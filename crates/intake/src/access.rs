@@ -1,5 +1,5 @@
-//! Access rules: who is let in, by the client's address, what it calls itself, the sender, the recipient, tables and lists
-//! in the DNS. This owns the order in which rules are asked and what comes of them; it holds no session.
+//! Access rules: who is let in, by the client's address, what it calls itself, the sender, the recipient, tables and
+//! lists in the DNS. This owns the order in which rules are asked and what comes of them; it holds no session.
 //!
 //! Each rule is asked at one stage of the session. Those of a stage are asked in their order:
 //!
@@ -11,9 +11,9 @@
 //!
 //! To accept is not to relay: who may send to other people's domains is said elsewhere.
 //!
-//! What only a table or the DNS can say is asked for all rules of a stage at once. A table that cannot say puts the client
-//! off (451) where what it did not say could decide; a list in the DNS that cannot say lists nobody, is counted, and told to
-//! the operator.
+//! What only a table or the DNS can say is asked for all rules of a stage at once. A table that cannot say puts the
+//! client off (451) where what it did not say could decide; a list in the DNS that cannot say lists nobody, is counted,
+//! and told to the operator.
 
 mod action;
 mod explain;
@@ -88,8 +88,6 @@ pub enum Subject {
     Sender,
     /// The forward-path.
     Recipient,
-    /// Whether the client has logged in.
-    User,
 }
 
 impl Subject {
@@ -98,7 +96,7 @@ impl Subject {
         match self {
             Subject::Client => Stage::Connect,
             Subject::Helo => Stage::Helo,
-            Subject::Sender | Subject::User => Stage::Mail,
+            Subject::Sender => Stage::Mail,
             Subject::Recipient => Stage::Rcpt,
         }
     }
@@ -129,8 +127,6 @@ pub enum Test {
     Sender(Senders),
     /// The forward-path.
     Recipient(Recipients),
-    /// The client has logged in, or has not.
-    LoggedIn(bool),
     /// The subject is in a table.
     Table(Subject, Arc<dyn Table>),
     /// The client's address is listed in a zone of the DNS.
@@ -145,7 +141,6 @@ impl Test {
             Test::Helo(_) => Subject::Helo,
             Test::Sender(_) => Subject::Sender,
             Test::Recipient(_) => Subject::Recipient,
-            Test::LoggedIn(_) => Subject::User,
             Test::Table(subject, _) => *subject,
         }
     }
@@ -179,7 +174,8 @@ pub enum Action {
     Defer(Option<Reply>),
     /// Take it and hold it.
     Hold,
-    /// What the value in the table says, in the words of Postfix's access(5). Such a rule has one condition of that kind.
+    /// What the value in the table says, in the words of Postfix's access(5). Such a rule has one condition of that
+    /// kind.
     Table,
 }
 
@@ -215,8 +211,6 @@ pub struct Visit<'a> {
     pub sender: Option<Option<&'a Address>>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
-    /// The client has logged in.
-    pub logged_in: bool,
 }
 
 /// What the rules of a stage say.
@@ -263,8 +257,8 @@ impl Access {
         (!rules.is_empty()).then_some(Access { rules, counts, unanswered: Arc::default() })
     }
 
-    /// The same rules, which go on with the counts of those that they replace: each with that of the one of its name. Whoever
-    /// still asks the others counts here too.
+    /// The same rules, which go on with the counts of those that they replace: each with that of the one of its name.
+    /// Whoever still asks the others counts here too.
     pub fn counting_on(mut self, before: Option<&Access>) -> Access {
         let Some(before) = before else { return self };
         for (rule, count) in self.rules.iter().zip(&mut self.counts) {

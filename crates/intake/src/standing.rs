@@ -1,5 +1,5 @@
-//! What access rules have said of a session so far, and the questions to them. Where there are no rules, nothing is asked
-//! and nothing is allocated.
+//! What access rules have said of a session so far, and the questions to them. Where there are no rules, nothing is
+//! asked and nothing is allocated.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,8 @@ pub(crate) struct Denied {
 }
 
 impl Desk {
-    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any more.
+    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
+    /// more.
     pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
         let (visit, mut stop) = (Visit { client: Some(client), ..Visit::default() }, stop.clone());

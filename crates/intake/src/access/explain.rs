@@ -1,4 +1,5 @@
-//! The same questions as a session's, with an account of each rule: for people, who want to know why. Nothing is counted.
+//! The same questions as a session's, with an account of each rule: for people, who want to know why. Nothing is
+//! counted.
 
 use super::action::{self, Said};
 use super::find::{self, Finding};
@@ -20,8 +21,8 @@ pub struct Told {
 }
 
 impl Access {
-    /// What the rules of a stage say of a visit, up to the one that decides. Conditions about what the visit does not tell do
-    /// not hold.
+    /// What the rules of a stage say of a visit, up to the one that decides. Conditions about what the visit does not
+    /// tell do not hold.
     pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
         let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.stage == stage).collect();
         let findings = find::find(&rules, visit).await;

@@ -1,5 +1,5 @@
-//! Which conditions hold. What is in memory is found at once; what tables and lists say is asked for all rules together,
-//! each table once with all keys, all tables at the same time.
+//! Which conditions hold. What is in memory is found at once; what tables and lists say is asked for all rules
+//! together, each table once with all keys, all tables at the same time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,6 @@ pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
         Test::Helo(names) => visit.helo.is_some_and(|helo| names(helo)),
         Test::Sender(senders) => visit.sender.is_some_and(|sender| senders(sender)),
         Test::Recipient(recipients) => visit.recipient.is_some_and(|recipient| recipients(recipient)),
-        Test::LoggedIn(wanted) => visit.logged_in == *wanted,
         Test::Table(..) | Test::Listed(_) => true,
     };
     let finding = |test: &Test| match test {

@@ -1,5 +1,5 @@
-//! The keys under which a table is asked for a subject, the most special first, as Postfix's access(5) has them. The first
-//! key that is there speaks for the subject.
+//! The keys under which a table is asked for a subject, the most special first, as Postfix's access(5) has them. The
+//! first key that is there speaks for the subject.
 //!
 //! | subject | keys |
 //! |---|---|
@@ -29,7 +29,6 @@ pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
             None => Vec::new(),
         },
         Subject::Recipient => visit.recipient.map(addresses).unwrap_or_default(),
-        Subject::User => Vec::new(),
     }
 }
 
@@ -80,7 +79,6 @@ mod tests {
             helo: Some(text),
             sender: Some(address.as_ref()),
             recipient: address.as_ref(),
-            logged_in: false,
         };
         of(subject, &visit).join(" ")
     }

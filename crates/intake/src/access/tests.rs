@@ -58,7 +58,7 @@ fn listed(table: &Arc<Told>, codes: &[(&str, &str)]) -> Test {
 
 const CLIENT: &str = "192.0.2.1";
 
-/// What is said to [`CLIENT`], who has logged in, and whether its mail is held; and what the operator heard.
+/// What is said to [`CLIENT`], and whether its mail is held; and what the operator heard.
 fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
     let (sender, recipient) = ("a@x.example".parse().unwrap(), "b@y.example".parse().unwrap());
     let visit = Visit {
@@ -66,7 +66,6 @@ fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
         helo: Some("mx.x.example"),
         sender: Some(Some(&sender)),
         recipient: Some(&recipient),
-        logged_in: true,
     };
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let ears = heard.clone();
@@ -123,19 +122,6 @@ fn rules_that_replace_others_go_on_with_the_counts_of_their_names() {
     decided(&after, Stage::Connect);
     assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
     assert_eq!(access(vec![all("a")]).counting_on(None).counted().collect::<Vec<_>>(), [("a", 0)]);
-}
-
-#[test]
-fn a_rule_is_for_who_has_logged_in_or_for_who_has_not() {
-    for (wanted, expected) in [(true, "550 5.7.1 Access denied"), (false, "nothing")] {
-        let of_users = access(vec![rule("users", Stage::Mail, vec![Test::LoggedIn(wanted)], Action::Refuse(None))]);
-        assert_eq!(decided(&of_users, Stage::Mail), expected);
-    }
-    // Nobody is looked up on a list of whom the rule is not.
-    let table = Told::new(&[]);
-    let listed = vec![Test::LoggedIn(false), listed(&table, &[])];
-    assert_eq!(decided(&access(vec![rule("listed", Stage::Mail, listed, Action::Refuse(None))]), Stage::Mail), "nothing");
-    assert_eq!(table.questions(), 0);
 }
 
 #[test]

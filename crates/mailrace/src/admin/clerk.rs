@@ -239,9 +239,8 @@ impl Clerk {
         recipient: &Address,
         out: &mut impl Write,
     ) -> Answered<()> {
-        // Who has logged in is asked less than who has not.
-        let (client, logged_in) = (Some(client.to_canonical()), false);
-        let visit = Visit { client, helo, sender: Some(sender), recipient: Some(recipient), logged_in };
+        let visit =
+            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
         let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
     }

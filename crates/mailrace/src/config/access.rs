@@ -33,8 +33,6 @@ pub struct AccessRule {
     pub recipients: Vec<WhoPattern>,
     /// The table has the recipient.
     pub recipients_in: Option<Box<str>>,
-    /// The client has logged in, or has not; None: either.
-    pub logged_in: Option<bool>,
     /// The client's address is listed in the DNS.
     pub dnsbl: Option<Zone>,
     /// What it says. Where that is what a table says, just one table is named.

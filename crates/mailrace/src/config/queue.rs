@@ -46,15 +46,16 @@ impl Queue {
 }
 
 /// Which mail goes into a queue. A message is held against the headers of all queues, in their order, then against
-/// the senders of all, then the clients of all, then each recipient against the domains of all; the first that matches counts.
+/// the senders of all, then the clients of all, then each recipient against the domains of all; the first that matches
+/// counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Mail with one of these.
     pub headers: Vec<HeaderRule>,
     /// Mail from one of these.
     pub senders: Vec<SenderRule>,
-    /// A table of senders, keyed by address, or by `@domain` for all of a domain: mail from one who is in it, if no list of
-    /// senders has him.
+    /// A table of senders, keyed by address, or by `@domain` for all of a domain: mail from one who is in it, if no
+    /// list of senders has him.
     pub sender_table: Option<Box<str>>,
     /// Mail that came from clients of these networks.
     pub clients: Vec<Network>,

@@ -1,5 +1,5 @@
-//! From the access rules of the configuration to those that sessions ask. Each list in the DNS is a table of its own, with a
-//! thread and a cache, however many rules name it.
+//! From the access rules of the configuration to those that sessions ask. Each list in the DNS is a table of its own,
+//! with a thread and a cache, however many rules name it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,9 +130,6 @@ fn named(rule: &AccessRule) -> Vec<Condition> {
     add("senders", &texts(&rule.senders), Test::Sender(Arc::new(is_sender)));
     let is_recipient = move |recipient: &Address| recipients.iter().any(|own| own.fits(Some(recipient)));
     add("recipients", &texts(&rule.recipients), Test::Recipient(Arc::new(is_recipient)));
-    if let Some(wanted) = rule.logged_in {
-        add("logged_in", &[wanted.to_string()], Test::LoggedIn(wanted));
-    }
     conditions
 }
 
@@ -144,7 +141,8 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What a list has said is not asked for again because a rule was changed; nor is one asked as it was no more to be.
+    /// What a list has said is not asked for again because a rule was changed; nor is one asked as it was no more to
+    /// be.
     #[test]
     fn of_another_configuration_only_lists_that_are_asked_otherwise_are_opened() {
         let config = |text: &str| Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));

@@ -1,5 +1,5 @@
-//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each, and what
-//! comes of it. Nothing is counted.
+//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each,
+//! and what comes of it. Nothing is counted.
 
 use std::fmt::Write as _;
 
@@ -76,7 +76,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let told = |client: &str, helo| {
             let client = client.parse().ok();
-            let visit = Visit { client, helo, sender: Some(None), recipient: Some(&recipient), logged_in: false };
+            let visit = Visit { client, helo, sender: Some(None), recipient: Some(&recipient) };
             runtime.block_on(told(access.as_ref(), &visit))
         };
         let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];

@@ -66,7 +66,6 @@ fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &m
         senders_in: table(&mut section, "senders_in"),
         recipients: some(&mut section, "recipients", &key::RECIPIENT_PATTERN),
         recipients_in: table(&mut section, "recipients_in"),
-        logged_in: section.take("logged_in", &key::FLAG),
         dnsbl: section.section("dnsbl").and_then(zone),
         action: Action::Accept,
     };
@@ -101,7 +100,6 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let needed = [
         of(Subject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some()),
         of(Subject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
-        of(Subject::User, rule.logged_in.is_some()),
         of(Subject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
     ];
     let earliest = needed.into_iter().flatten().max().unwrap_or(Stage::Connect);
@@ -168,7 +166,6 @@ mod tests {
             ("clients = [\"192.0.2.0/24\"]\n", Stage::Connect),
             ("dnsbl = { zone = \"list.example\" }\n", Stage::Connect),
             ("clients_in = \"t\"\nhelos = [\"*.example\"]\n", Stage::Helo),
-            ("logged_in = false\ndnsbl = { zone = \"list.example\" }\n", Stage::Mail),
             ("senders = [\"<>\"]\nhelos_in = \"t\"\n", Stage::Mail),
             ("recipients_in = \"t\"\nsenders_in = \"t\"\n", Stage::Rcpt),
             ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
