@@ -5,7 +5,7 @@ CARGO ?= cargo
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
 SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many servers-one \
-  drain-one drain-many lame collapse mailing pressure sendfile directory replica \
+  drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
 .PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit man deb try-deb

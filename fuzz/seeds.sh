@@ -44,6 +44,14 @@ printf '+OK\r\n+OK 2 99\r\n+OK\r\n1 120\r\n.\r\n+OK\r\n1 abc\r\n.\r\n+OK\r\nSubj
     >corpus/pop3_client/session
 printf 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 100 Go\r\n\r\nHTTP/1.0 200 OK\r\n\r\nx\x1e' >corpus/http_client/lengths
 printf 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nY: z\r\n\r\n\x1c' >corpus/http_client/chunks
+mkdir -p corpus/sasl_server corpus/maildirsize
+printf '\x0f\x00AGJvYgBzZWNyZXQ=' >corpus/sasl_server/plain
+printf '\x10\x02Ym9i\nc2VjcmV0' >corpus/sasl_server/login
+printf '\x02\x01n,,n=bob,r=fyko\nc=biws,r=fykoAwMDAwMDAwMDAwMDAwMDAwMDAwMD,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=' \
+    >corpus/sasl_server/scram
+printf '\x03\x01user=bob\x01auth=Bearer x\x01\x01\n' >corpus/sasl_server/xoauth2
+printf '1073741824S,100000C\n52811 40\n1310 1\n-1310 -1\n' >corpus/maildirsize/sound
+printf '100S\n          40            4\n7' >corpus/maildirsize/aligned
 mkdir -p corpus/proxy_header
 printf 'PROXY TCP4 192.0.2.1 198.51.100.2 56324 25\r\nEHLO x\r\n' >corpus/proxy_header/line
 printf 'PROXY UNKNOWN ffff::1 a b c\r\n' >corpus/proxy_header/unknown

@@ -2,6 +2,7 @@
 whose address counts behind a balancer (PROXY) and a proxy (XCLIENT). Each test comes from an address of its own.
 """
 
+import base64
 import json
 import pathlib
 import socket
@@ -64,6 +65,19 @@ attempts = 1
 
 [smtp]
 xclient_from = ["{PROXY}"]
+
+[[listener]]
+protocol = "submission"
+address  = "127.0.0.1:0"
+
+[[table]]
+name = "logins"
+type = "static"
+values = ["{{{{PLAIN}}}}secret"]
+
+[auth]
+passwords  = "logins"
+clear_text = true
 """
 WORDS = "carol@bench.test REJECT carol has moved, ask bob\ndave@bench.test WHATEVER\n"
 
@@ -115,6 +129,23 @@ class Access(ServerCase):
 
     def test_who_is_on_a_list_is_told_on_which(self):
         self.assertEqual(repr(self.first_line(LISTED)), f"554 5.7.1 {LISTED} is listed by list.test")
+
+    def test_a_user_sends_from_a_listed_address_and_from_no_other_that_is_refused(self):
+        submission = self.server.ports["submission"]
+        with Client(submission, source=LISTED) as client:
+            client.greet()
+            self.assertEqual(client.say("MAIL FROM:<bob@bench.test>").code, 530)
+            words = base64.b64encode(b"\0bob\0secret").decode()
+            self.assertEqual(client.say(f"AUTH PLAIN {words}").code, 235)
+            self.assertEqual(client.envelope("someone@elsewhere.test", sender="bob@bench.test").code, 250)
+            self.assertEqual(client.say("RSET").code, 250)
+            self.assertEqual(client.envelope("carol@bench.test", sender="bob@bench.test").code, 550)
+        with Client(submission, source=REFUSED) as client:
+            self.assertEqual(repr(client.read()), "554 5.7.1 not from here")
+        # A friend is spared rules, and not the login.
+        with Client(submission, source=FRIEND) as client:
+            client.greet()
+            self.assertEqual(client.say("MAIL FROM:<bob@bench.test>").code, 530)
 
     def test_a_list_that_cannot_say_lists_nobody(self):
         for source in (UNKNOWN, SOLD):

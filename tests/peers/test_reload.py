@@ -1,5 +1,6 @@
 """A running server takes up another configuration: for whom, from when on, and what it refuses."""
 
+import base64
 import os
 import pathlib
 import re
@@ -251,6 +252,126 @@ class Reload(unittest.TestCase):
         self.assertGreater(min(sent), 0)
         await_letters(self.server, "alice", sum(sent))
         self.assertEqual(len(list((self.server.maildir("alice") / "new").iterdir())), sum(sent))
+
+
+class Users(unittest.TestCase):
+    """Who may log in, for sessions that come later, and who has logged in."""
+
+    AUTH = """
+[[table]]
+name = "logins"
+type = "text"
+path = "{path}"
+
+[auth]
+passwords = "logins"
+clear_text = true
+
+[auth.throttle]
+pair = {{ failures = 1, delay = "1h", longest = "1h" }}
+"""
+
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        at = pathlib.Path(made.name)
+        self.logins = at / "logins"
+        self.write("one")
+        self.server = Mailrace(at, users=["alice"], extra=self.AUTH.format(path=self.logins))
+        edit(self.server, 'protocol = "smtp"', 'protocol = "smtp"\nauth = true')
+        self.addCleanup(self.server.stop)
+        self.server.start()
+
+    def write(self, password):
+        self.logins.write_text(f"bob {{PLAIN}}{password}\neve {{PLAIN}}{password}\n")
+        self.logins.chmod(0o644)
+
+    def session(self):
+        """A client that has said EHLO."""
+        client = Client(self.server.port)
+        self.addCleanup(client.__exit__)
+        client.greet()
+        return client
+
+    def login(self, client, password, user="bob"):
+        """The code that AUTH is told."""
+        words = base64.b64encode(f"\0{user}\0{password}".encode()).decode()
+        return client.say(f"AUTH PLAIN {words}").code
+
+    def relays(self, client, sender="bob@bench.test"):
+        """The code at RCPT, which only a user is told to be well."""
+        code = client.envelope("someone@elsewhere.test", sender=sender).code
+        client.say("RSET")
+        return code
+
+    def taken_up(self):
+        ended = reload(self.server)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""), self.server.log_tail())
+        return ended.stdout
+
+    def test_another_password_is_for_who_comes_next_and_whoever_is_in_stays(self):
+        user, before = self.session(), self.session()
+        self.assertEqual(self.login(user, "one"), 235)
+        self.write("another")
+        self.assertIn('opened the table "logins"', self.taken_up())
+        self.assertEqual(self.relays(user), 250)
+        self.assertEqual(self.login(before, "one"), 235, "it goes by what it began with")
+        # A moment ago it was right, which is remembered no more.
+        self.assertEqual(self.login(self.session(), "one"), 535)
+        after = metrics(self.server)
+        self.assertEqual(after['mailrace_auth_logins_total{result="ok"}'], 2, "what is counted goes on")
+        self.assertEqual(self.login(self.session(), "another", user="eve"), 235)
+
+    def test_who_guessed_is_not_listened_to_after_a_reload_either(self):
+        self.assertEqual(self.login(self.session(), "a guess"), 535)
+        self.assertEqual(self.login(self.session(), "one"), 454)
+        for change in (lambda: self.write("another"), lambda: edit(self.server, "[limits]\n", "[limits]\nerrors = 7\n")):
+            change()
+            self.taken_up()
+            self.assertEqual(self.login(self.session(), "another"), 454)
+        edit(self.server, "failures = 1", "failures = 3")
+        self.assertIn("[auth]", self.taken_up())
+        self.assertEqual(self.login(self.session(), "another"), 235, "counted anew, as the throttle is set now")
+
+    def test_mechanisms_senders_and_an_end_of_logins_are_for_who_comes_next(self):
+        old = self.session()
+        self.assertEqual(self.login(old, "one"), 235)
+        senders = '\n[[table]]\nname = "senders"\ntype = "static"\nvalues = ["bob@bench.test"]\n'
+        self.server.config.write_text(self.server.config.read_text() + senders)
+        edit(self.server, "[auth]\n", '[auth]\nmechanisms = ["PLAIN"]\nsenders = "senders"\n')
+        self.assertIn("[auth]", self.taken_up())
+        new = Client(self.server.port)
+        self.addCleanup(new.__exit__)
+        self.assertIn("\nAUTH PLAIN\n", new.greet().text)
+        self.assertEqual(self.login(new, "one"), 235)
+        self.assertEqual(self.relays(new), 250)
+        self.assertEqual(new.say("MAIL FROM:<alice@bench.test>").code, 553)
+        self.assertEqual(self.relays(old, sender="alice@bench.test"), 250)
+        edit(self.server, "auth = true\n", "auth = true\nrequire_auth = true\n")
+        self.assertIn("[[listener]]", self.taken_up())
+        self.assertEqual(self.session().say("MAIL FROM:<bob@bench.test>").code, 530)
+        text = self.server.config.read_text().replace("auth = true\nrequire_auth = true\n", "")
+        self.server.config.write_text(re.sub(r"\[auth\]\n.*?(?=\n\[\[table)", "", text, flags=re.DOTALL))
+        self.assertIn("[auth]", self.taken_up())
+        self.assertEqual(self.login(self.session(), "one"), 502)
+        self.assertEqual((self.relays(old), self.relays(new)), (250, 250))
+
+    def test_passwords_that_are_missing_refuse_all_and_logins_go_on(self):
+        text = self.server.config.read_text()
+        for old, new, told in (
+            ('passwords = "logins"', 'passwords = "nowhere"', "nowhere"),
+            (f'path = "{self.logins}"', f'path = "{self.logins}.gone"', "logins.gone"),
+        ):
+            self.server.config.write_text(text)
+            edit(self.server, old, new)
+            edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
+            ended = reload(self.server)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn(told, ended.stderr)
+            client = Client(self.server.port)
+            self.addCleanup(client.__exit__)
+            self.assertNotIn("SIZE 1024", client.greet().text)
+            self.assertEqual(self.login(client, "one"), 235)
 
 
 class Ways(OutboundCase):

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mail::{Address, Body, Damaged, Enhanced, Envelope, Outcome, QueueId, Reply};
-use mailbox::{Config, DeliverError, Letter, Maildirs};
+use mailbox::{Config, DeliverError, Letter, Maildirs, Quota};
 
 use crate::Ending;
 
@@ -19,12 +19,33 @@ pub struct Task<T> {
     pub id: QueueId,
     /// Its envelope.
     pub envelope: Arc<Envelope>,
-    /// Ordinals of the recipients that this is about, each with the folder of the mailbox.
-    pub recipients: Vec<(u32, PathBuf)>,
+    /// The recipients that this is about.
+    pub recipients: Vec<Addressee>,
     /// Its bytes.
     pub body: Body,
     /// The message was there before a restart: it may have been delivered before.
     pub recovered: bool,
+}
+
+/// A recipient of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addressee {
+    /// Its place in the envelope.
+    pub ordinal: u32,
+    /// The folder of the mailbox.
+    pub folder: PathBuf,
+    /// What the mailbox's quota means to the message.
+    pub quota: Quota,
+}
+
+/// What becomes of mail for a mailbox whose quota leaves no room for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits until there is room, or until its time is over.
+    #[default]
+    Defer,
+    /// It fails at once.
+    Refuse,
 }
 
 /// A task that is over.
@@ -41,6 +62,7 @@ pub struct Ended<T> {
 /// The wheel of one Maildir transport.
 pub struct Local<T> {
     wheel: Maildirs<Place>,
+    when_full: WhenFull,
     under_way: HashMap<u64, UnderWay<T>>,
     next: u64,
 }
@@ -62,8 +84,8 @@ struct UnderWay<T> {
 
 impl<T> Local<T> {
     /// A wheel that stands still.
-    pub fn new(config: Config) -> Self {
-        Local { wheel: Maildirs::new(config), under_way: HashMap::new(), next: 0 }
+    pub fn new(config: Config, when_full: WhenFull) -> Self {
+        Local { wheel: Maildirs::new(config), when_full, under_way: HashMap::new(), next: 0 }
     }
 
     /// Whether no task is under way, so that no turn is needed.
@@ -82,18 +104,16 @@ impl<T> Local<T> {
         let Task { ticket, id, envelope, recipients, body, recovered } = task;
         let number = self.next;
         self.next += 1;
-        let letter = |(index, (ordinal, folder)): (usize, (u32, PathBuf))| {
-            let recipient = &envelope.recipients[ordinal as usize].address;
-            Letter {
-                ticket: Place { task: number, index },
-                folder,
-                id,
-                ordinal,
-                accepted_at: envelope.accepted_at,
-                header: trace(envelope.sender.as_ref(), recipient),
-                body: body.clone(),
-                recovered,
-            }
+        let letter = |(index, Addressee { ordinal, folder, quota }): (usize, Addressee)| Letter {
+            ticket: Place { task: number, index },
+            folder,
+            id,
+            ordinal,
+            accepted_at: envelope.accepted_at,
+            header: trace(&envelope, ordinal),
+            body: body.clone(),
+            recovered,
+            quota,
         };
         let letters: Vec<_> = recipients.into_iter().enumerate().map(letter).collect();
         let (outcomes, open) = (vec![None; letters.len()], letters.len());
@@ -102,6 +122,8 @@ impl<T> Local<T> {
     }
 
     fn settle(&mut self, place: Place, result: Result<(), DeliverError>) -> Option<Ended<T>> {
+        let when_full = self.when_full;
+        let outcome = |error: &DeliverError| outcome(error, when_full);
         let task = self.under_way.get_mut(&place.task).expect("a letter's task is under way until its last letter");
         task.open -= 1;
         match result {
@@ -125,19 +147,41 @@ impl<T> Local<T> {
     }
 }
 
+/// How many bytes the message will have in the mailbox of this recipient, with CR LF line ends.
+pub fn octets(envelope: &Envelope, ordinal: u32, body: &Body) -> u64 {
+    trace(envelope, ordinal).len() as u64 + body.len()
+}
+
 /// What final delivery puts before the message: the reverse-path (RFC 5321 section 4.4) and the mailbox.
-fn trace(sender: Option<&Address>, recipient: &Address) -> Vec<u8> {
-    let sender = sender.map_or("", Address::as_str);
+fn trace(envelope: &Envelope, ordinal: u32) -> Vec<u8> {
+    let sender = envelope.sender.as_ref().map_or("", Address::as_str);
+    let recipient = &envelope.recipients[ordinal as usize].address;
     format!("Return-Path: <{sender}>\r\nDelivered-To: {recipient}\r\n").into_bytes()
 }
 
-fn outcome(error: &DeliverError) -> Outcome {
+fn outcome(error: &DeliverError, when_full: WhenFull) -> Outcome {
     let reply = |code, enhanced| Reply::new(code, enhanced, error.to_string());
     match error {
-        DeliverError::Full(_) => Outcome::Deferred(reply(452, Enhanced(4, 2, 2))),
+        DeliverError::OverQuota if when_full == WhenFull::Refuse => Outcome::Failed(reply(552, Enhanced(5, 2, 2))),
+        DeliverError::Full(_) | DeliverError::OverQuota => Outcome::Deferred(reply(452, Enhanced(4, 2, 2))),
         DeliverError::Refused(_) => Outcome::Failed(reply(550, Enhanced(5, 2, 0))),
         DeliverError::Unavailable(_) | DeliverError::Unsynced(_) | DeliverError::Damaged(_) => {
             Outcome::Deferred(reply(451, Enhanced(4, 2, 0)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_mail_for_a_full_mailbox_waits_is_the_quotas_to_say() {
+        let code = |when_full| match outcome(&DeliverError::OverQuota, when_full) {
+            Outcome::Deferred(reply) | Outcome::Failed(reply) => (reply.code, reply.enhanced),
+            outcome => panic!("{outcome:?}"),
+        };
+        assert_eq!(code(WhenFull::Defer), (452, Some(Enhanced(4, 2, 2))));
+        assert_eq!(code(WhenFull::Refuse), (552, Some(Enhanced(5, 2, 2))));
     }
 }

@@ -9,7 +9,8 @@
 //! | refuse, defer | the client is told | the rules are asked anew where it tries again |
 //! | hold | the rules behind it are asked | the message, if it is taken, waits for the operator |
 //!
-//! To accept is not to relay: who may send to other people's domains is said elsewhere.
+//! To accept is not to relay: who may send to other people's domains is said elsewhere. Users, who log in, are not asked
+//! of by rules that are not for them: they write from wherever they are, and what strangers do from there is not theirs.
 //!
 //! What only a table or the DNS can say is asked for all rules of a stage at once. A table that cannot say puts the
 //! client off (451) where what it did not say could decide; a list in the DNS that cannot say lists nobody, is counted,
@@ -185,6 +186,8 @@ pub struct Rule {
     pub name: Box<str>,
     /// When it is asked. No condition is about what is not known by then.
     pub stage: Stage,
+    /// It is asked of users too; else they pass it as if it was not there.
+    pub asks_users: bool,
     /// All of them have to hold.
     pub conditions: Vec<Condition>,
     /// What it says then.
@@ -192,6 +195,10 @@ pub struct Rule {
 }
 
 impl Rule {
+    fn is_asked_at(&self, stage: Stage, visit: &Visit<'_>) -> bool {
+        self.stage == stage && (self.asks_users || !visit.is_user)
+    }
+
     fn zone(&self) -> Option<&Zone> {
         self.conditions.iter().find_map(|condition| match &condition.test {
             Test::Listed(zone) => Some(zone),
@@ -205,6 +212,8 @@ impl Rule {
 pub struct Visit<'a> {
     /// None where nobody knows it.
     pub client: Option<IpAddr>,
+    /// The client is a user: it has logged in, or it has to before it sends anything.
+    pub is_user: bool,
     /// From HELO on.
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.
@@ -312,7 +321,7 @@ impl Access {
     /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say.
     fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<usize> {
         let mut open = Vec::new();
-        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.stage == stage) {
+        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.is_asked_at(stage, visit)) {
             let at_hand = find::at_hand(rule, visit);
             if at_hand.contains(&Finding::Not) {
                 continue;

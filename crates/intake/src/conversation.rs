@@ -4,14 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use lookup::credentials::Pending;
 use lookup::directory::{Domain, Final, Resolution};
 use mail::{Address, BodyFlags, Client, Envelope, Fact, QueueId, Reply, Security, Timestamp};
 use net::{Acceptor, Conversation};
+use protocol::sasl::{Mechanism, Outcome};
 use protocol::smtp::server::{Action, Answer, BodySink, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session};
 use spool::{CommitError, Entry, State};
 
 use crate::access::Stage;
 use crate::body::Incoming;
+use crate::completion::Completion;
 use crate::recipients::{Recipients, TooMany};
 use crate::standing::Standing;
 use crate::trace::Trace;
@@ -26,6 +29,9 @@ pub(crate) struct Intake {
     /// The access rule that has said no to what is asked now; the fact of the refusal takes it.
     pub(crate) denied_by: Option<Box<str>>,
     acceptor: Option<Arc<Acceptor>>,
+    completes: bool,
+    /// A proof that the client is about to give (SCRAM), and who is to be told of it. In a box: few log in so.
+    proof: Option<Box<Pending>>,
     /// In a box: most sessions are in clear text.
     security: Option<Box<Security>>,
     /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
@@ -40,6 +46,8 @@ struct Transaction {
     standing: Standing,
     /// From DATA on.
     body: Option<Incoming>,
+    /// From DATA to the end of the header, where that may lack something.
+    header: Option<Box<Completion>>,
     /// The Received line may name what is beyond ASCII (RFC 6531 section 3.7.3).
     trace_is_ascii: bool,
     /// The body could not be written; said at the end of the data, and no more of it is taken.
@@ -55,7 +63,23 @@ impl BodySink for Sink<'_> {
             && transaction.failed.is_none()
             && let Some(body) = &mut transaction.body
         {
-            body.append(bytes);
+            match &mut transaction.header {
+                None => body.append(bytes),
+                Some(header) => {
+                    if header.append(bytes) {
+                        transaction.complete(false);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Transaction {
+    /// Writes the header that was held back, at its end or at that of the message.
+    fn complete(&mut self, ended: bool) {
+        if let (Some(header), Some(body)) = (self.header.take(), &mut self.body) {
+            body.append(&header.finish(ended));
         }
     }
 }
@@ -63,7 +87,7 @@ impl BodySink for Sink<'_> {
 impl Intake {
     /// With `security` the connection is over TLS from the beginning.
     pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor, security: Option<Security>) -> Self {
-        let Counter { desk, machine, answers, acceptor, balancers: _ } = counter;
+        let Counter { desk, machine, answers, acceptor, balancers: _, completes } = counter;
         let speaks_for_others = peer.address.is_some_and(|address| (desk.proxies)(address));
         let asks_of_greetings = desk.access.as_ref().is_some_and(|access| access.asks_at(Stage::Helo));
         let mut session = Session::new(machine, peer, net::steady_now());
@@ -74,7 +98,8 @@ impl Intake {
             session = session.trusting_xclient();
         }
         let security = security.map(Box::new);
-        Intake { desk, answers, session, visitor, denied_by: None, acceptor, security, transaction: None }
+        let (denied_by, proof, transaction) = (None, None, None);
+        Intake { desk, answers, session, visitor, denied_by, acceptor, completes, proof, security, transaction }
     }
 
     async fn answer(&mut self, question: Question) -> Answer {
@@ -85,6 +110,12 @@ impl Intake {
             Question::Recipient(request) => self.add(request).await,
             Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
+            Question::Login(request) => return self.desk.verify(&request, self.session.peer().address).await,
+            Question::Keys(request) => {
+                let (answer, pending) = self.desk.keys(&request, self.session.peer().address).await;
+                self.proof = pending.map(Box::new);
+                return answer;
+            }
         };
         refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
     }
@@ -93,6 +124,9 @@ impl Intake {
     async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.desk.take_message(&self.visitor.pass).map_err(Refusal::reply)?;
         let standing = self.judge_sender(&mail).await?;
+        if let Some(user) = self.session.user() {
+            self.desk.check_sender(user, mail.sender.as_ref()).await?;
+        }
         let id = self.desk.spool.begin();
         self.transaction = Some(Box::new(Transaction {
             id,
@@ -100,13 +134,14 @@ impl Intake {
             recipients: Recipients::default(),
             standing,
             body: None,
+            header: None,
             trace_is_ascii: true,
             failed: None,
         }));
         Ok(())
     }
 
-    /// RCPT: whose mail it is, and whom the recipient stands for.
+    /// RCPT: whose mail it is, whom the recipient stands for, and whether there is room for it.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let standing = self.judge(&request.address).await?;
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
@@ -120,9 +155,11 @@ impl Intake {
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
-        if !self.visitor.trusted {
+        if !self.is_trusted() {
             self.refuse_ways(&finals).await?;
         }
+        let size = self.transaction.as_ref().and_then(|transaction| transaction.mail.size);
+        self.desk.refuse_full(&request.address, &finals, size).await?;
         let Some(transaction) = &mut self.transaction else { return Ok(()) };
         let added = transaction.recipients.add(finals, &request, self.desk.expanded_recipients_max);
         added.map_err(|TooMany| replies::RECIPIENTS_FULL)?;
@@ -141,10 +178,25 @@ impl Intake {
         self.heard(judged)
     }
 
-    /// A recipient whose domain is not ours: for the relay networks only. That an alias of ours leads elsewhere is another
-    /// matter: it is ours to say where.
+    /// Whether it may send to other people's domains, and has the memory that is kept for those who may.
+    fn is_trusted(&self) -> bool {
+        self.visitor.trusted || self.session.user().is_some()
+    }
+
+    /// AUTH has ended. What was said of a proof counts as what is said of a password.
+    fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
+        match (self.proof.take(), outcome) {
+            (Some(pending), Outcome::Accepted { .. }) => pending.succeeded(),
+            (Some(pending), Outcome::Refused(_)) => pending.failed(),
+            (None, _) => {}
+        }
+        self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
+    }
+
+    /// A recipient whose domain is not ours: for the relay networks and for users only. That an alias of ours leads elsewhere
+    /// is another matter: it is ours to say where.
     fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
-        if !self.visitor.trusted {
+        if !self.is_trusted() {
             return Err(replies::RELAY_DENIED);
         }
         if whom::is_dotless(&address) && !(self.desk.routed)(address.domain()) {
@@ -175,8 +227,9 @@ impl Intake {
 
     /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
     async fn open(&mut self) -> Result<(), Reply> {
+        let is_trusted = self.is_trusted();
         let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
-        let memory = self.desk.memory.reserve(self.visitor.trusted, self.desk.message_wait_max).await;
+        let memory = self.desk.memory.reserve(is_trusted, self.desk.message_wait_max).await;
         let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
         let recipient = transaction.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
         let trace = Trace {
@@ -185,6 +238,7 @@ impl Intake {
             hostname: &self.desk.hostname,
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
+            user: self.session.user().filter(|_| self.desk.logins.as_ref().is_some_and(|logins| logins.traced)),
             id: transaction.id,
             recipient,
             now: now(),
@@ -192,13 +246,18 @@ impl Intake {
         let line = trace.line();
         transaction.trace_is_ascii = line.is_ascii();
         body.append(line.as_bytes());
+        if self.completes {
+            let completion = Completion::new(transaction.id, &self.desk.hostname, trace.now);
+            transaction.header = Some(Box::new(completion));
+        }
         Ok(())
     }
 
     /// End of data: the message goes to the spool, and the answer waits for it.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
-        let Some(transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        let Transaction { id, mail, recipients, standing, body, trace_is_ascii, failed } = *transaction;
+        let Some(mut transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
+        transaction.complete(true);
+        let Transaction { id, mail, recipients, standing, body, header: _, trace_is_ascii, failed } = *transaction;
         if let Some(reply) = failed {
             return reply;
         }
@@ -218,6 +277,7 @@ impl Intake {
             size,
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
+            user: self.session.user().map(Into::into),
         };
         let envelope = Envelope {
             sender: mail.sender,
@@ -303,6 +363,7 @@ impl Conversation for Intake {
                 }
                 Some(Action::Abandon) => self.transaction = None,
                 Some(Action::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),
+                Some(Action::Login { mechanism, user, outcome }) => self.end_login(mechanism, user, &outcome),
                 None => break,
             }
         }

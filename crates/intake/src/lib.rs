@@ -5,8 +5,9 @@
 //! |---|---|---|
 //! | connect | load, sessions, how often the client comes, access rules | 421 4.3.2, 421 4.7.0, 554 5.7.1 |
 //! | HELO | access rules | 550 5.7.1 |
-//! | MAIL | room on the disks, memory, how much the client brings, access rules | 452 4.3.1, 451 4.7.1, 550 5.7.1 |
-//! | RCPT | access rules, whose mail it is, who the recipient stands for | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3 |
+//! | AUTH | who the client is | 535 5.7.8, 454 4.7.0 |
+//! | MAIL | room on the disks, memory, how much the client brings, access rules, whose the sender is | 452 4.3.1, 451 4.7.1, 550 5.7.1, 553 5.7.1, 451 4.3.0 |
+//! | RCPT | access rules, whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
@@ -16,11 +17,14 @@
 pub mod access;
 mod answers;
 mod body;
+mod completion;
 mod conversation;
 mod handshakes;
+mod logins;
 mod recipients;
 mod refusals;
 mod replies;
+mod room;
 mod standing;
 mod trace;
 mod troubles;
@@ -44,7 +48,9 @@ pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
+pub use logins::Logins;
 pub use refusals::{Refusal, Refusals};
+pub use room::{Fit, Room};
 use standing::{Denied, Standing};
 pub use troubles::Troubles;
 
@@ -72,6 +78,8 @@ pub struct Desk {
     pub refusals: Arc<Refusals>,
     /// Counts handshakes of TLS.
     pub handshakes: Arc<Handshakes>,
+    /// Who may log in; None: nobody.
+    pub logins: Option<Logins>,
     /// Who is let in when the load is too high for everybody.
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
@@ -93,6 +101,8 @@ pub struct Desk {
     /// Domains of one label, like `backup`, that are not ours and to which a route of the configuration leads. Mail to
     /// others of their kind is not taken.
     pub routed: Domains,
+    /// Whether mailboxes have room; None where no quota is in force.
+    pub room: Option<Arc<dyn Room>>,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }
@@ -108,6 +118,8 @@ pub struct Counter {
     pub answers: Answers,
     /// Who makes sessions secure; the machine says when.
     pub acceptor: Option<Arc<Acceptor>>,
+    /// Messages get the Date and Message-ID that they lack: users submit them, and no other server (RFC 6409 section 8).
+    pub completes: bool,
     /// Who says for whom it has connected before anything else is said (PROXY); None: nobody.
     pub balancers: Option<Networks>,
 }
@@ -135,13 +147,14 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
         Ok(pass) => pass,
         Err(refusal) => return turn_away(&counter, &stream, client, refusal),
     };
-    let connected = match desk.judge_client(client, &stop).await {
+    let must_log_in = counter.machine.auth.as_ref().is_some_and(|auth| auth.required);
+    let connected = match desk.judge_client(client, must_log_in, &stop).await {
         Some(Ok(standing)) => standing,
         Some(Err(denied)) => return refuse(&counter, &stream, client, denied),
         None => return,
     };
     let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
-    let visitor = Visitor { pass, trusted, own_address, connected, greeted: Standing::default() };
+    let visitor = Visitor { pass, trusted, must_log_in, own_address, connected, greeted: Standing::default() };
     let stream = if counter.machine.tls == Tls::Implicit {
         // Without who makes the handshake there is no session: it must not be one in clear text.
         let Some(acceptor) = counter.acceptor.clone() else { return };
@@ -185,6 +198,8 @@ async fn secure(
 struct Visitor {
     pass: Pass,
     trusted: bool,
+    /// It sends nothing before it has logged in.
+    must_log_in: bool,
     /// Under which address of this host it came.
     own_address: Option<IpAddr>,
     /// What access rules said of its address.

@@ -1,4 +1,5 @@
-//! Who is told no for want of something, by no fault of the message: room, memory, sessions, the client's share.
+//! Who is told no for want of something, by no fault of the message: room, memory, sessions, the
+//! client's share, the recipient's quota.
 //!
 //! Such a no comes in floods, and while the machine has the least to spare. So all are counted, and of each kind only so
 //! many a second are written down as facts; the counts tell of the others.
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mail::Reply;
+use mail::{Enhanced, Reply};
 use net::Turned;
 
 use crate::replies;
@@ -33,6 +34,8 @@ pub enum Refusal {
     DiskShort,
     /// Memory is short: the machine's, at MAIL, or what bodies may have, at DATA.
     MemoryShort,
+    /// The recipient's mailbox is full by its quota; at RCPT.
+    MailboxFull,
 }
 
 impl From<Turned> for Refusal {
@@ -66,7 +69,7 @@ struct Recent {
 
 impl Refusal {
     /// All kinds.
-    pub const ALL: [Refusal; 7] = [
+    pub const ALL: [Refusal; 8] = [
         Refusal::Load,
         Refusal::SessionsFull,
         Refusal::ClientSessionsFull,
@@ -74,6 +77,7 @@ impl Refusal {
         Refusal::ClientMessages,
         Refusal::DiskShort,
         Refusal::MemoryShort,
+        Refusal::MailboxFull,
     ];
 
     /// For metrics: one word.
@@ -86,6 +90,7 @@ impl Refusal {
             Refusal::ClientMessages => "client_messages",
             Refusal::DiskShort => "disk",
             Refusal::MemoryShort => "memory",
+            Refusal::MailboxFull => "mailbox",
         }
     }
 
@@ -99,12 +104,17 @@ impl Refusal {
             Refusal::ClientMessages => replies::CLIENT_MESSAGES,
             Refusal::DiskShort => replies::DISK_SHORT,
             Refusal::MemoryShort => replies::MEMORY_SHORT,
+            Refusal::MailboxFull => replies::MAILBOX_FULL,
         }
     }
 
     /// Which of them a reply tells of, if any.
     pub(crate) fn told_by(reply: &Reply) -> Option<Refusal> {
-        Refusal::ALL.into_iter().find(|refusal| refusal.reply() == *reply)
+        match reply.enhanced {
+            // It names the mailbox, so its text is not always the same.
+            Some(Enhanced(4 | 5, 2, 2)) => Some(Refusal::MailboxFull),
+            _ => Refusal::ALL.into_iter().find(|refusal| refusal.reply() == *reply),
+        }
     }
 }
 
@@ -145,7 +155,7 @@ mod tests {
         assert_eq!(written(start + SECOND / 2), 0);
         assert_eq!(written(start + SECOND), 10);
         assert!(refusals.count(Refusal::DiskShort, start));
-        assert_eq!(Refusal::ALL.map(|refusal| refusals.counted(refusal)), [300, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(Refusal::ALL.map(|refusal| refusals.counted(refusal)), [300, 0, 0, 0, 0, 1, 0, 0]);
     }
 
     #[test]
@@ -154,5 +164,9 @@ mod tests {
             assert_eq!(Refusal::told_by(&refusal.reply()), Some(refusal));
         }
         assert_eq!(Refusal::told_by(&replies::RELAY_DENIED), None);
+        for for_good in [false, true] {
+            let reply = replies::mailbox_full(&"bob@example.org".parse().unwrap(), for_good);
+            assert_eq!(Refusal::told_by(&reply), Some(Refusal::MailboxFull));
+        }
     }
 }

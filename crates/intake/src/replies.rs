@@ -41,6 +41,20 @@ pub(crate) fn unknown_user(address: &Address) -> Reply {
     Reply::new(550, Enhanced(5, 1, 1), format!("<{address}>: no such user here"))
 }
 
+/// RFC 6409 section 6.1.
+pub(crate) fn not_owned(sender: &Address, user: &str) -> Reply {
+    let text = format!("<{sender}>: Sender address rejected: not owned by user {user}");
+    Reply::new(553, Enhanced(5, 7, 1), text)
+}
+
+pub(crate) const MAILBOX_FULL: Reply = fixed(452, Enhanced(4, 2, 2), "Mailbox full");
+
+/// One that has no room for this message.
+pub(crate) fn mailbox_full(address: &Address, for_good: bool) -> Reply {
+    let (code, enhanced) = if for_good { (552, Enhanced(5, 2, 2)) } else { (452, Enhanced(4, 2, 2)) };
+    Reply::new(code, enhanced, format!("<{address}>: {}", MAILBOX_FULL.text))
+}
+
 pub(crate) fn kept(id: QueueId) -> Reply {
     Reply::new(250, Enhanced(2, 0, 0), format!("Ok: queued as {id}"))
 }

@@ -30,11 +30,26 @@ pub(crate) struct Denied {
 }
 
 impl Desk {
+<<<<<<< HEAD
     /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
     /// more.
     pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
+||||||| d224e86
+    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any more.
+    pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
+=======
+    /// Connect: what the rules say of a client, who has to log in or not. None: the server stops first, and nobody waits
+    /// for tables and lists any more.
+    pub(crate) async fn judge_client(
+        &self,
+        client: IpAddr,
+        must_log_in: bool,
+        stop: &Stop,
+    ) -> Option<Result<Standing, Denied>> {
+>>>>>>> united
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
-        let (visit, mut stop) = (Visit { client: Some(client), ..Visit::default() }, stop.clone());
+        let visit = Visit { client: Some(client), is_user: must_log_in, ..Visit::default() };
+        let mut stop = stop.clone();
         // In a box: sessions without rules should not have room for it.
         let judged = async move {
             tokio::select! {
@@ -105,7 +120,9 @@ impl Intake {
         self.visitor.trusted = trusted;
         self.visitor.own_address = identity.own_address.unwrap_or(self.visitor.own_address);
         self.visitor.greeted = Standing::default();
-        let judged = self.desk.judge(Stage::Connect, &Visit { client, ..Visit::default() }).await;
+        // Whoever has logged in was another client.
+        let visit = Visit { client, is_user: self.visitor.must_log_in, ..Visit::default() };
+        let judged = self.desk.judge(Stage::Connect, &visit).await;
         self.visitor.connected = self.heard(judged)?;
         Ok(())
     }
@@ -130,6 +147,7 @@ impl Intake {
 
     fn visit(&self) -> Visit<'_> {
         let helo = Some(self.session.helo()).filter(|helo| !helo.is_empty());
-        Visit { client: self.session.peer().address, helo, ..Visit::default() }
+        let is_user = self.visitor.must_log_in || self.session.user().is_some();
+        Visit { client: self.session.peer().address, is_user, helo, ..Visit::default() }
     }
 }

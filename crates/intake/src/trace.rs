@@ -12,6 +12,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) protocol: &'static str,
     /// Told in a comment.
     pub(crate) security: Option<Security>,
+    /// The same.
+    pub(crate) user: Option<&'a str>,
     pub(crate) id: QueueId,
     /// Named only if it is the only one, so that nobody learns who else was addressed (section 7.2).
     pub(crate) recipient: Option<&'a Address>,
@@ -27,13 +29,26 @@ impl Trace<'_> {
             None => String::new(),
         };
         let security = self.security.map(|security| format!("\r\n\t(using {security})")).unwrap_or_default();
+        let user = self.user.map(|user| format!("\r\n\t(authenticated as {})", commented(user))).unwrap_or_default();
         let recipient = self.recipient.map(|address| format!("\r\n\tfor <{address}>")).unwrap_or_default();
         let (helo, hostname, protocol, id) = (self.helo, self.hostname, self.protocol, self.id);
         let date = self.now.rfc5322_date();
         format!(
-            "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol}{security} id {id}{recipient};\r\n\t{date}\r\n"
+            "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol}{security}{user} id {id}{recipient};\r\n\t{date}\r\n"
         )
     }
+}
+
+/// As a comment may have it (RFC 5322 section 3.2.2); what is beyond ASCII is not told.
+fn commented(text: &str) -> String {
+    let mut told = String::new();
+    for c in text.chars() {
+        if matches!(c, '(' | ')' | '\\') {
+            told.push('\\');
+        }
+        told.push(if c == ' ' || c.is_ascii_graphic() { c } else { '?' });
+    }
+    told
 }
 
 #[cfg(test)]
@@ -51,6 +66,7 @@ mod tests {
             hostname: "mx.example.org",
             protocol: "ESMTP",
             security: None,
+            user: None,
             id: QueueId::new(SpoolId::new(1), 0, 33),
             recipient: Some(&recipient),
             now: Timestamp(0),
@@ -62,5 +78,7 @@ mod tests {
         let secured = Trace { security: Some(security), protocol: "ESMTPS", ..trace }.line();
         let comment = "with ESMTPS\r\n\t(using TLSv1.3 with cipher TLS_AES_256_GCM_SHA384) id 1-0-11\r\n\tfor";
         assert!(secured.contains(comment), "{secured}");
+        let named = Trace { user: Some("b(o)b\u{fc}"), protocol: "ESMTPA", ..trace }.line();
+        assert!(named.contains("with ESMTPA\r\n\t(authenticated as b\\(o\\)b?) id 1-0-11\r\n"), "{named}");
     }
 }

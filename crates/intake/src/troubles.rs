@@ -30,7 +30,8 @@ impl Troubles {
         Troubles { tell: Box::new(tell), told: Mutex::default() }
     }
 
-    pub(crate) fn report(&self, what: impl Display) {
+    /// Tells the operator, unless a line went out a moment ago.
+    pub fn report(&self, what: impl Display) {
         if let Some(left_out) = self.turn(Instant::now()) {
             (self.tell)(&what.to_string(), left_out);
         }

@@ -2,13 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod logins;
 mod ruled;
 mod server;
 mod under_load;
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use intake::BodyMemory;
+use intake::{BodyMemory, Fit, Refusal, Room};
+use mail::Address;
 use server::{Server, text_of};
 use spool::Stored;
 
@@ -258,4 +262,47 @@ async fn a_recipient_beyond_ascii_makes_the_trace_so() {
     client.expect("DATA", "354").await;
     client.expect("x\r\n.", "250").await;
     assert!(server.message().body.flags().eight_bit);
+}
+
+/// Bob may have a message of 100 bytes, Carol none ever again, and of all others nobody can say. Counts who was asked for
+/// the first time.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Room for Told {
+    fn known(&self, mailbox: &Address, octets: u64, _now: Instant) -> Option<Fit> {
+        let is_known = self.0.lock().unwrap().iter().any(|asked| asked == mailbox.as_str());
+        is_known.then_some(match mailbox.local() {
+            "bob" if octets <= 100 => Fit::Fits,
+            "bob" => Fit::Full { for_good: false },
+            "carol" => Fit::Full { for_good: true },
+            _ => Fit::Unknown,
+        })
+    }
+
+    fn ask<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = Fit> + Send + 'a>> {
+        self.0.lock().unwrap().push(mailbox.as_str().to_owned());
+        Box::pin(async move { self.known(mailbox, octets, Instant::now()).unwrap() })
+    }
+}
+
+#[tokio::test]
+async fn a_full_mailbox_is_told_at_rcpt_by_the_declared_size_and_asked_for_once() {
+    let room = Arc::new(Told::default());
+    let shared = room.clone();
+    let server = Server::start(|desk| desk.room = Some(shared));
+    let mut client = server.client().await;
+    client.expect("EHLO client.example", "250").await;
+    // The rest of the greeting has several lines; the last one has no hyphen.
+    while client.reply().await.as_bytes()[3] == b'-' {}
+    client.expect("MAIL FROM:<a@client.example> SIZE=101", "250").await;
+    client.expect("RCPT TO:<robert@example.org>", "452 4.2.2 <robert@example.org>: Mailbox full").await;
+    client.expect("RCPT TO:<bob@example.org>", "452 4.2.2 <bob@example.org>: Mailbox full").await;
+    client.expect("RCPT TO:<carol@example.org>", "552 5.2.2 <carol@example.org>: Mailbox full").await;
+    client.expect("RCPT TO:<six@example.org>", "250").await;
+    client.expect("RSET", "250").await;
+    client.deliver(&["bob@example.org", "someone@open.example"]).await;
+    assert_eq!(*room.0.lock().unwrap(), ["bob@example.org", "carol@example.org", "someone@open.example"]);
+    assert_eq!(server.desk.refusals.counted(Refusal::MailboxFull), 3);
+    assert_eq!(server.facts.refused(), [("RCPT", 452), ("RCPT", 452), ("RCPT", 552)]);
 }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use transcript::{Event, Step, Transcript, duration};
+use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,11 +61,18 @@ impl Scripted {
             Question::Identity(identity) => ("identity", identity.address.flatten().map(|address| address.to_string())),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
+            Question::Login(request) => ("login", Some(request.user.to_string())),
+            Question::Keys(request) => ("keys", Some(request.user.to_string())),
         };
         let mut shared = self.shared.lock().unwrap();
         let exact = format!("{kind} {}", address.unwrap_or_default());
         let reply = shared.script.get(exact.trim_end()).or_else(|| shared.script.get(kind)).cloned();
-        let Question::Message(end) = question else { return reply.map_or(Answer::Accept, Answer::Refuse) };
+        let end = match question {
+            Question::Message(end) => end,
+            Question::Login(request) => return verdict(&request, reply.as_ref()),
+            Question::Keys(request) => return keys(&request, reply.as_ref()),
+            _ => return reply.map_or(Answer::Accept, Answer::Refuse),
+        };
         let text = format!("message {}{}", self.session.protocol_name(), notes(end.flags));
         shared.outcomes.push((text, std::mem::take(&mut self.body)));
         self.kept += 1;
@@ -108,7 +115,7 @@ impl Conversation for Scripted {
                     self.body.clear();
                     self.shared.lock().unwrap().outcomes.push(("abandoned".to_owned(), Vec::new()));
                 }
-                Action::Refused { .. } => {}
+                Action::Refused { .. } | Action::Login { .. } => {}
             }
         }
     }
@@ -248,8 +255,13 @@ fn prepared(transcript: &Transcript, session: Session) -> Session {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config =
-        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
+    let mut config = Config {
+        hostname: "mx.example.org".into(),
+        flavor: Flavor::Smtp,
+        tls: Tls::Never,
+        auth: None,
+        limits: Limits::default(),
+    };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
@@ -261,6 +273,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "tls" if value == "offered" => config.tls = Tls::Offered,
             "tls" if value == "required" => config.tls = Tls::Required,
             "tls" if value == "implicit" => config.tls = Tls::Implicit,
+            "auth" => config.auth = Some(auth(value)),
+            "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
+            "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),
+            "failed_logins_max" => limits.failed_logins_max = number(),
             "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,

@@ -1,10 +1,11 @@
-//! Lists of addresses in the DNS (RFC 5782), one zone a backend. A key is an address in its text form; the values are the
-//! codes that the zone has for it, addresses in 127.0.0.0/8. An address that is not listed is NotFound.
+//! Lists of addresses in the DNS (RFC 5782), one zone a backend. A key is an address in its text form; the values are
+//! the codes that the zone has for it, addresses in 127.0.0.0/8. An address that is not listed is NotFound.
 //!
 //! A zone whose answer is another address has been sold or is answered for by somebody else (section 5); one in
 //! 127.255.255.0/24 is how lists say that they do not answer us. Both are Unavailable, and told: nobody is listed by them.
 //!
-//! Each question goes to the name servers one after the other. A request fails where none of its questions had an answer.
+//! Each question goes to the name servers one after the other. A request fails where none of its questions had an
+//! answer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -117,7 +118,8 @@ fn is_unavailable(answer: &Answer) -> bool {
     matches!(answer, Answer::Unavailable(_))
 }
 
-/// The labels of an address, the last first: octets of IPv4 (RFC 5782 section 2.1), hexadecimal digits of IPv6 (section 2.4).
+/// The labels of an address, the last first: octets of IPv4 (RFC 5782 section 2.1), hexadecimal digits of IPv6 (section
+/// 2.4).
 fn reversed(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => {
@@ -211,7 +213,8 @@ mod tests {
             while let Ok((count, from)) = socket.recv_from(&mut query).await {
                 let name = query[QUESTION_AT..count].iter().position(|octet| *octet == 0).unwrap();
                 let question = &query[QUESTION_AT..QUESTION_AT + name + 5];
-                // A reply without fault: one question, so many answers, each for the name of the question, for a minute.
+                // A reply without fault: one question, so many answers, each for the name of the question, for a
+                // minute.
                 let head = [query[0], query[1], 0x81, 0x80, 0, 1, 0, codes.len() as u8, 0, 0, 0, 0];
                 let answers =
                     codes.iter().flat_map(|code| [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4], &code[..]].concat());

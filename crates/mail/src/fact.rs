@@ -26,6 +26,21 @@ pub enum Fact {
         protocol: &'static str,
         /// What TLS it came by; None in clear text.
         security: Option<Security>,
+        /// Who had logged in; None where nobody had.
+        user: Option<Box<str>>,
+    },
+    /// A client tried to log in (RFC 4954).
+    Login {
+        /// Who it was.
+        client: Option<IpAddr>,
+        /// What it called itself.
+        helo: Box<str>,
+        /// Who it said it is; empty where it did not come so far.
+        user: Box<str>,
+        /// By what: `PLAIN`, `SCRAM-SHA-256`...
+        mechanism: &'static str,
+        /// `ok`, `refused`, `throttled`, `unavailable` or `cancelled`.
+        result: &'static str,
     },
     /// A client's handshake of TLS failed; the session is over.
     Insecure {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use mail::{Body, BodyFlags, QueueId, SpoolId, Timestamp};
-use mailbox::{Config, Letter, LineEnds, Maildirs};
+use mailbox::{Config, Letter, LineEnds, Maildirs, Quota};
 
 const BODY_OCTETS: usize = 6000;
 
@@ -85,6 +85,7 @@ fn letter(load: &Load, number: u64) -> Letter<()> {
         header: format!("Return-Path: <sender@example.com>\r\nDelivered-To: user{mailbox}@example.org\r\n").into(),
         body: load.body.clone(),
         recovered: false,
+        quota: Quota::None,
     }
 }
 

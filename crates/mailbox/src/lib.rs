@@ -24,6 +24,7 @@ mod deliver;
 mod folder;
 mod list;
 mod name;
+pub mod quota;
 mod sighting;
 
 use std::io;
@@ -72,14 +73,31 @@ pub struct Letter<T> {
     pub body: Body,
     /// The spool was opened since the message was accepted: it may have been delivered before.
     pub recovered: bool,
+    /// What the mailbox's quota means to it.
+    pub quota: Quota,
+}
+
+/// What a quota means to a letter. Who finds that out has asked [`quota`]; here it is only obeyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quota {
+    /// There is none.
+    #[default]
+    None,
+    /// There is room: what is added is told to the file `maildirsize`.
+    Counted,
+    /// There is no room: the letter is given back, unless it is in the mailbox already.
+    Full,
 }
 
 /// Why a letter was not delivered, by what the caller does next.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliverError {
-    /// Defer: no space, no inodes, over a quota or a size limit.
+    /// Defer: no space, no inodes, over a quota of the file system or a size limit.
     #[error("the mailbox is full: {0}")]
     Full(#[source] io::Error),
+    /// Defer or bounce, as the quota says: it leaves no room for this letter.
+    #[error("the mailbox is full: its quota leaves no room for this message")]
+    OverQuota,
     /// Defer: the folder cannot be made, read or written as things are.
     #[error("the mailbox cannot be written: {0}")]
     Unavailable(#[source] io::Error),

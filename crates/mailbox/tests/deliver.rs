@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use mail::{Body, BodyFlags, ByteSource, Damaged, QueueId, SpoolId, Timestamp};
-use mailbox::{Config, DeliverError, Entry, Letter, LineEnds, Maildirs, Place, list, open};
+use mailbox::{Config, DeliverError, Entry, Letter, LineEnds, Maildirs, Place, Quota, list, open};
 
 const TEXT: &[u8] = b"Subject: hello\r\n\r\nfirst line\r\nsecond line\r\n";
 const HEADER: &[u8] = b"Return-Path: <a@example.org>\r\n";
@@ -36,6 +36,7 @@ fn letter(folder: &Path, number: u64) -> Letter<u64> {
         header: HEADER.to_vec(),
         body: body(TEXT),
         recovered: false,
+        quota: Quota::None,
     }
 }
 
@@ -319,4 +320,42 @@ fn an_entry_opens_where_it_is_now() {
     assert_eq!(open(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
     fs::remove_file(seen).unwrap();
     assert_eq!(open(root.path(), &entry).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+/// The lines of the Maildir's record of what it holds, without those that were there before.
+fn told(folder: &Path, before: &str) -> String {
+    fs::read_to_string(folder.join("maildirsize")).unwrap().strip_prefix(before).unwrap().to_owned()
+}
+
+#[test]
+fn letters_of_a_turn_are_told_to_the_quota_in_one_line_and_each_once() {
+    let root = tempfile::tempdir().unwrap();
+    let limits = "100000S".parse().unwrap();
+    deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+    mailbox::quota::recount(root.path(), limits).unwrap();
+    let octets = HEADER.len() + TEXT.len();
+    let before = format!("100000S\n{octets} 1\n");
+    assert_eq!(told(root.path(), &before), "", "a letter that no quota counts is told to nobody");
+
+    let counted = |number| Letter { quota: Quota::Counted, ..letter(root.path(), number) };
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![counted(2), counted(3)]);
+    assert_eq!(succeeded(&results), [2, 3]);
+    let line = format!("{} 2\n", octets * 2);
+    assert_eq!(told(root.path(), &before), line);
+
+    // The second try of one that is in new/ already, once by its name and once by being looked for.
+    let again = Letter { recovered: true, ..counted(3) };
+    deliver(&mut maildirs(LineEnds::Crlf), vec![counted(2), again]);
+    assert_eq!(told(root.path(), &before), line);
+}
+
+#[test]
+fn a_full_mailbox_gets_nothing_but_still_has_what_it_had() {
+    let root = tempfile::tempdir().unwrap();
+    deliver(&mut maildirs(LineEnds::Crlf), vec![letter(root.path(), 1)]);
+    let full = |number| Letter { quota: Quota::Full, recovered: true, ..letter(root.path(), number) };
+    let results = deliver(&mut maildirs(LineEnds::Crlf), vec![full(1), full(2)]);
+    assert_eq!(succeeded(&results), [1], "it was delivered before");
+    assert!(results.iter().any(|(ticket, result)| *ticket == 2 && matches!(result, Err(DeliverError::OverQuota))));
+    assert_eq!(files(root.path()).len(), 1);
 }

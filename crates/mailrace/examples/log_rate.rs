@@ -52,5 +52,6 @@ fn fact(sequence: u64) -> Result<Fact, Box<dyn Error>> {
         size: 6000,
         protocol: "ESMTP",
         security: None,
+        user: None,
     })
 }

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use lookup::ldap::Bind;
 
-use crate::config::{Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind};
+use crate::config::{
+    AuthSource, Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind,
+};
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -22,6 +24,7 @@ impl fmt::Display for Summary<'_> {
             let protocol = match listener.protocol {
                 Protocol::Smtp => "smtp",
                 Protocol::Lmtp => "lmtp",
+                Protocol::Submission => "submission",
             };
             let tls = match listener.tls {
                 ListenerTls::None => "",
@@ -29,12 +32,25 @@ impl fmt::Display for Summary<'_> {
                 ListenerTls::Required => ", STARTTLS required",
                 ListenerTls::Implicit => ", TLS",
             };
-            writeln!(f, "  listener   {protocol} at {}{tls}", listener.address)?;
+            let auth = match (listener.auth, listener.require_auth) {
+                (_, true) => ", login required",
+                (true, false) => ", login",
+                (false, false) => "",
+            };
+            writeln!(f, "  listener   {protocol} at {}{tls}{auth}", listener.address)?;
         }
         for certificate in &config.certificates {
             let names = certificate.names.join(", ");
             let names = if names.is_empty() { "the names in it" } else { &names };
             writeln!(f, "  certificate {}: for {names}", certificate.chain.display())?;
+        }
+        if let Some(auth) = &config.auth {
+            let source = match &auth.source {
+                AuthSource::Passwords(table) => format!("passwords in {table:?}"),
+                AuthSource::Bind(table) => format!("by binding in {table:?}"),
+            };
+            let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
+            writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
         }
         for table in &config.tables {
             writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
@@ -105,6 +121,9 @@ pub fn cautions(config: &Config) -> Vec<String> {
     if config.relay.networks.iter().any(Network::is_everyone) {
         cautions.push("[relay] networks has everyone in it: anyone may send to anyone through this server".into());
     }
+    if config.auth.as_ref().is_some_and(|auth| auth.clear_text) {
+        cautions.push("[auth] clear_text is set: passwords can be overheard where clients use no TLS".into());
+    }
     if config.user.is_none() && config.allow_root {
         cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
     }
@@ -142,13 +161,21 @@ fn exposures(loaded: &Loaded) -> Vec<String> {
         TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
         _ => None,
     });
+    let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
+        Some(AuthSource::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
+        Some(AuthSource::Bind(_)) | None => None,
+    };
+    let stored = match logins {
+        Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "stored password")),
+        _ => None,
+    };
     let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.key, "private key"));
     let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {
         format!("everyone on this machine can read {}, which has a {secret}", file.display())
     };
-    passwords.chain(keys).filter(is_open).map(warning).collect()
+    passwords.chain(keys).chain(stored).filter(is_open).map(warning).collect()
 }
 
 #[cfg(test)]
@@ -176,6 +203,10 @@ mod tests {
             ("[[queue]]\nname = \"lists\"\n", "the queue \"lists\" has no rules"),
             ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "anyone may send to anyone"),
             ("allow_root = true\n", "it stays root"),
+            (
+                "[auth]\npasswords = \"a\"\nclear_text = true\n[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n",
+                "overheard",
+            ),
         ] {
             let told = cautions_of(text);
             assert!(told.len() == 1 && told[0].contains(caution), "{told:?}");
@@ -214,5 +245,8 @@ mod tests {
             assert_eq!(told.len(), usize::from(file.is_some()), "{table}: {told:?}");
             assert!(file.is_none_or(|file| told[0].contains(file.to_str().unwrap())), "{table}: {told:?}");
         }
+        let stored = format!("type = \"text\"\npath = {password:?}\n[auth]\npasswords = \"x\"");
+        assert_eq!(told(&stored, 0o640), [""; 0]);
+        assert!(told(&stored, 0o644)[0].ends_with("which has a stored password"));
     }
 }

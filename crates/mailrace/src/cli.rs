@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
 use crate::admin::{By, Filter};
+use crate::password::Scheme;
 
 /// What the exit codes mean; also the end of the help.
 const AFTER_HELP: &str = "\
@@ -109,6 +110,12 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server
     Status,
+    /// Print what a table of passwords keeps of a password, which is read from the terminal or the standard input
+    Password {
+        /// In which form
+        #[arg(long, default_value = "argon2id")]
+        scheme: Scheme,
+    },
     /// Take a message from the standard input, as `sendmail` does
     #[command(after_help = INJECT_HELP)]
     Inject {

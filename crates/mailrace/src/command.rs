@@ -16,7 +16,7 @@ use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
-use crate::{admin, import, inject, manual, serve, spool_tools, tables};
+use crate::{admin, import, inject, manual, password, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
@@ -59,6 +59,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             import::from_postfix(folder, output.as_deref(), *force)
         }
         Command::Bench(command) => measure(command),
+        Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::complete(*shell, &mut io::stdout())?),
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use intake::access::Access;
-use intake::{BodyMemory, Desk, Troubles};
+use intake::{BodyMemory, Desk, Logins, Room, Troubles};
 use lookup::directory::Directory;
 use mail::{Address, Journal};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate};
@@ -23,6 +23,10 @@ pub struct Policy {
     pub postmaster: Address,
     /// Who is let in.
     pub access: Option<Access>,
+    /// Who may log in.
+    pub logins: Option<Logins>,
+    /// What mailboxes have room for.
+    pub room: Option<Arc<dyn Room>>,
     /// Sessions at once, as far as files suffice.
     pub sessions_max: usize,
 }
@@ -39,6 +43,7 @@ pub fn first(config: &Config, policy: Policy, spool: Arc<Spool>, load: load::Wat
         gate: Gate::new(gate_limits(config, policy.sessions_max)),
         refusals: Arc::default(),
         handshakes: Arc::default(),
+        logins: policy.logins,
         reserved: networks(&config.load.reserve),
         relays: networks(&config.relay.networks),
         normalised: networks(&config.smtp.normalise_bare_newlines_from),
@@ -49,6 +54,7 @@ pub fn first(config: &Config, policy: Policy, spool: Arc<Spool>, load: load::Wat
         message_wait_max: limits.message_wait_max,
         postmaster: policy.postmaster,
         routed: plan::routed(config),
+        room: policy.room,
         hostname: config.hostname.clone(),
     }
 }
@@ -65,6 +71,7 @@ pub fn next(before: &Desk, config: &Config, policy: Policy) -> Desk {
         gate: before.gate.under(gate_limits(config, policy.sessions_max)),
         refusals: before.refusals.clone(),
         handshakes: before.handshakes.clone(),
+        logins: policy.logins,
         reserved: networks(&config.load.reserve),
         relays: networks(&config.relay.networks),
         normalised: networks(&config.smtp.normalise_bare_newlines_from),
@@ -75,6 +82,7 @@ pub fn next(before: &Desk, config: &Config, policy: Policy) -> Desk {
         message_wait_max: limits.message_wait_max,
         postmaster: policy.postmaster,
         routed: plan::routed(config),
+        room: policy.room,
         hostname: config.hostname.clone(),
     }
 }
@@ -92,6 +100,6 @@ fn gate_limits(config: &Config, sessions_max: usize) -> GateLimits {
 }
 
 /// Tells of what went wrong for clients as warnings.
-fn troubles(log: Arc<Log>) -> Troubles {
+pub fn troubles(log: Arc<Log>) -> Troubles {
     Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
 }

@@ -56,7 +56,7 @@ use navigator::Shipyard;
 pub use navigator::{Exception, Fleet, Ship};
 pub use notary::Notices;
 use notary::Terms;
-pub use places::{Folders, PlaceTable};
+pub use places::{Folders, PlaceTable, Places};
 use record::Recorder;
 use registrar::Registrar;
 use scheduler::{Crew, Scheduler};

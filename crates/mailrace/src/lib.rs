@@ -3,7 +3,8 @@
 //! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
 //! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `inject`
 //! takes mail from programs here, and `maildrop` is the folder where it leaves them; `log` makes lines of facts; `say` is
-//! for whoever started the process; `privileges` are the process's rights; `tables` opens what the directory is asked of;
+//! for whoever started the process; `privileges` are the process's rights; `quota` knows which mailboxes are full; `tables`
+//! opens what the directory is asked of, and `logins` who may log in; `password` makes what a table keeps of a password;
 //! `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
 
 pub mod admin;
@@ -19,11 +20,14 @@ pub mod import;
 pub mod inject;
 mod line;
 pub mod log;
+pub mod logins;
 pub mod maildrop;
 pub mod manual;
 pub mod metrics;
+pub mod password;
 pub mod plan;
 pub mod privileges;
+pub mod quota;
 pub mod reload;
 mod say;
 pub mod serve;

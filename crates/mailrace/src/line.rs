@@ -66,13 +66,14 @@ fn name(fact: &Fact) -> &'static str {
         Fact::Bounced { .. } => "bounced",
         Fact::Refused { .. } => "refused",
         Fact::Insecure { .. } => "insecure",
+        Fact::Login { .. } => "login",
         Fact::SetAside { .. } => "set_aside",
     }
 }
 
 fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
-        Fact::Received { id, client, helo, sender, recipients, size, protocol, security } => {
+        Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user } => {
             pen.plain("id", id);
             pen.optional("client", client.as_ref());
             pen.text("helo", helo);
@@ -84,6 +85,16 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
                 pen.plain("tls", &security.version);
                 pen.plain("cipher", &security.cipher);
             }
+            if let Some(user) = user {
+                pen.text("user", user);
+            }
+        }
+        Fact::Login { client, helo, user, mechanism, result } => {
+            pen.plain("result", result);
+            pen.optional("client", client.as_ref());
+            pen.text("helo", helo);
+            pen.plain("mechanism", mechanism);
+            pen.text("user", user);
         }
         Fact::Insecure { client, helo, reason } => {
             pen.optional("client", client.as_ref());
@@ -240,6 +251,7 @@ fn must_escape(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::time::Duration;
 
     use mail::{Enhanced, QueueId, Reply, Security, SpoolId};
@@ -265,16 +277,7 @@ mod tests {
             size: 6000,
             protocol: "ESMTP",
             security: None,
-        };
-        let secured = Fact::Received {
-            id,
-            client,
-            helo: "mx.example.net".into(),
-            sender: None,
-            recipients: 1,
-            size: 60,
-            protocol: "ESMTPS",
-            security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+            user: None,
         };
         let refused = |helo: &str, address, rule: Option<&str>, reply: &Reply| Fact::Refused {
             client,
@@ -287,7 +290,10 @@ mod tests {
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
-            secured,
+            secured(id, client),
+            login("bob", "ok"),
+            login("evil\r\n2026 received", "refused"),
+            login("", "cancelled"),
             Fact::Insecure { client, helo: "mx.example.net".into(), reason: "received fatal alert: \"X\"".into() },
             Fact::Delivered {
                 id,
@@ -316,6 +322,30 @@ mod tests {
         let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
         lines.push(Line::Event { level: Level::Warning, text: "listening".into(), fields });
         lines
+    }
+
+    fn secured(id: QueueId, client: Option<IpAddr>) -> Fact {
+        Fact::Received {
+            id,
+            client,
+            helo: "mx.example.net".into(),
+            sender: None,
+            recipients: 1,
+            size: 60,
+            protocol: "ESMTPSA",
+            security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
+            user: Some("bob".into()),
+        }
+    }
+
+    fn login(user: &str, result: &'static str) -> Fact {
+        Fact::Login {
+            client: Some("192.0.2.1".parse().unwrap()),
+            helo: "mx.example.net".into(),
+            user: user.into(),
+            mechanism: "SCRAM-SHA-256",
+            result,
+        }
     }
 
     fn written(format: LogFormat) -> String {

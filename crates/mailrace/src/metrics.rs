@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use load::Report;
+use lookup::credentials::CredentialStats;
 use queue::{Queues, Verdict};
 use spool::Stats;
 
@@ -117,6 +118,8 @@ pub struct Reading {
     pub lists_unanswered: u64,
     /// Handshakes of TLS, by the version that was agreed upon, or failed.
     pub handshakes: [(&'static str, u64); 3],
+    /// Who logged in and who did not, where anybody may.
+    pub logins: Option<CredentialStats>,
     /// Gauges, and limits in force.
     pub load: Arc<Report>,
     /// Log lines that were lost.
@@ -147,12 +150,23 @@ pub fn text(reading: &Reading) -> String {
     }
     out.family("mailrace_tls_handshakes_total", "Handshakes of TLS by the version agreed upon, or failed", "counter");
     reading.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    reading.logins.iter().for_each(|logins| tell_logins(logins, &mut out));
     tell_load(&reading.load, &mut out);
     out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
     out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
     tell_spool(&reading.spool, &mut out);
     tables::tell(&reading.tables, &mut out);
     out.into()
+}
+
+fn tell_logins(logins: &CredentialStats, out: &mut Text) {
+    let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
+    out.family("mailrace_auth_logins_total", "Passwords and proofs of users by what became of them", "counter");
+    let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
+    results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    out.counter("mailrace_auth_remembered_total", "Passwords that had been right a moment ago", remembered);
+    out.counter("mailrace_auth_repeated_total", "Passwords that had been wrong a moment ago", repeated);
+    out.gauge("mailrace_auth_waiting", "Passwords that wait to be checked", waiting);
 }
 
 fn tell_queues(census: &Census, out: &mut Text) {
@@ -258,6 +272,15 @@ mod tests {
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
+            logins: Some(CredentialStats {
+                accepted: 5,
+                remembered: 4,
+                refused: 3,
+                repeated: 7,
+                throttled: 2,
+                unavailable: 1,
+                waiting: 6,
+            }),
             load: Arc::new(load()),
             log_lines_dropped: 3,
             relaxed: true,

@@ -3,6 +3,7 @@
 
 mod access;
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,21 +11,25 @@ use std::time::Duration;
 
 use anyhow::Context;
 use delivery::bounce::{Cap, CapLimits};
+use delivery::local::WhenFull;
 use delivery::remote;
 use intake::{Domains, Networks};
 use lookup::directory::{self, Directory};
 use mail::Address;
 use net::{Acceptor, AcceptorError, Trust};
 use nix::ifaddrs::getifaddrs;
+use protocol::sasl;
 use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Word};
 use protocol::smtp::server as smtp;
 use queue::{Adapt, QueueNumber};
 
 use crate::config::{
-    self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, SmtpTransport, Tls, TransportKind,
+    self, Config, Families, LineEnds, ListenerTls, Network, Pattern, Queue, QuotaFull, SmtpTransport, Tls,
+    TransportKind,
 };
-use crate::flow::{Exception, Fleet, Notices, PlaceTable, Rules, Ship, Transport};
+use crate::flow::{Exception, Fleet, Notices, PlaceTable, Places, Rules, Ship, Transport};
+use crate::quota::{Allowance, Counter};
 use crate::tables::Tables;
 
 pub use access::{Lists, access};
@@ -39,6 +44,7 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
         command_line_octets_max: limits.command_line_octets_max,
         commands_max: limits.commands_max,
         errors_max: limits.errors_max,
+        failed_logins_max: limits.failed_logins_max,
         recipients_max: limits.recipients_max,
         message_octets_max: limits.message_octets_max,
         header_octets_max: limits.header_octets_max,
@@ -76,6 +82,17 @@ pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
 pub fn networks(networks: &[Network]) -> Networks {
     let networks = networks.to_vec();
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
+}
+
+/// Who may log in to the sessions of a listener. `secret` is the server's own.
+pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 32]) -> Option<smtp::Auth> {
+    let auth = config.auth.as_ref().filter(|_| listener.auth)?;
+    Some(smtp::Auth {
+        mechanisms: auth.mechanisms.as_slice().into(),
+        clear_text: auth.clear_text,
+        required: listener.require_auth,
+        exchanges: sasl::Config { secret, iterations: sasl::Config::ITERATIONS },
+    })
 }
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
@@ -355,26 +372,55 @@ fn rate(rate: config::Rate) -> queue::Rate {
     queue::Rate { messages: rate.count, per: rate.per }
 }
 
-/// The transports to mailboxes here.
-pub fn maildirs(config: &Config, tables: &Tables) -> Vec<Transport> {
-    config.transports.iter().filter_map(|transport| maildir(transport, tables)).collect()
+/// Who counts what mailboxes hold, where any has a quota: those that count already, or threads that are started.
+pub fn counter(config: &Config, before: Option<&Counter>) -> io::Result<Option<Counter>> {
+    let has_quota = config.transports.iter().filter_map(maildir_of).any(|maildir| maildir.quota.is_some());
+    match before {
+        _ if !has_quota => Ok(None),
+        Some(same) => Ok(Some(same.clone())),
+        None => Counter::start().map(Some),
+    }
 }
 
-fn maildir(transport: &config::Transport, tables: &Tables) -> Option<Transport> {
-    let TransportKind::Maildir(maildir) = &transport.kind else { return None };
-    let path = maildir.path.clone();
-    let places = |places: &config::Places| {
-        Some(PlaceTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
-    };
-    Some(Transport {
-        name: transport.name.clone(),
-        places: maildir.places.as_ref().and_then(places),
-        folders: Box::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+/// The transports to mailboxes here. Where one has a quota there is who counts.
+pub fn maildirs(config: &Config, tables: &Tables, counter: Option<&Counter>) -> Vec<Transport> {
+    let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
+    maildirs.map(|(name, maildir)| one_maildir(name, maildir, tables, counter)).collect()
+}
+
+fn one_maildir(name: &str, maildir: &config::Maildir, tables: &Tables, counter: Option<&Counter>) -> Transport {
+    Transport {
+        name: name.into(),
+        places: places(maildir, tables),
         line_ends: match maildir.line_ends {
             LineEnds::Crlf => mailbox::LineEnds::Crlf,
             LineEnds::Lf => mailbox::LineEnds::Lf,
         },
-    })
+        allowance: maildir.quota.as_ref().zip(counter).map(|(quota, counter)| allowance(quota, tables, counter).into()),
+    }
+}
+
+fn places(maildir: &config::Maildir, tables: &Tables) -> Places {
+    let path = maildir.path.clone();
+    let table = |places: &config::Places| {
+        Some(PlaceTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
+    };
+    Places {
+        folders: Arc::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        table: maildir.places.as_ref().and_then(table),
+    }
+}
+
+fn allowance(quota: &config::Quota, tables: &Tables, counter: &Counter) -> Allowance {
+    Allowance {
+        usual: mailbox::quota::Limits { bytes: quota.bytes, messages: quota.messages },
+        table: quota.table.as_ref().and_then(|name| tables.find(name)).cloned(),
+        when_full: match quota.full {
+            QuotaFull::Defer => WhenFull::Defer,
+            QuotaFull::Refuse => WhenFull::Refuse,
+        },
+        counter: counter.clone(),
+    }
 }
 
 /// The folders whose disks must have room: those of the lanes, and where everything else is kept.
@@ -414,6 +460,13 @@ pub fn directory(config: &Config, tables: &Tables) -> Directory {
     Directory::new(domains, directory::Limits::default())
         .with_tables(config.domain_tables.iter().filter_map(tabled).collect())
         .on_host(&config.hostname)
+}
+
+fn maildir_of(transport: &config::Transport) -> Option<&config::Maildir> {
+    match &transport.kind {
+        TransportKind::Maildir(maildir) => Some(maildir),
+        TransportKind::Smtp(_) => None,
+    }
 }
 
 fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {

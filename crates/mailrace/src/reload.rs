@@ -12,13 +12,14 @@
 //! | the monitor | limits | a message |
 //!
 //! A reload has two halves. In the first one the next configuration is read, checked and *built*: tables are opened,
-//! certificates read, addresses bound, threads started, while nothing goes by it. All that can fail is in this half, and
-//! when anything does all of it is dropped: the server is as it was. The second half exchanges, and cannot fail.
+//! certificates read, addresses bound, threads started, while nothing goes by it. All that can fail is in this half,
+//! and when anything does all of it is dropped: the server is as it was. The second half exchanges, and cannot fail.
 //!
 //! A session ends by the desk that it began with, a delivery by the courier, the hosts and the connection that it began
-//! with. Both hold what they need by its count, so it lives as long as they do. What differs in nothing is not built anew:
-//! tables keep what they have in memory, sockets those who wait to be accepted, and the router what it knows of the DNS.
-//! What counts (sessions, rates, refusals) goes on from one desk to the next.
+//! with. Both hold what they need by its count, so it lives as long as they do. What differs in nothing is not built
+//! anew: tables and lists in the DNS keep what they have in memory, sockets those who wait to be accepted, and the
+//! router what it knows of the DNS. What counts (sessions, rates, refusals, access rules, failed logins) goes on from one
+//! desk to the next.
 //!
 //! What folders, threads and the process were made of cannot be exchanged: a configuration in which that differs is
 //! refused whole, with the keys ([`difference`]).
@@ -32,6 +33,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use intake::{Logins, Room};
 use lookup::Table;
 use net::{Acceptor, Inherited};
 use serde::{Deserialize, Serialize};
@@ -46,9 +48,11 @@ use crate::exit::{self, Exit, Page};
 use crate::flow::{self, Course, Emptier, Flow};
 use crate::line::Level;
 use crate::log::Log;
+use crate::logins::{self, Before, Secret};
 use crate::plan::Lists;
+use crate::quota::{self, Rooms};
 use crate::tables::{self, Tables};
-use crate::workers::{Door, Doorman, Shift, Workers, runtime};
+use crate::workers::{self, Door, Doorman, Shift, Workers, runtime};
 use crate::{plan, privileges, serve};
 
 use difference::{Difference, differences, is_same_tls, ways_differ};
@@ -100,6 +104,8 @@ pub struct Running {
     pub lists: Lists,
     /// All queues that there have been, by number.
     pub queues: queue::Config,
+    /// Who counts what mailboxes hold, where any has a quota.
+    pub quota_counter: Option<quota::Counter>,
     /// Those that drive sessions.
     pub workers: Workers,
     /// How many of them, and of those that bring mail to other hosts.
@@ -126,6 +132,7 @@ struct Next {
     tables: Tables,
     lists: Lists,
     queues: queue::Config,
+    quota_counter: Option<quota::Counter>,
     policy: Policy,
     doors: Vec<Door>,
     acceptor: Option<Arc<Acceptor>>,
@@ -187,7 +194,19 @@ impl Running {
         let directory = Arc::new(plan::directory(new, &tables));
         let lists = self.lists.changed(new, &tables::tell(self.log.clone()))?;
         let access = plan::access(new, &tables, &lists);
-        let policy = Policy { directory: directory.clone(), postmaster: plan::postmaster(new)?, access, sessions_max };
+        let secret = logins::secret(new)?;
+        let logins = self.logins(new, &tables, secret)?;
+        let quota_counter = plan::counter(new, self.quota_counter.as_ref()).context("starting")?;
+        let course = course(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
+        let rooms = Rooms::of(&course.transports, &directory, desk::troubles(self.log.clone())).map(Arc::new);
+        let policy = Policy {
+            directory: directory.clone(),
+            postmaster: plan::postmaster(new)?,
+            access,
+            logins,
+            room: rooms.clone().map(|rooms| rooms as Arc<dyn Room>),
+            sessions_max,
+        };
         let shift = self.workers.shift();
         let acceptor = match &shift.acceptor {
             Some(same) if is_same_tls(old, new) && plan::has_tls(new) => Some(same.clone()),
@@ -195,21 +214,42 @@ impl Running {
         };
         let before = shift.doors.clone();
         let doorman = Doorman { before, inherited: Inherited::default(), workers: self.threads };
-        let doors = doorman.open(new)?;
-        let guide = Guide::new(new, &tables, directory.clone(), &queues)?;
+        let mut doors = doorman.open(new)?;
+        workers::let_log_in(&mut doors, new, secret);
+        let guide = Guide::new(new, &tables, directory, &queues, rooms)?;
         let drop_runtime = runtime().context("the drop")?;
         let differs = flow::Difference {
             ways: ways_differ(old, new) || !self.tables.are(&tables),
             cap: old.bounce.per_sender != new.bounce.per_sender,
         };
-        let course = course(new, &tables, directory, &queues)?;
         let change = self.flow.prepare(queues.clone(), course, differs)?;
-        Ok(Next { loaded, tables, lists, queues, policy, doors, acceptor, change, guide, drop_runtime })
+        Ok(Next { loaded, tables, lists, queues, quota_counter, policy, doors, acceptor, change, guide, drop_runtime })
+    }
+
+    /// Who checks passwords: whoever does so now, if nothing of that has changed.
+    fn logins(&self, new: &Config, tables: &Tables, secret: Option<Secret>) -> anyhow::Result<Option<Logins>> {
+        let desk = self.workers.shift().desk.clone();
+        let (auth, logins) = (self.loaded.config.auth.as_ref(), desk.logins.as_ref());
+        let before = auth.zip(logins);
+        let before = before.map(|(auth, logins)| Before { auth, tables: &self.tables, credentials: &logins.credentials });
+        logins::open(new, tables, secret, before)
     }
 
     /// Takes the next world; nothing here can fail. Who takes mail comes last: what he takes is for the new queues.
     fn switch(&mut self, next: Next) {
-        let Next { loaded, tables, lists, queues, policy, doors, acceptor, change, guide, drop_runtime } = next;
+        let Next {
+            loaded,
+            tables,
+            lists,
+            queues,
+            quota_counter,
+            policy,
+            doors,
+            acceptor,
+            change,
+            guide,
+            drop_runtime,
+        } = next;
         let config = &loaded.config;
         self.flow.change(change);
         self.gauges.change(plan::load_limits(config), config.load.every);
@@ -230,6 +270,7 @@ impl Running {
         bury(self.tables.iter().map(|(_, table)| table), |table| tables.iter().any(|(_, new)| Arc::ptr_eq(new, table)));
         bury(self.lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.lists, self.queues) = (loaded, tables, lists, queues);
+        self.quota_counter = quota_counter;
     }
 
     fn widen(&self, door: &Door, backlog: u32) {
@@ -246,6 +287,7 @@ pub fn course(
     tables: &Tables,
     directory: Arc<lookup::directory::Directory>,
     queues: &queue::Config,
+    counter: Option<&quota::Counter>,
 ) -> anyhow::Result<Course> {
     Ok(Course {
         directory,
@@ -253,7 +295,7 @@ pub fn course(
         rules: Arc::new(plan::rules(config, tables, queues)),
         router: plan::routes(config),
         fleet: plan::fleet(config)?,
-        transports: plan::maildirs(config, tables),
+        transports: plan::maildirs(config, tables, counter),
         notices: plan::notices(config, serve::random()),
         hostname: config.hostname.clone(),
     })
@@ -282,8 +324,8 @@ fn in_short(text: &str) -> String {
     lines.take(2).collect::<Vec<_>>().join(" ").trim_start_matches("mailrace: ").into()
 }
 
-/// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a session,
-/// whose thread may not.
+/// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a
+/// session, whose thread may not.
 fn bury<'a>(old: impl Iterator<Item = &'a Arc<dyn Table>>, stays: impl Fn(&Arc<dyn Table>) -> bool) {
     let mut gone: Vec<Arc<dyn Table>> = old.filter(|table| !stays(table)).cloned().collect();
     if gone.is_empty() {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::Desk;
+use intake::{Desk, Logins, Room};
 use load::{Machine, Monitor};
 use lookup::directory::Directory;
 use net::{Acceptor, Inherited};
@@ -29,14 +29,16 @@ use crate::exit;
 use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
 use crate::line::Level;
 use crate::log::Log;
+use crate::logins::{self, Secret};
 use crate::metrics::Attempts;
 use crate::plan::Lists;
 use crate::privileges::{self, Identity, PrivilegesError};
+use crate::quota::{self, Rooms};
 use crate::reload::{self, Orders, Running, Wish};
 use crate::say::say;
 use crate::service::{Manager, State};
 use crate::tables::{self, Tables};
-use crate::workers::{Door, Doorman, Shift, Workers, runtime};
+use crate::workers::{self, Door, Doorman, Shift, Workers, runtime};
 use crate::{check, maildrop, plan};
 
 /// Sessions that are in the middle of a message when the server stops have so long to end it.
@@ -56,14 +58,16 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let doubts = config::examine(loaded, SystemTime::now())?;
     let acceptor = plan::acceptor(config)?.map(Arc::new);
     let inherited = Inherited::from_environment()?;
-    let doors = Doorman { before: Vec::new(), inherited, workers: threads(config) }.open(config)?;
+    let mut doors = Doorman { before: Vec::new(), inherited, workers: threads(config) }.open(config)?;
     make_places(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
     warn(config, &identity, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
     let mut signals = runtime.block_on(async { Signals::hear() })?;
-    let house = House::open(config, log.clone())?;
+    let secret = logins::secret(config)?;
+    workers::let_log_in(&mut doors, config, secret);
+    let house = House::open(config, secret, log.clone())?;
     let (orders, mut ordered) = unbounded_channel();
     let mut running = house.live_in(loaded, Entry { doors, acceptor, files, sessions_max, orders })?;
     announce(loaded, &running.workers.shift().doors, &log);
@@ -181,6 +185,9 @@ struct House {
     tables: Tables,
     queues: queue::Config,
     directory: Arc<Directory>,
+    logins: Option<Logins>,
+    rooms: Option<Arc<Rooms>>,
+    quota_counter: Option<quota::Counter>,
     flow: Flow,
     mailbag: Mailbag,
     attempts: Arc<Attempts>,
@@ -197,13 +204,16 @@ struct Entry {
 }
 
 impl House {
-    fn open(config: &Config, log: Arc<Log>) -> anyhow::Result<House> {
+    fn open(config: &Config, secret: Option<Secret>, log: Arc<Log>) -> anyhow::Result<House> {
         let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
         let numbered = plan::queues(config);
         let mut queues = Queues::new(numbered.clone(), random());
         let tables = Tables::open(config, tables::tell(log.clone()))?;
+        let logins = logins::open(config, &tables, secret, None)?;
         let directory = Arc::new(plan::directory(config, &tables));
-        let course = reload::course(config, &tables, directory.clone(), &numbered)?;
+        let quota_counter = plan::counter(config, None).context("starting")?;
+        let course = reload::course(config, &tables, directory.clone(), &numbered, quota_counter.as_ref())?;
+        let rooms = Rooms::of(&course.transports, &directory, desk::troubles(log.clone())).map(Arc::new);
         let mut admit = |message| flow::admit(&mut queues, &course.rules, &mailbag, message);
         let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
@@ -217,22 +227,29 @@ impl House {
             log: log.clone(),
         };
         let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        Ok(House { spool, tables, queues: numbered, directory, flow, mailbag, attempts, log })
+        let queues = numbered;
+        Ok(House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log })
     }
 
     /// Opens the doors.
     fn live_in(self, loaded: &Loaded, entry: Entry) -> anyhow::Result<Running> {
-        let House { spool, tables, queues, directory, flow, mailbag, attempts, log } = self;
+        let House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log } = self;
         let Entry { doors, acceptor, files, sessions_max, orders } = entry;
         let config = &loaded.config;
         let monitor = monitor(config, mailbag.clone(), log.clone());
         let lists = Lists::open(config, &tables::tell(log.clone()))?;
         let access = plan::access(config, &tables, &lists);
-        let policy =
-            Policy { directory: directory.clone(), postmaster: plan::postmaster(config)?, access, sessions_max };
+        let policy = Policy {
+            directory: directory.clone(),
+            postmaster: plan::postmaster(config)?,
+            access,
+            logins,
+            room: rooms.clone().map(|rooms| rooms as Arc<dyn Room>),
+            sessions_max,
+        };
         let desk = Arc::new(desk::first(config, policy, spool, monitor.watch(), log.clone()));
         let gauges = monitor.start(config.load.every)?;
-        let guide = Guide::new(config, &tables, directory, &queues)?;
+        let guide = Guide::new(config, &tables, directory, &queues, rooms)?;
         let counter = admin::Counter { mailbag, log: log.clone(), attempts, orders, stopping: Arc::default() };
         let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone());
         let clerks = admin::Server::start(config, clerk)?;
@@ -247,6 +264,7 @@ impl House {
             tables,
             lists,
             queues,
+            quota_counter,
             workers,
             threads,
             flow,

@@ -1,5 +1,5 @@
-//! What a service manager is told of the server's state, as sd_notify(3) has it: datagrams to the socket that NOTIFY_SOCKET
-//! names, a path or, after '@', an abstract name. Without that variable nobody is told.
+//! What a service manager is told of the server's state, as sd_notify(3) has it: datagrams to the socket that
+//! NOTIFY_SOCKET names, a path or, after '@', an abstract name. Without that variable nobody is told.
 //!
 //! A datagram that cannot be sent stops nothing: mail is worth more than its report. The manager will say so itself.
 
@@ -14,7 +14,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub(crate) enum State {
     /// All listeners are bound and served.
     Ready,
-    /// The configuration is read again: begun at this many microseconds of the monotonic clock. [`State::Ready`] ends it.
+    /// The configuration is read again: begun at this many microseconds of the monotonic clock. [`State::Ready`] ends
+    /// it.
     Reloading(u128),
     /// The end has begun.
     Stopping,

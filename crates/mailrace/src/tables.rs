@@ -17,6 +17,7 @@ use crate::exit::{self, Exit};
 
 pub use events::tell;
 use kept::{Held, copy, stamps};
+pub use open::directory;
 use open::{failed, open};
 
 /// All tables of a configuration, open.

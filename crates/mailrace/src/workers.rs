@@ -1,9 +1,9 @@
-//! The threads that drive sessions, and the doors at which they take them: one thread and one runtime a worker, so that a
-//! session never leaves its thread, and its wake-ups are cheap.
+//! The threads that drive sessions, and the doors at which they take them: one thread and one runtime a worker, so that
+//! a session never leaves its thread, and its wake-ups are cheap.
 //!
-//! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which it
-//! was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does not
-//! notice. One that it has not is closed, and its sessions go on.
+//! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which
+//! it was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does
+//! not notice. One that it has not is closed, and its sessions go on.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::config::{Config, Listener, Protocol};
+use crate::logins::Secret;
 use crate::plan;
 use crate::say::say;
 
@@ -42,6 +43,8 @@ pub struct Door {
     /// What it is called in lines for people.
     protocol: &'static str,
     machine: Arc<smtp::Config>,
+    /// What comes in there is from users, and no other server.
+    completes: bool,
     /// Who says there for whom it has connected.
     balancers: Option<Networks>,
 }
@@ -76,7 +79,7 @@ pub struct Workers {
 }
 
 impl Doorman {
-    /// The doors of a configuration.
+    /// The doors of a configuration, in its order. Nobody may log in there yet: see [`let_log_in`].
     ///
     /// # Errors
     ///
@@ -92,17 +95,20 @@ impl Doorman {
         let (flavor, protocol) = match listener.protocol {
             Protocol::Smtp => (smtp::Flavor::Smtp, "smtp"),
             Protocol::Lmtp => (smtp::Flavor::Lmtp, "lmtp"),
+            Protocol::Submission => (smtp::Flavor::Smtp, "submission"),
         };
         let machine = smtp::Config {
             hostname: config.hostname.clone(),
             flavor,
             tls: plan::session_tls(listener),
+            auth: None,
             limits: plan::session_limits(config),
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;
         let balancers = (!listener.proxies.is_empty()).then(|| plan::networks(&listener.proxies));
-        Ok(Door { socket, protocol, machine: Arc::new(machine), balancers })
+        let completes = listener.protocol == Protocol::Submission;
+        Ok(Door { socket, protocol, machine: Arc::new(machine), completes, balancers })
     }
 
     fn socket(&mut self, wanted: SocketAddr, backlog: u32) -> io::Result<Arc<Socket>> {
@@ -115,6 +121,15 @@ impl Doorman {
         };
         let handles = (0..self.workers).map(|_| listener.try_clone()).collect::<io::Result<_>>()?;
         Ok(Arc::new(Socket { wanted, address: listener.local_addr()?, listener, handles: Mutex::new(handles) }))
+    }
+}
+
+/// Lets users log in at the doors of a configuration. The secret can be read only by who the server becomes after it has
+/// bound.
+pub fn let_log_in(doors: &mut [Door], config: &Config, secret: Option<Secret>) {
+    for (door, listener) in doors.iter_mut().zip(&config.listeners) {
+        let auth = secret.and_then(|secret| plan::session_auth(config, listener, secret));
+        Arc::make_mut(&mut door.machine).auth = auth;
     }
 }
 
@@ -233,9 +248,14 @@ impl Worker {
             let shift = shifts.borrow().clone();
             // Who was accepted at the moment at which the door was closed is served as he was to be.
             let now = shift.doors.iter().find(|other| other.is_where(&door)).unwrap_or(&door);
-            let (machine, balancers) = (now.machine.clone(), now.balancers.clone());
-            let (desk, acceptor) = (shift.desk.clone(), shift.acceptor.clone());
-            let counter = Counter { desk, machine, answers: answers.clone(), acceptor, balancers };
+            let counter = Counter {
+                desk: shift.desk.clone(),
+                machine: now.machine.clone(),
+                answers: answers.clone(),
+                acceptor: shift.acceptor.clone(),
+                completes: now.completes,
+                balancers: now.balancers.clone(),
+            };
             intake::serve(counter, stream, peer.ip(), stop.clone())
         };
         tokio::spawn(net::accept(handle, closed, session));

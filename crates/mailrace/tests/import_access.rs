@@ -247,7 +247,7 @@ impl Server {
             helo: Some(guest.helo),
             sender: Some(sender.as_ref()),
             recipient: Some(&recipient),
-            logged_in: guest.logged_in,
+            is_user: listener.require_auth || guest.logged_in,
         };
         let Some(access) = &self.access else { return true };
         let troubles = Troubles::new(|line, _| panic!("{line}"));
@@ -287,9 +287,9 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
         tests.push(Test::Listed(Zone { name: name.into(), table: Arc::new(ListOf(name)), codes }));
     }
-    tests.extend(rule.logged_in.map(Test::LoggedIn));
     let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
-    Rule { name: rule.name.clone(), stage: rule.stage, conditions, action: rule.action.clone() }
+    let (name, action) = (rule.name.clone(), rule.action.clone());
+    Rule { name, stage: rule.stage, conditions, action, asks_users: rule.asks_users }
 }
 
 const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";

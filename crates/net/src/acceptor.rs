@@ -89,6 +89,8 @@ impl Acceptor {
             .with_no_client_auth()
             .with_cert_resolver(shelf.clone());
         config.ticketer = aws_lc_rs::Ticketer::new()?;
+        // Our order is by strength; that of a client may be of the year in which it was built.
+        config.ignore_client_order = true;
         let tls = TlsAcceptor::from(Arc::new(config));
         Ok(Acceptor { shelf, entries: Mutex::new(entries), tls, handshake_time_max })
     }

@@ -1,8 +1,8 @@
 //! How many sessions there may be, in all and of one client, how often a client may come, and how many messages it may
 //! bring. A [`Pass`] is the right to one session and gives it back when it is dropped. Time is passed in.
 //!
-//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together, and cost an atomic;
-//! the others also a lock, which they share with a few of the clients only.
+//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together, and cost an
+//! atomic; the others also a lock, which they share with a few of the clients only.
 
 mod rates;
 
@@ -92,8 +92,8 @@ impl Gate {
         Arc::new(Gate { limits, hall: Arc::new(hall) })
     }
 
-    /// A gate to the same place under other limits. Whoever came in by this one is counted there too, and what each client
-    /// has used of its rates stays used; from now on both gates go by the new rates.
+    /// A gate to the same place under other limits. Whoever came in by this one is counted there too, and what each
+    /// client has used of its rates stays used; from now on both gates go by the new rates.
     pub fn under(&self, limits: GateLimits) -> Arc<Gate> {
         let clients_max = limits.rated_clients_max.div_ceil(CROWDS);
         for crowd in &self.hall.crowds {
@@ -103,8 +103,8 @@ impl Gate {
         Arc::new(Gate { limits, hall: self.hall.clone() })
     }
 
-    /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away is
-    /// not counted as having come.
+    /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away
+    /// is not counted as having come.
     pub fn enter(self: &Arc<Self>, address: IpAddr, trusted: bool, now: Instant) -> Result<Pass, Turned> {
         let mut pass = self.take_place().ok_or(Turned::Full)?;
         if !trusted {
@@ -157,8 +157,8 @@ impl Crowd {
 }
 
 impl Pass {
-    /// Passes the place on to another client, for whom it was taken by a proxy. Who is turned away has it no longer counted as
-    /// its own; the place stays taken until the pass is dropped.
+    /// Passes the place on to another client, for whom somebody else has taken it. Who is turned away is not counted as
+    /// a client any more; the place stays taken until the pass is dropped.
     pub fn pass_on(&mut self, address: IpAddr, trusted: bool, now: Instant) -> Result<(), Turned> {
         if let Some(before) = self.client.take() {
             self.gate.crowd(before).leave(before);

@@ -1,8 +1,8 @@
 //! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): a proxy says for whom it has connected, before
 //! anything else is said, TLS included.
 //!
-//! [`parse_proxy_header`] reads the header; [`receive_proxy_header`] takes it off a connection and not one byte more. What is no header
-//! is a fault, and the connection is worth nothing: who speaks there is not known.
+//! [`parse_proxy_header`] reads the header; [`receive_proxy_header`] takes it off a connection and not one byte more.
+//! What is no header is a fault, and the connection is worth nothing: who speaks there is not known.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,7 +24,8 @@ const V2_FIXED_OCTETS: usize = 16;
 /// Who is at the two ends of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxied {
-    /// The proxy itself (LOCAL), or somebody whose address is not told (UNKNOWN, UNSPEC): the ends of the connection count.
+    /// The proxy itself (LOCAL), or somebody whose address is not told (UNKNOWN, UNSPEC): the ends of the connection
+    /// count.
     Itself,
     /// A client.
     For {
@@ -254,7 +255,8 @@ mod tests {
         }
     }
 
-    /// What a length claims is what is waited for and what is taken, neither less nor more; and addresses have to be within it.
+    /// What a length claims is what is waited for and what is taken, neither less nor more; and addresses have to be
+    /// within it.
     #[test]
     fn a_length_that_lies_is_taken_at_its_word() {
         use ProxyError::*;

@@ -28,8 +28,13 @@ fn main() {
 }
 
 fn measure(name: &str, inputs: &[Vec<u8>]) {
-    let config =
-        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
+    let config = Config {
+        hostname: "mx.example.org".into(),
+        flavor: Flavor::Smtp,
+        tls: Tls::Never,
+        auth: None,
+        limits: Limits::default(),
+    };
     let peer = Peer { address: None, normalise_bare_newlines: false };
     let mut session = Session::new(Arc::new(config), peer, NOW);
     let mut body = Vec::with_capacity(2 * MESSAGE_OCTETS);

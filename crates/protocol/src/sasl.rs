@@ -154,7 +154,6 @@ pub enum Keys {
 pub struct Exchange {
     mechanism: Mechanism,
     config: Config,
-    nonce: Nonce,
     state: State,
     actions: VecDeque<Action>,
 }
@@ -172,10 +171,10 @@ enum State {
 
 impl Exchange {
     /// Begins. `initial` is the initial response, if the client sent one (RFC 4954 section 4), decoded: see
-    /// [`decode_initial`]. The nonce is used by SCRAM alone.
-    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, nonce: Nonce, config: &Config) -> Exchange {
+    /// [`decode_initial`].
+    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &Config) -> Exchange {
         let actions = VecDeque::new();
-        let mut exchange = Exchange { mechanism, config: config.clone(), nonce, state: State::First, actions };
+        let mut exchange = Exchange { mechanism, config: config.clone(), state: State::First, actions };
         match (initial, mechanism) {
             (Some(initial), _) => exchange.handle_response(initial),
             (None, Mechanism::Login) => exchange.challenge(Login::USER),
@@ -232,8 +231,8 @@ impl Exchange {
         });
     }
 
-    /// The answer to [`Question::Credentials`].
-    pub fn handle_keys(&mut self, keys: Keys) {
+    /// The answer to [`Question::Credentials`], and this server's part of the nonce, which no exchange had before.
+    pub fn handle_keys(&mut self, keys: Keys, nonce: &Nonce) {
         let first = match std::mem::replace(&mut self.state, State::Ended) {
             State::Keys(first) => first,
             other => {
@@ -242,8 +241,8 @@ impl Exchange {
             }
         };
         let scram = match keys {
-            Keys::Found { user, keys } => Scram::known(first, &self.nonce, user, keys),
-            Keys::Unknown => Scram::unknown(first, &self.nonce, &self.config),
+            Keys::Found { user, keys } => Scram::known(first, nonce, user, keys),
+            Keys::Unknown => Scram::unknown(first, nonce, &self.config),
             Keys::Throttled => return self.end(Outcome::Refused(Refusal::Throttled)),
             Keys::Unavailable => return self.end(Outcome::Refused(Refusal::Unavailable)),
         };

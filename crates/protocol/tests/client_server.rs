@@ -38,7 +38,8 @@ impl Pair {
         let helo = Word::new("client.example").expect("a name is a word");
         let client = client::Config { pipelining, chunking, ..client::Config::new(flavor, helo) };
         let limits = Limits { message_octets_max: 1 << 30, errors_max: 1000, commands_max: 1000, ..Limits::default() };
-        let server = server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, limits };
+        let server =
+            server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, auth: None, limits };
         let peer = Peer { address: None, normalise_bare_newlines: false };
         Pair {
             way,
@@ -72,7 +73,7 @@ impl Pair {
                     self.session.handle_answer(NOW, answer, &mut self.body);
                 }
                 Action::Abandon => self.body.clear(),
-                Action::Refused { .. } => {}
+                Action::Refused { .. } | Action::Login { .. } => {}
             }
         }
         let output = self.session.output().to_vec();

@@ -11,7 +11,7 @@ use protocol::smtp::server::{
     Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
     Tls,
 };
-use transcript::{Event, Step, Transcript, duration};
+use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
 /// How the input comes.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +175,9 @@ impl<'a> Run<'a> {
                     let address = address.map(|address| format!("<{address}> ")).unwrap_or_default();
                     self.note(format!("refused {stage} {address}{}", reply.code), Vec::new());
                 }
+                Action::Login { mechanism, user, outcome } => {
+                    self.note(format!("{mechanism} {user} {}", outcome.reply().code), Vec::new());
+                }
             }
         }
         let output = self.session.output().to_vec();
@@ -191,11 +194,19 @@ impl<'a> Run<'a> {
             Question::Identity(identity) => ("identity", told_address(identity)),
             Question::Data => ("data", None),
             Question::Message(_) => ("message", None),
+            Question::Login(request) => ("login", Some(request.user.to_string())),
+            Question::Keys(request) => ("keys", Some(request.user.to_string())),
         };
         let exact = format!("{kind} {}", address.unwrap_or_default());
         let reply = self.script.get(exact.trim_end()).or_else(|| self.script.get(kind)).cloned();
-        if let Question::Message(end) = &question {
-            return self.take_message(end, reply);
+        match &question {
+            Question::Message(end) => return self.take_message(end, reply),
+            Question::Login(request) => {
+                self.note(format!("login {} {}", request.user, request.password.reveal()), Vec::new());
+                return verdict(request, reply.as_ref());
+            }
+            Question::Keys(request) => return keys(request, reply.as_ref()),
+            _ => {}
         }
         if let Some(reply) = reply {
             return Answer::Refuse(reply);
@@ -203,7 +214,7 @@ impl<'a> Run<'a> {
         match &question {
             Question::Mail(request) => self.note(told_mail(request), Vec::new()),
             Question::Recipient(request) => self.note(told_rcpt(request), Vec::new()),
-            Question::Hello(_) | Question::Identity(_) | Question::Data | Question::Message(_) => {}
+            _ => {}
         }
         Answer::Accept
     }
@@ -289,8 +300,13 @@ fn prepared(transcript: &Transcript, session: Session) -> Session {
 }
 
 fn settings(transcript: &Transcript) -> (Config, Peer) {
-    let mut config =
-        Config { hostname: "mx.example.org".into(), flavor: Flavor::Smtp, tls: Tls::Never, limits: Limits::default() };
+    let mut config = Config {
+        hostname: "mx.example.org".into(),
+        flavor: Flavor::Smtp,
+        tls: Tls::Never,
+        auth: None,
+        limits: Limits::default(),
+    };
     let mut peer = Peer { address: None, normalise_bare_newlines: false };
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
@@ -299,6 +315,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
             "tls" => config.tls = tls(value).expect("never, offered, required or implicit"),
+            "auth" => config.auth = Some(auth(value)),
+            "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
+            "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),
+            "failed_logins_max" => limits.failed_logins_max = number(),
             "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,

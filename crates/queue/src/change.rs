@@ -7,8 +7,8 @@
 //! | a queue less: it is *retired* | what is in flight ends; all else leaves it to be sorted anew ([`Purpose::Sort`]) |
 //! | the ways | nobody leaves by one that was found before; each is asked for again when somebody is ready |
 //!
-//! A queue keeps its number as long as there are queues: numbers are in attempts, destinations and the caller's rules. So
-//! a retired one keeps its place in the settings, and one that comes back under its name has the number that it had.
+//! A queue keeps its number as long as there are queues: numbers are in attempts, destinations and the caller's rules.
+//! So a retired one keeps its place in the settings, and one that comes back under its name has the number that it had.
 
 use mail::Timestamp;
 
@@ -47,8 +47,8 @@ impl<R: Clone> Queues<R> {
         self.settle_all(now);
     }
 
-    /// All ways may be others: nobody leaves by one that was answered before, and where somebody is ready it is asked for
-    /// at once. Questions that are open stay open: whoever answers one now is to say what holds now.
+    /// All ways may be others: nobody leaves by one that was answered before, and where somebody is ready it is asked
+    /// for at once. Questions that are open stay open: whoever answers one now is to say what holds now.
     pub fn reroute(&mut self, now: Timestamp) {
         for destination in self.destinations.outdate() {
             if self.turns.has_ready(destination) {

@@ -313,7 +313,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An outcome in the submission of its message (one that is held from the beginning) is known to whoever hears of the message.
+/// An outcome in the submission of its message (one that is held from the beginning) is known to whoever hears of the
+/// message.
 fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
     for live in kept.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
         for &(ordinal, state) in &outcome.states {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session, Tls};
+use protocol::sasl::{self, Mechanism, Verdict};
+use protocol::smtp::server::{Action, Answer, Auth, Config, Flavor, Limits, Peer, Question, Session, Tls};
 
 const NOW: Timestamp = Timestamp(0);
 
@@ -28,7 +29,7 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
         received_max: 2,
         ..Limits::default()
     };
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
     let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {
@@ -52,6 +53,16 @@ pub fn check(flavor: Flavor, mend: bool, bytes: &[u8], size: usize) {
     }
 }
 
+/// All mechanisms, in clear text too.
+fn auth() -> Auth {
+    Auth {
+        mechanisms: Mechanism::ADVERTISED.into(),
+        clear_text: true,
+        required: false,
+        exchanges: sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS },
+    }
+}
+
 fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
     while let Some(action) = session.poll_action() {
         match &action {
@@ -64,12 +75,15 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
                         outcome.messages.push(std::mem::take(body));
                         Answer::Accept
                     }
+                    Question::Login(request) => {
+                        Answer::Verdict(Verdict::Accepted { user: request.user.clone() })
+                    }
                     _ => Answer::Accept,
                 };
                 session.handle_answer(NOW, answer, body);
             }
             Action::Abandon => body.clear(),
-            Action::Refused { .. } => {}
+            Action::Refused { .. } | Action::Login { .. } => {}
         }
         outcome.actions.push(action);
     }

@@ -93,6 +93,8 @@ impl Guest {
             Question::Hello(_) | Question::Identity(_) => None,
             Question::Data => self.meet(Stage::Data, None).await,
             Question::Message(_) => self.meet(Stage::Message, None).await,
+            // There is no AUTH here.
+            Question::Login(_) | Question::Keys(_) => None,
         };
         match (refusal, question) {
             (Some(reply), Question::Message(_)) => {
@@ -100,7 +102,14 @@ impl Guest {
                 return Answer::Done(reply);
             }
             (Some(reply), _) => return Answer::Refuse(reply),
-            (None, Question::Hello(_) | Question::Identity(_) | Question::Mail(_)) => {}
+            (
+                None,
+                Question::Hello(_)
+                | Question::Identity(_)
+                | Question::Mail(_)
+                | Question::Login(_)
+                | Question::Keys(_),
+            ) => {}
             (None, Question::Recipient(request)) => self.add(request.address),
             (None, Question::Data) => self.examiner = self.counter.house.verifies().then(Examiner::default),
             (None, Question::Message(end)) => self.receive(end.octets),
@@ -198,7 +207,7 @@ impl Guest {
                     self.session.handle_answer(net::steady_now(), answer, &mut Body(self.examiner.as_mut()));
                 }
                 Ask::Abandon => self.forget(),
-                Ask::Refused { .. } => {}
+                Ask::Refused { .. } | Ask::Login { .. } => {}
             }
         }
     }

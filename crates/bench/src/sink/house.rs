@@ -167,6 +167,7 @@ fn machine(options: &Options) -> Config {
         command_line_octets_max: 64 << 10,
         commands_max: u32::MAX,
         errors_max: u32::MAX,
+        failed_logins_max: u32::MAX,
         recipients_max: options.recipients_max,
         message_octets_max: options.message_size_max,
         header_octets_max: options.message_size_max,
@@ -175,5 +176,5 @@ fn machine(options: &Options) -> Config {
         idle_time_max: options.idle_time_max,
     };
     let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
-    Config { hostname: options.hostname.as_str().into(), flavor, tls: Tls::Never, limits }
+    Config { hostname: options.hostname.as_str().into(), flavor, tls: Tls::Never, auth: None, limits }
 }

@@ -35,7 +35,8 @@ fn answer(question: &Question, body: &mut Vec<u8>, kept: &Kept) -> Answer {
 
 async fn converse(mut stream: TcpStream, flavor: Flavor, kept: Kept) {
     let limits = Limits { message_octets_max: 1 << 30, ..Limits::default() };
-    let config = server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, limits };
+    let config =
+        server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, auth: None, limits };
     let peer = Peer { address: None, normalise_bare_newlines: false };
     let mut session = Session::new(Arc::new(config), peer, net::steady_now());
     let (mut body, mut input) = (Vec::new(), vec![0; 10_000]);
@@ -47,7 +48,7 @@ async fn converse(mut stream: TcpStream, flavor: Flavor, kept: Kept) {
                     session.handle_answer(net::steady_now(), answer, &mut body);
                 }
                 Action::Abandon => body.clear(),
-                Action::Refused { .. } => {}
+                Action::Refused { .. } | Action::Login { .. } => {}
             }
         }
         let output = session.output().to_vec();

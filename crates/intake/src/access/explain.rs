@@ -24,7 +24,7 @@ impl Access {
     /// What the rules of a stage say of a visit, up to the one that decides. Conditions about what the visit does not
     /// tell do not hold.
     pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
-        let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.stage == stage).collect();
+        let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.is_asked_at(stage, visit)).collect();
         let findings = find::find(&rules, visit).await;
         let mut all = Vec::new();
         for (rule, findings) in rules.into_iter().zip(findings) {

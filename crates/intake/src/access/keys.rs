@@ -79,6 +79,7 @@ mod tests {
             helo: Some(text),
             sender: Some(address.as_ref()),
             recipient: address.as_ref(),
+            ..Visit::default()
         };
         of(subject, &visit).join(" ")
     }

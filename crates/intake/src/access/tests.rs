@@ -43,7 +43,7 @@ impl Table for Told {
 
 fn rule(name: &str, stage: Stage, tests: Vec<Test>, action: Action) -> Rule {
     let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
-    Rule { name: name.into(), stage, conditions, action }
+    Rule { name: name.into(), stage, asks_users: true, conditions, action }
 }
 
 /// The client whose address is this text.
@@ -60,9 +60,14 @@ const CLIENT: &str = "192.0.2.1";
 
 /// What is said to [`CLIENT`], and whether its mail is held; and what the operator heard.
 fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
+    judge_one(access, stage, false)
+}
+
+fn judge_one(access: &Access, stage: Stage, is_user: bool) -> (Verdict, Vec<String>) {
     let (sender, recipient) = ("a@x.example".parse().unwrap(), "b@y.example".parse().unwrap());
     let visit = Visit {
         client: CLIENT.parse().ok(),
+        is_user,
         helo: Some("mx.x.example"),
         sender: Some(Some(&sender)),
         recipient: Some(&recipient),
@@ -209,6 +214,17 @@ fn a_list_lists_by_its_codes_and_nobody_while_it_cannot_say() {
     let (verdict, heard) = judge(&down, Stage::Connect);
     assert_eq!((verdict, down.unanswered()), (Verdict::default(), 1));
     assert_eq!(heard, ["the access rule 'list' goes on without a list: no cable"]);
+}
+
+/// Users write from addresses that are listed for what others did from there; a list that is down is not waited for either.
+#[test]
+fn users_pass_rules_that_are_not_for_them() {
+    let table = Told::new(&[(CLIENT, "127.0.0.2")]);
+    let strangers = Rule { asks_users: false, ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], Action::Refuse(None)) };
+    let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], Action::Hold)]);
+    assert_eq!(judge_one(&all, Stage::Rcpt, true).0, Verdict { held: true, decision: None });
+    assert_eq!(table.questions(), 0);
+    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use lookup::directory::{self, Directory, Domain};
 use lookup::{Answer, Table};
 use mail::{Fact, Journal, Timestamp};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
-use protocol::smtp::server::{Config as Machine, Flavor, Limits, Tls};
+use protocol::sasl::{self, Mechanism};
+use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls};
 use spool::{Disk, Folder, Stored};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -60,11 +61,30 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 impl Server {
     /// Starts one whose desk was changed so before.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
-        Server::start_behind(None, change)
+        Server::start_with(None, None, change)
     }
 
-    /// The same, behind balancers.
+    /// One to which users submit mail, in clear text, and nobody else.
+    pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_with(Some(Server::auth(true)), None, change)
+    }
+
+    /// One where users may log in, in clear text, beside everybody else.
+    pub(crate) fn for_all(change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_with(Some(Server::auth(false)), None, change)
+    }
+
+    /// The same as at the start, behind balancers.
     pub(crate) fn start_behind(balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_with(None, balancers, change)
+    }
+
+    fn auth(required: bool) -> Auth {
+        let exchanges = sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS };
+        Auth { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, exchanges }
+    }
+
+    fn start_with(auth: Option<Auth>, balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
         let folder = TempDir::new().unwrap();
         let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
         let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
@@ -72,13 +92,16 @@ impl Server {
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
+        let completes = auth.as_ref().is_some_and(|auth| auth.required);
         let machine = Machine {
             hostname: "mx.example.org".into(),
             flavor: Flavor::Smtp,
             tls: Tls::Never,
+            auth,
             limits: Limits::default(),
         };
-        let counter = Counter { desk: desk.clone(), machine: Arc::new(machine), answers, acceptor: None, balancers };
+        let (desk_of_all, machine) = (desk.clone(), Arc::new(machine));
+        let counter = Counter { desk: desk_of_all, machine, answers, acceptor: None, balancers, completes };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
@@ -114,6 +137,14 @@ impl Server {
         let (mut client, banner) = self.connect().await;
         assert!(banner.starts_with("220 "), "{banner}");
         client.expect("HELO client.example", "250").await;
+        client
+    }
+
+    /// A client that was greeted with EHLO.
+    pub(crate) async fn user(&self) -> Client {
+        let (mut client, _) = self.connect().await;
+        client.send(b"EHLO client.example\r\n").await;
+        while client.reply().await.starts_with("250-") {}
         client
     }
 
@@ -197,6 +228,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         gate: Gate::new(GATE_LIMITS),
         refusals: Arc::default(),
         handshakes: Arc::default(),
+        logins: None,
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
         normalised: Arc::new(|_| false),
@@ -207,6 +239,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
         routed: Arc::new(|domain| domain == "backup"),
+        room: None,
         hostname: "mx.example.org".into(),
     }
 }
@@ -232,6 +265,17 @@ impl Facts {
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(denied).collect()
+    }
+}
+
+impl Facts {
+    /// Who tried to log in, by what and with what result.
+    pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
+        let login = |fact: &Fact| match fact {
+            Fact::Login { user, mechanism, result, .. } => Some((user.to_string(), *mechanism, *result)),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(login).collect()
     }
 }
 
@@ -296,7 +340,7 @@ fn directory() -> Arc<Directory> {
 }
 
 /// A table that was told its answers.
-struct Told(&'static str, HashMap<&'static str, Answer>);
+pub(crate) struct Told(pub(crate) &'static str, pub(crate) HashMap<&'static str, Answer>);
 
 impl Table for Told {
     fn name(&self) -> &str {

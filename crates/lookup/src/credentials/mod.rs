@@ -10,12 +10,15 @@
 //! | 2. the [`Throttle`]              | a microsecond  | Throttled                                                      |
 //! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
 //! | 4. the table                     | its cache's    | Unavailable, where it cannot say                               |
-//! | 5. the hash, or the bind         | milliseconds   | Accepted or Refused; Unavailable and counted as wrong where the entry is of no use, or the directory does not say |
+//! | 5. wrong a moment ago, from the same client, while the table said the same | a microsecond | as it was then |
+//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unavailable and counted as wrong where the entry is of no use, or the directory does not say |
 //!
 //! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
 //! as the last user had one that was there.
 //! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
-//! as step 3 remembers it, which [`Settings::recent_ttl`] bounds.
+//! as step 3 remembers it, which [`Settings::recent_ttl`] bounds; the new one is taken as soon as the table has it, whatever
+//! step 5 remembers, which holds for users who do not exist as for those who do. Of a bind nothing is remembered but success:
+//! what a directory has stored does not show, and one that was changed must be taken.
 
 mod binder;
 mod crypt;
@@ -48,13 +51,18 @@ pub use password::{
 pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
 
 use binder::{Binder, Found};
-use recent::Recent;
+use recent::{Mark, Recent, Wrong};
 use workers::Workers;
 
 /// The longest name of a user, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
 /// What is computed for users who do not exist, before one was seen who does: as [`make::argon2id`] makes them, of zeroes.
 const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// How long a password that was wrong is known for that. It is never wrongly so, since what was stored then is a part of what
+/// is known; but a client that brings a wrong one over and over, which the throttle lets pass, costs one hash in this time.
+const WRONG_TTL: Duration = Duration::from_secs(60);
+/// Passwords of which that is known, 150 octets each: more than a few threads compute in the time.
+const WRONG_ENTRIES_MAX: usize = 16_384;
 /// Octets of a salt that is made for a user.
 const SALT_OCTETS: usize = 16;
 
@@ -153,6 +161,8 @@ pub struct CredentialStats {
     pub remembered: u64,
     /// Refused, by password or by proof.
     pub refused: u64,
+    /// Passwords that were not computed, since they had been wrong a moment ago.
+    pub repeated: u64,
     /// Not looked at.
     pub throttled: u64,
     /// Of which nothing could be said.
@@ -179,14 +189,16 @@ pub struct Credentials(Arc<Shared>);
 struct Shared {
     source: Kind,
     workers: Workers,
-    throttle: Mutex<Throttle>,
+    /// Those who follow on others share this, which counts from when the first of them began, and what is counted.
+    throttle: Arc<Mutex<Throttle>>,
     recent: Mutex<Recent>,
+    wrong: Mutex<Wrong>,
     usual: Mutex<Usual>,
     secret: [u8; 32],
     offers_scram: bool,
     scram_iterations: u32,
     began: Instant,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 enum Kind {
@@ -205,6 +217,7 @@ struct Counters {
     accepted: AtomicU64,
     remembered: AtomicU64,
     refused: AtomicU64,
+    repeated: AtomicU64,
     throttled: AtomicU64,
     unavailable: AtomicU64,
 }
@@ -213,23 +226,46 @@ impl Credentials {
     /// Starts the threads. `secret` is 32 octets of cryptographic randomness, the same that exchanges of SASL are given:
     /// it keys what is remembered, and makes salts.
     pub fn new(source: Source, settings: Settings, secret: [u8; 32]) -> Result<Credentials, CredentialsError> {
+        Credentials::start(source, settings, secret, None)
+    }
+
+    /// Others that replace these, with the same secret: what was counted goes on, and with `keeps_throttle` so does who is
+    /// not listened to, by the settings of the throttle that there is. Of passwords nothing is remembered: they may have
+    /// been changed. Whoever is still being checked here counts for both.
+    pub fn following(
+        &self,
+        source: Source,
+        settings: Settings,
+        keeps_throttle: bool,
+    ) -> Result<Credentials, CredentialsError> {
+        Credentials::start(source, settings, self.0.secret, Some((&*self.0, keeps_throttle)))
+    }
+
+    fn start(
+        source: Source,
+        settings: Settings,
+        secret: [u8; 32],
+        before: Option<(&Shared, bool)>,
+    ) -> Result<Credentials, CredentialsError> {
         let source = match source {
             Source::Table(table) => Kind::Table(table),
             Source::Ldap(config) => Kind::Ldap(Binder::start(*config, settings.binds_at_once, settings.waiting_max)?),
         };
         let decoy = Stored::read(DECOY).expect("the decoy is a stored password");
-        let recent_key = scram::hmac(&secret, b"recent");
+        let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
+        let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(Credentials(Arc::new(Shared {
             source,
             workers: Workers::start(settings.threads, settings.waiting_max)?,
-            throttle: Mutex::new(Throttle::new(settings.throttle)),
+            throttle: throttle.unwrap_or_else(|| Arc::new(Mutex::new(Throttle::new(settings.throttle)))),
             recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
+            wrong: Mutex::new(Wrong::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
             usual: Mutex::new(Usual { decoy, warning: None }),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
-            began: Instant::now(),
-            counters: Counters::default(),
+            began: before.map_or_else(Instant::now, |(before, _)| before.began),
+            counters: before.map(|(before, _)| before.counters.clone()).unwrap_or_default(),
         })))
     }
 
@@ -284,6 +320,7 @@ impl Credentials {
             accepted: read(&counters.accepted),
             remembered: read(&counters.remembered),
             refused: read(&counters.refused),
+            repeated: read(&counters.repeated),
             throttled: read(&counters.throttled),
             unavailable: read(&counters.unavailable),
             waiting: self.0.workers.waiting() as u64,
@@ -304,7 +341,7 @@ impl Credentials {
             return Verdict::Accepted { user };
         }
         let found = match &shared.source {
-            Kind::Table(table) => shared.verify_by(&**table, &user, password).await,
+            Kind::Table(table) => shared.verify_by(&**table, &user, password, client).await,
             Kind::Ldap(binder) => binder.verify(&user, password).await,
         };
         let wrong = || End::Wrong(lock(&shared.recent).short_mark(&user, password));
@@ -340,22 +377,24 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// What the table says of a user; an error is that it cannot say.
-    async fn entry(&self, table: &dyn Table, user: &str) -> Result<Entry, String> {
+    /// What the table says of a user, and the mark of that; an error is that it cannot say.
+    async fn entry(&self, table: &dyn Table, user: &str) -> Result<(Entry, Mark), String> {
         let name = table.name();
+        let mark = |values: &[String]| lock(&self.wrong).entry(values);
         match table.lookup(&[user]).await.pop() {
             Some(Answer::Found(values)) => {
                 let values = Zeroizing::new(values);
-                Ok(match Stored::read_all(&values) {
+                let entry = match Stored::read_all(&values) {
                     Ok(stored) => {
                         self.take_note(&stored);
                         Entry::Usable(stored)
                     }
                     Err(StoredError::Locked) => Entry::Nobody,
                     Err(error) => Entry::Unusable(format!("table '{name}', user '{user}': {error}")),
-                })
+                };
+                Ok((entry, mark(&values)))
             }
-            Some(Answer::NotFound) => Ok(Entry::Nobody),
+            Some(Answer::NotFound) => Ok((Entry::Nobody, mark(&[]))),
             Some(Answer::Unavailable(why) | Answer::Unconfirmed(why)) => Err(why),
             None => Err(format!("table '{name}': no answer")),
         }
@@ -376,8 +415,8 @@ impl Shared {
         vec![lock(&self.usual).decoy.clone()]
     }
 
-    async fn verify_by(&self, table: &dyn Table, user: &str, password: &str) -> Found {
-        let entry = match self.entry(table, user).await {
+    async fn verify_by(&self, table: &dyn Table, user: &str, password: &str, client: IpAddr) -> Found {
+        let (entry, mark) = match self.entry(table, user).await {
             Ok(entry) => entry,
             Err(why) => return Found::Unknowable(why),
         };
@@ -386,20 +425,28 @@ impl Shared {
             Entry::Nobody => (self.decoy(), Some(Found::Wrong)),
             Entry::Unusable(why) => (self.decoy(), Some(Found::Unproven(why))),
         };
-        let password = Zeroizing::new(password.to_owned());
-        let is_right = self.workers.run(move || Stored::verify_any(&stored, &password)).await;
-        match (is_right, otherwise) {
-            (Ok(Ok(_)), Some(otherwise)) => otherwise,
-            (Ok(Ok(true)), None) => Found::Right,
-            (Ok(Ok(false)), None) => Found::Wrong,
-            (Ok(Err(error)), _) => Found::Unknowable(error.to_string()),
-            (Err(full), _) => Found::Unknowable(full.to_string()),
+        let mark = lock(&self.wrong).mark(throttle::network(client), user, &mark, password);
+        if lock(&self.wrong).has(self.now(), &mark) {
+            self.counters.repeated.fetch_add(1, Ordering::Relaxed);
+            return otherwise.unwrap_or(Found::Wrong);
         }
+        let password = Zeroizing::new(password.to_owned());
+        let found = match (self.workers.run(move || Stored::verify_any(&stored, &password)).await, otherwise) {
+            (Ok(Ok(true)), None) => return Found::Right,
+            (Ok(Ok(_)), otherwise) => otherwise.unwrap_or(Found::Wrong),
+            (Ok(Err(error)), _) => return Found::Unknowable(error.to_string()),
+            (Err(full), _) => return Found::Unknowable(full.to_string()),
+        };
+        lock(&self.wrong).add(self.now(), mark);
+        found
     }
 
     async fn scram_keys(&self, user: &str) -> Keys {
         let Kind::Table(table) = &self.source else { return Keys::None };
-        let entry = if is_name(user) { self.entry(&**table, user).await } else { Ok(Entry::Nobody) };
+        let entry = match is_name(user) {
+            true => self.entry(&**table, user).await.map(|(entry, _)| entry),
+            false => Ok(Entry::Nobody),
+        };
         let (stored, otherwise) = match entry {
             Ok(Entry::Usable(stored)) => (stored, None),
             Ok(Entry::Nobody) => (self.decoy(), Some(Keys::None)),

@@ -185,6 +185,28 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     assert_eq!(credentials.stats().throttled, 1);
 }
 
+/// Who reads the configuration again does not mean to let those go on guessing who were stopped.
+#[tokio::test(start_paused = true)]
+async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
+    let (table, changed) = (people(), people());
+    lock(&changed.0).insert(0, ("plain", found("{PLAIN}another")));
+    let first = credentials(&table, settings());
+    assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
+    for number in 0..5 {
+        assert_eq!(first.verify("bob", &number.to_string(), HERE).await, Verdict::Refused);
+    }
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let follow = |keeps| first.following(Source::Table(changed.clone()), settings(), keeps).unwrap();
+    let second = follow(true);
+    assert_eq!(second.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+    assert_eq!(second.verify("plain", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(second.verify("plain", "another", HERE).await, accepted("plain"));
+    // What those count who are still asked is counted here too.
+    assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
+    assert_eq!((second.stats().accepted, second.stats().throttled), (3, 1));
+    assert_eq!(follow(false).verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_device_with_an_old_password_locks_nobody_out() {
     let credentials = credentials(&people(), settings());
@@ -192,6 +214,78 @@ async fn a_device_with_an_old_password_locks_nobody_out() {
         assert_eq!(credentials.verify("bob", "old", HERE).await, Verdict::Refused);
     }
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
+}
+
+/// Takes the only thread, and the only place in the line before it, for as long as the channel lives: who needs a hash is told
+/// that too many wait.
+async fn occupied(credentials: &Credentials) -> std::sync::mpsc::Sender<()> {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let (one, other) = (credentials.clone(), credentials.clone());
+    tokio::spawn(async move {
+        let hold = move || {
+            let _ = begin.send(());
+            released.recv()
+        };
+        one.0.workers.run(hold).await
+    });
+    begun.await.unwrap();
+    tokio::spawn(async move { other.0.workers.run(|| ()).await });
+    while credentials.stats().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    release
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
+    let credentials = credentials(&people(), Settings { waiting_max: 1, ..settings() });
+    for user in ["bob", "nobody", "locked"] {
+        assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
+    }
+    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unavailable(_)));
+    assert_eq!(credentials.stats().repeated, 0);
+    let held = occupied(&credentials).await;
+    for user in ["bob", "nobody", "locked"] {
+        assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
+    }
+    match credentials.verify("costly", "wrong", HERE).await {
+        Verdict::Unavailable(why) => assert!(why.contains("cost too much"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(credentials.stats().repeated, 4);
+    let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    let needs_a_hash = Verdict::Unavailable(workers::Full.to_string());
+    for (user, password, client) in [("bob", "other", HERE), ("nobody", "other", HERE), ("bob", "wrong", elsewhere)] {
+        assert_eq!(credentials.verify(user, password, client).await, needs_a_hash, "{user}, {password}");
+    }
+    tokio::time::advance(WRONG_TTL).await;
+    assert_eq!(credentials.verify("bob", "wrong", HERE).await, needs_a_hash);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_was_wrong_is_taken_as_soon_as_it_is_the_users() {
+    let table = people();
+    let credentials = credentials(&table, settings());
+    for user in ["bob", "new"] {
+        assert_eq!(credentials.verify(user, "changed", HERE).await, Verdict::Refused, "{user}");
+    }
+    for user in ["bob", "new"] {
+        lock(&table.0).insert(0, (user, found("{PLAIN}changed")));
+        assert_eq!(credentials.verify(user, "changed", HERE).await, accepted(user));
+    }
+}
+
+#[test]
+fn failures_that_are_remembered_are_bounded_and_know_what_was_stored() {
+    let mut wrong = Wrong::new([0; 32], WRONG_TTL, 3);
+    let values = |all: &[&str]| all.iter().map(|&value| value.to_owned()).collect::<Vec<_>>();
+    let entries = [&["a", "b"][..], &["ab"], &["a"], &[""], &[]].map(|all| wrong.entry(&values(all)));
+    let marks = entries.map(|entry| wrong.mark(HERE, "bob", &entry, "x"));
+    marks.iter().for_each(|mark| wrong.add(Duration::ZERO, *mark));
+    assert_eq!(marks.map(|mark| wrong.has(Duration::from_secs(1), &mark)), [false, false, true, true, true]);
+    assert!(!wrong.has(WRONG_TTL, &marks[4]));
 }
 
 #[tokio::test(start_paused = true)]

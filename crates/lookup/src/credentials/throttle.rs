@@ -259,7 +259,7 @@ impl Throttle {
 }
 
 /// The network that counts as one client. An address of IPv4 that came over IPv6 is one of IPv4.
-fn network(client: IpAddr) -> IpAddr {
+pub(super) fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,

@@ -1,10 +1,13 @@
-//! The threads that compute hashes: few, and with a bounded line before them, so that no number of wrong passwords takes
-//! the processors from those who carry mail.
+//! The threads that compute hashes: few, of low priority, and with a bounded line before them, so that no number of wrong
+//! passwords takes the processors from those who carry mail.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+
+/// The nice value of the threads: where others of the usual 0 want the same processor they have about a tenth of it.
+const NICE: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -87,6 +90,8 @@ impl Shared {
     }
 
     fn work(&self) {
+        // On Linux this concerns the thread alone (setpriority(2)). Where it is denied hashes are computed all the same.
+        let _ = rustix::process::setpriority_process(None, NICE);
         while let Some(job) = self.next() {
             job();
         }
@@ -101,5 +106,19 @@ impl Shared {
                 None => line = self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn hashes_stand_behind_mail() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let ours = nice();
+        let workers = Workers::start(1, 1).unwrap();
+        assert_eq!(workers.run(nice).await.unwrap(), NICE.max(ours), "of a thread that computes");
+        assert_eq!(nice(), ours, "of all others");
     }
 }

@@ -161,7 +161,7 @@ impl Shard {
                 break;
             }
             self.hand = slot + 1;
-            let Some(record) = self.record(slot) else { continue };
+            let Some(record) = self.record(slot).filter(|_| !is_gone[slot]) else { continue };
             let is_useful = is_useful(record);
             let stays = self.slots.take_mark(slot) && is_useful;
             if !stays && !is_gone[slot] {

@@ -239,8 +239,8 @@ impl Clerk {
         recipient: &Address,
         out: &mut impl Write,
     ) -> Answered<()> {
-        let visit =
-            Visit { client: Some(client.to_canonical()), helo, sender: Some(sender), recipient: Some(recipient) };
+        let client = Some(client.to_canonical());
+        let visit = Visit { client, is_user: false, helo, sender: Some(sender), recipient: Some(recipient) };
         let told = unless_stopping(&self.stopping, access::told(self.desk.access.as_ref(), &visit))?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)
     }
@@ -315,6 +315,7 @@ impl Clerk {
                 .collect(),
             lists_unanswered: self.desk.access.as_ref().map_or(0, Access::unanswered),
             handshakes: self.desk.handshakes.counted(),
+            logins: self.desk.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.desk.load.report(),
             log_lines_dropped: self.log.dropped(),
             relaxed: self.relaxed,

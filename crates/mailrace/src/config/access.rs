@@ -17,6 +17,8 @@ pub struct AccessRule {
     pub name: Box<str>,
     /// When it is asked; no condition is about what is not known by then.
     pub stage: Stage,
+    /// It is asked of users too, who have logged in, or come where they have to.
+    pub users: bool,
     /// The client's address is in one of these.
     pub clients: Vec<Network>,
     /// The table has the client's address.

@@ -13,6 +13,8 @@ pub struct Limits {
     pub commands_max: u32,
     /// Commands of a session that were refused (421).
     pub errors_max: u32,
+    /// Tries to log in that failed in a session (421).
+    pub failed_logins_max: u32,
     /// Recipients of a message (452).
     pub recipients_max: usize,
     /// Recipients of a message after aliases were replaced by whom they stand for (452).
@@ -51,6 +53,7 @@ impl Default for Limits {
             command_line_octets_max: 4096,
             commands_max: 100,
             errors_max: 20,
+            failed_logins_max: 3,
             recipients_max: 1000,
             expanded_recipients_max: 10_000,
             message_octets_max: 50 << 20,

@@ -7,6 +7,7 @@
 //! `mailrace serve` runs on without a file.
 
 mod access;
+mod auth;
 mod bounce;
 mod examine;
 mod fault;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use mail::Address;
 
 pub use access::{AccessRule, Codes, NotThis, WhoPattern, Zone};
+pub use auth::{Auth, AuthSource, Mechanism};
 pub use bounce::Bounce;
 pub use examine::examine;
 pub use fault::{Fault, Faults};
@@ -49,8 +51,8 @@ pub use routing::{Dns, NextHop};
 pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
 pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, SmtpTransport, Timeouts, Tls, Transport,
-    TransportKind,
+    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, Quota, QuotaFull, SmtpTransport, Timeouts, Tls,
+    Transport, TransportKind,
 };
 
 /// A unix socket's path without its final NUL, as the kernel has it.
@@ -78,6 +80,8 @@ pub struct Config {
     pub certificates: Vec<Certificate>,
     /// What those listeners share.
     pub tls: ServerTls,
+    /// Who may log in; None: nobody, and no listener has AUTH.
+    pub auth: Option<Auth>,
     /// What can be looked up; names are unique.
     pub tables: Vec<Table>,
     /// The domains whose mail is kept here; names are unique.
@@ -148,6 +152,8 @@ pub enum Protocol {
     Smtp,
     /// RFC 2033.
     Lmtp,
+    /// RFC 6409: SMTP for users, whose mail gets what it lacks.
+    Submission,
 }
 
 /// An address at which clients are awaited.
@@ -161,6 +167,10 @@ pub struct Listener {
     pub tls: ListenerTls,
     /// Balancers, which say for whom they have connected before anything else (PROXY).
     pub proxies: Vec<Network>,
+    /// Whether clients may log in. Where they may, there is [`Config::auth`].
+    pub auth: bool,
+    /// Whether they have to before they send, whoever they are.
+    pub require_auth: bool,
 }
 
 /// A domain whose mail is kept here.

@@ -64,10 +64,34 @@ pub struct Maildir {
     pub places: Option<Places>,
     /// How lines end there.
     pub line_ends: LineEnds,
+    /// What each mailbox may hold; without one whatever the disk takes.
+    pub quota: Option<Quota>,
     /// Attempts at once.
     pub concurrency: Concurrency,
     /// Concurrency grows while attempts end sooner than this, and shrinks when they take longer.
     pub latency_target: Duration,
+}
+
+/// What each mailbox may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes; 0: as many as there are.
+    pub bytes: u64,
+    /// Messages; 0: as many as there are.
+    pub messages: u64,
+    /// The table that says what single mailboxes may hold.
+    pub table: Option<Box<str>>,
+    /// What becomes of mail for those that are full.
+    pub full: QuotaFull,
+}
+
+/// What becomes of mail for a full mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaFull {
+    /// Clients are told to come again, and what is in the queue waits.
+    Defer,
+    /// Clients are refused, and what is in the queue fails.
+    Refuse,
 }
 
 /// A table that says where mailboxes are.
@@ -86,6 +110,7 @@ impl Maildir {
             path: MaildirPath::under(data_dir),
             places: None,
             line_ends: LineEnds::Crlf,
+            quota: None,
             concurrency: Concurrency { start: 100, most: 2000, grow: 1.0, shrink: 0.5 },
             latency_target: Duration::from_secs(1),
         }

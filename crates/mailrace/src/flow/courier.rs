@@ -1,20 +1,24 @@
 //! A courier: the thread of one Maildir transport. It takes what waits for it, fetches each message from the
-//! spool, finds the mailboxes, and lets them go round together; the larger the crowd, the fewer the syncs for each.
+//! spool, finds the mailboxes and whether they have room, and lets them go round together; the larger the crowd, the fewer
+//! the syncs for each.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use delivery::Ending;
-use delivery::local::{Local, Task};
+use delivery::local::{Addressee, Local, Task};
 use mail::{Address, Enhanced, Outcome, Reply};
 use mailbox::{Config, LineEnds};
 use queue::Contact;
+use tokio::runtime::{Builder, Runtime};
 
-use super::places::{Folders, PlaceTable, Places, shares};
+use crate::quota::{self, Allowance};
+
+use super::places::{Places, shares};
 use super::shelf::{Message, Shelf};
 use super::{Attempt, Ended, Mailbag, Note};
 
@@ -25,20 +29,26 @@ const TURN_LETTERS_MAX: usize = 1000;
 pub struct Transport {
     /// Its name in the configuration.
     pub name: Box<str>,
-    /// Where mailboxes are,
-    pub folders: Folders,
-    /// unless a table says where.
-    pub places: Option<PlaceTable>,
+    /// Where mailboxes are.
+    pub places: Places,
     /// How lines end in them.
     pub line_ends: LineEnds,
+    /// What they may hold; None where nothing limits them.
+    pub allowance: Option<Arc<Allowance>>,
 }
 
 pub(super) struct Courier {
     local: Local<Ticket>,
     places: Places,
+    allowance: Option<Arc<Allowance>>,
+    /// On which tables are waited for, where there are any.
+    runtime: Option<Runtime>,
     shelf: Shelf,
     mailbag: Mailbag,
 }
+
+/// Where a letter goes and what the quota there means to it, or why that cannot be said.
+type Place = Result<(PathBuf, mailbox::Quota), String>;
 
 /// What goes round with a task.
 struct Ticket {
@@ -59,10 +69,13 @@ impl Courier {
         mailbag: Mailbag,
         alive: Sender<()>,
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
-        let Transport { name, folders, places, line_ends } = transport;
-        let local = Local::new(Config { host: hostname.into(), line_ends });
+        let Transport { name, places, line_ends, allowance } = transport;
+        let when_full = allowance.as_ref().map(|allowance| allowance.when_full).unwrap_or_default();
+        let local = Local::new(Config { host: hostname.into(), line_ends }, when_full);
         let (sender, attempts) = mpsc::channel();
-        let courier = Courier { local, places: Places::new(folders, places)?, shelf, mailbag };
+        let is_tabled = places.table.is_some() || allowance.as_ref().is_some_and(|allowance| allowance.table.is_some());
+        let runtime = is_tabled.then(|| Builder::new_current_thread().enable_all().build()).transpose()?;
+        let courier = Courier { local, places, allowance, runtime, shelf, mailbag };
         thread::Builder::new().name(format!("courier-{name}")).spawn(move || {
             courier.run(&attempts);
             drop(alive);
@@ -109,7 +122,11 @@ impl Courier {
     fn place(&self, tickets: Vec<Ticket>) -> (Vec<Task<Ticket>>, Vec<Ended>) {
         let mailboxes: Vec<&Address> = tickets.iter().flat_map(Ticket::mailboxes).collect();
         let sizes = tickets.iter().map(|ticket| ticket.attempt.recipients.len());
-        let places = shares(self.places.of(&mailboxes), sizes);
+        let places = match &self.runtime {
+            Some(runtime) => runtime.block_on(self.places.of(&mailboxes)),
+            None => self.places.by_pattern(&mailboxes),
+        };
+        let places = shares(self.seats(&tickets, &mailboxes, places), sizes);
         let (mut tasks, mut misplaced) = (Vec::with_capacity(tickets.len()), Vec::new());
         for (ticket, places) in tickets.into_iter().zip(places) {
             let task = ticket.task(places);
@@ -120,15 +137,40 @@ impl Courier {
         }
         (tasks, misplaced)
     }
+
+    /// With each place what the mailbox's quota means to its message, in the same order.
+    fn seats(&self, tickets: &[Ticket], mailboxes: &[&Address], places: Vec<Result<PathBuf, String>>) -> Vec<Place> {
+        let Some(allowance) = &self.allowance else {
+            return places.into_iter().map(|place| place.map(|folder| (folder, mailbox::Quota::None))).collect();
+        };
+        let limits = match &self.runtime {
+            Some(runtime) => runtime.block_on(allowance.limits(mailboxes)),
+            None => allowance.usual_limits(mailboxes.len()),
+        };
+        let octets = tickets.iter().flat_map(Ticket::octets);
+        let letters = places.iter().zip(&limits).zip(octets).map(|((place, limits), octets)| quota::Letter {
+            folder: place.as_deref().ok(),
+            limits: limits.as_ref().ok().copied(),
+            octets,
+        });
+        let quotas = allowance.seats(&letters.collect::<Vec<_>>(), SystemTime::now());
+        places.into_iter().zip(quotas).map(|(place, quota)| place.map(|folder| (folder, quota))).collect()
+    }
 }
 
 impl Ticket {
+    /// Of the message in each mailbox.
+    fn octets(&self) -> impl Iterator<Item = u64> {
+        let Message { envelope, body } = &*self.message;
+        self.attempt.recipients.iter().map(|ordinal| delivery::local::octets(envelope, *ordinal, body))
+    }
+
     fn mailboxes(&self) -> impl Iterator<Item = &Address> {
         self.attempt.recipients.iter().map(|ordinal| &self.message.envelope.recipients[*ordinal as usize].address)
     }
 
     /// For those recipients whose mailboxes have a place.
-    fn task(self, places: Vec<Result<PathBuf, String>>) -> Task<Ticket> {
+    fn task(self, places: Vec<Place>) -> Task<Ticket> {
         let attempt = &self.attempt;
         let (recipients, misplaced) = part(&attempt.recipients, places);
         Task {
@@ -154,12 +196,12 @@ impl Ticket {
 }
 
 /// Those whose mailboxes have a place, and for each in the order of the ordinals what became of it where it has none.
-fn part(ordinals: &[u32], places: Vec<Result<PathBuf, String>>) -> (Vec<(u32, PathBuf)>, Vec<Option<Outcome>>) {
+fn part(ordinals: &[u32], places: Vec<Place>) -> (Vec<Addressee>, Vec<Option<Outcome>>) {
     let (mut placed, mut misplaced) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
     for (ordinal, place) in ordinals.iter().zip(places) {
         match place {
-            Ok(folder) => {
-                placed.push((*ordinal, folder));
+            Ok((folder, quota)) => {
+                placed.push(Addressee { ordinal: *ordinal, folder, quota });
                 misplaced.push(None);
             }
             Err(why) => misplaced.push(Some(nowhere(&why))),
@@ -190,9 +232,12 @@ mod tests {
     /// One recipient without a place used to put off all others of the attempt, as long as nobody could say it.
     #[test]
     fn a_mailbox_without_a_place_puts_off_nobody_else() {
-        let places = vec![Err("it is down".to_owned()), Ok("b".into()), Err("odd".to_owned()), Ok("d".into())];
+        let (full, none) = (mailbox::Quota::Full, mailbox::Quota::None);
+        let down = || Err("it is down".to_owned());
+        let places = vec![down(), Ok(("b".into(), full)), Err("odd".to_owned()), Ok(("d".into(), none))];
         let (placed, misplaced) = part(&[3, 5, 6, 9], places);
-        assert_eq!(placed, [(5, PathBuf::from("b")), (9, PathBuf::from("d"))]);
+        let addressee = |ordinal, folder: &str, quota| Addressee { ordinal, folder: folder.into(), quota };
+        assert_eq!(placed, [addressee(5, "b", full), addressee(9, "d", none)]);
         let failed = Outcome::Failed(Reply::new(550, Enhanced(5, 2, 0), "no"));
         let outcomes = joined(misplaced, vec![Outcome::Delivered, failed.clone()]);
         assert_eq!(outcomes, [nowhere("it is down"), Outcome::Delivered, nowhere("odd"), failed]);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use lookup::{Answer, Table};
 use mail::Address;
-use tokio::runtime::Runtime;
 
 /// The Maildir of a mailbox, by a pattern.
-pub type Folders = Box<dyn Fn(&Address) -> PathBuf + Send>;
+pub type Folders = Arc<dyn Fn(&Address) -> PathBuf + Send + Sync>;
 
 /// A table of places.
+#[derive(Clone)]
 pub struct PlaceTable {
     /// Keyed by address; a mailbox that is not in it is where the pattern says.
     pub table: Arc<dyn Table>,
@@ -22,28 +22,21 @@ pub struct PlaceTable {
 }
 
 /// Knows where the mailboxes of a transport are.
-pub(super) struct Places {
-    folders: Folders,
-    table: Option<(PlaceTable, Runtime)>,
+#[derive(Clone)]
+pub struct Places {
+    /// Where mailboxes are,
+    pub folders: Folders,
+    /// unless a table says where.
+    pub table: Option<PlaceTable>,
 }
 
 impl Places {
-    /// # Errors
-    ///
-    /// No runtime can be had, on which a table is waited for.
-    pub(super) fn new(folders: Folders, table: Option<PlaceTable>) -> std::io::Result<Self> {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let table = table.map(|table| Ok((table, runtime()?))).transpose();
-        table.map(|table: Option<(PlaceTable, Runtime)>| Places { folders, table })
-    }
-
-    /// The folder of each mailbox, or why that cannot be said now; a table is asked once for all of them.
-    pub(super) fn of(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
-        let Some((PlaceTable { table, root }, runtime)) = &self.table else {
-            return mailboxes.iter().map(|mailbox| Ok((self.folders)(mailbox))).collect();
-        };
+    /// The folder of each mailbox, or why that cannot be said now; a table is asked once for all of them. Without a table
+    /// nothing is awaited.
+    pub async fn of(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
+        let Some(PlaceTable { table, root }) = &self.table else { return self.by_pattern(mailboxes) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
-        let answers = runtime.block_on(table.lookup(&keys));
+        let answers = table.lookup(&keys).await;
         let place = |(mailbox, answer): (&&Address, Answer)| match answer {
             Answer::Found(values) => match &values[..] {
                 [one] => below(root, one).ok_or_else(|| {
@@ -56,14 +49,16 @@ impl Places {
         };
         mailboxes.iter().zip(answers).map(place).collect()
     }
+
+    /// The folders where no table says otherwise.
+    pub(super) fn by_pattern(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
+        mailboxes.iter().map(|mailbox| Ok((self.folders)(mailbox))).collect()
+    }
 }
 
 /// The places of several attempts, asked together, dealt out again: so many to each. Whatever became of one, each attempt
 /// gets its own: a place that went astray would bring mail into somebody else's mailbox.
-pub(super) fn shares(
-    places: Vec<Result<PathBuf, String>>,
-    sizes: impl Iterator<Item = usize>,
-) -> Vec<Vec<Result<PathBuf, String>>> {
+pub(super) fn shares<T>(places: Vec<T>, sizes: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
     let mut places = places.into_iter();
     sizes.map(|size| places.by_ref().take(size).collect()).collect()
 }

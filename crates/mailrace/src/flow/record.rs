@@ -72,6 +72,7 @@ impl Recorder {
                 size: told.size,
                 protocol: "bounce",
                 security: None,
+                user: None,
             });
         }
         let Some(message) = &judged.message else { return };

@@ -75,8 +75,8 @@ impl Rules {
         }
     }
 
-    /// Whether only the directory says where the domain's mailboxes are: several machines store them, or a table may say
-    /// that it is ours.
+    /// Whether only the directory says where the domain's mailboxes are: several machines store them, or a table may
+    /// say that it is ours.
     pub(crate) fn is_open(&self, domain: &str) -> bool {
         self.tabled && !self.configured.contains(domain) || self.shared.iter().any(|pattern| pattern.fits(domain))
     }
@@ -91,8 +91,8 @@ impl Rules {
         self.clients.iter().find(|(network, _)| network.contains(client))
     }
 
-    /// The queues of these senders, by the first table that has each; by none, where one that comes first cannot say. Each
-    /// table is asked once at the most, for all whom none before it had.
+    /// The queues of these senders, by the first table that has each; by none, where one that comes first cannot say.
+    /// Each table is asked once at the most, for all whom none before it had.
     pub(crate) async fn by_sender_tables(&self, senders: &[&Address]) -> Vec<Option<&(Arc<dyn Table>, QueueNumber)>> {
         // A sender who was in none before an outage is in none.
         let is_none = |answer: &&Answer| matches!(answer, Answer::NotFound | Answer::Unconfirmed(_));

@@ -242,6 +242,7 @@ impl Desk {
             size,
             protocol: PROTOCOL,
             security: None,
+            user: None,
         });
         for (recipient, reason) in bad {
             self.log.write(Fact::Bounced { id, recipient: recipient.address, reason, bounce: notice });

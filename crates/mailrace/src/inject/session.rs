@@ -85,8 +85,13 @@ impl<'a> Conversation<'a> {
             recipients_max: clerk.recipients_max,
             ..plan::session_limits(config)
         };
-        let machine =
-            smtp::Config { hostname: config.hostname.clone(), flavor: Flavor::Smtp, limits, tls: smtp::Tls::Never };
+        let machine = smtp::Config {
+            hostname: config.hostname.clone(),
+            flavor: Flavor::Smtp,
+            limits,
+            tls: smtp::Tls::Never,
+            auth: None,
+        };
         let peer = Peer { address: None, normalise_bare_newlines: true };
         let session = Session::new(Arc::new(machine), peer, now());
         Conversation {
@@ -152,6 +157,8 @@ impl<'a> Conversation<'a> {
                     self.session.handle_answer(now(), answer, &mut self.body);
                 }
                 Action::Abandon => self.forget(),
+                // Nobody logs in who is known to the machine.
+                Action::Login { .. } => {}
                 Action::Refused { stage, address, reply } => self.count(stage, address.as_ref(), &reply),
             }
         }
@@ -193,6 +200,8 @@ impl<'a> Conversation<'a> {
                 self.is_within = false;
                 return Answer::Done(self.keep());
             }
+            // No login is offered.
+            Question::Login(_) | Question::Keys(_) => {}
         }
         Answer::Accept
     }

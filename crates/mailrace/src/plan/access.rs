@@ -98,7 +98,8 @@ fn one_rule(rule: &AccessRule, tables: &Tables, lists: &Lists) -> Rule {
         let test = Test::Listed(Zone { name: zone.zone.clone(), table, codes });
         conditions.push(Condition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
-    Rule { name: rule.name.clone(), stage: rule.stage, conditions, action: rule.action.clone() }
+    let (name, action) = (rule.name.clone(), rule.action.clone());
+    Rule { name, stage: rule.stage, asks_users: rule.users, conditions, action }
 }
 
 fn settings(dns: &Dns) -> Settings {

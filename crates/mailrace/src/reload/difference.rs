@@ -40,7 +40,7 @@ fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// Everything else. Where a field is new in the configuration this does not compile until it is decided about.
-fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 20] {
+fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 21] {
     let Config {
         data_dir: _,
         user: _,
@@ -61,6 +61,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 20] {
         dns,
         relay,
         access,
+        auth,
         smtp,
         limits,
         queues,
@@ -79,6 +80,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 20] {
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
         ("[[access]]", *access != old.access),
+        ("[auth]", *auth != old.auth),
         ("[smtp]", *smtp != old.smtp),
         ("[limits]", *limits != old.limits),
         ("[load]", *load != old.load),
@@ -156,6 +158,8 @@ mod tests {
             ("hostname = \"mx.example\"\n", "hostname"),
             ("[relay]\nnetworks = []\n", "[relay]"),
             ("[[access]]\nclients = [\"192.0.2.1\"]\naction = \"refuse\"\n", "[[access]]"),
+            ("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"x\"]\n[auth]\npasswords = \"t\"\n", "[auth]"),
+            ("[transport.maildir]\nquota = \"1MiB\"\n", "[transport]"),
             ("[smtp]\nxclient_from = [\"192.0.2.1\"]\n", "[smtp]"),
             ("[[queue]]\nname = \"standard\"\nclients = [\"192.0.2.1\"]\n", "[[queue]]"),
             (

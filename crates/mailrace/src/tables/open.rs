@@ -15,7 +15,7 @@ use lookup::cdb::Cdb;
 use lookup::chain::Chain;
 use lookup::fixed::Fixed;
 use lookup::layers::{Layered, Settings};
-use lookup::ldap::{Bind, Ldap};
+use lookup::ldap::{self, Bind, Ldap};
 use lookup::postgres::{self, Postgres};
 use lookup::regexp::Regexp;
 use lookup::replica::{self, Replica};
@@ -62,10 +62,7 @@ fn open_postgres(name: &str, table: &config::Postgres, events: Events) -> Result
 }
 
 fn open_ldap(name: &str, table: &config::Ldap, opener: &Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
-    let mut directory = table.directory.clone();
-    if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
-        *empty = password(file)?;
-    }
+    let directory = directory(table)?;
     let backend = Ldap::new(directory.clone(), table.layers.concurrency).map_err(|error| of_table(name, error))?;
     let direct = layered(name, backend, table.layers, opener.events())?;
     match &table.replica {
@@ -81,6 +78,15 @@ fn open_ldap(name: &str, table: &config::Ldap, opener: &Opener<'_>) -> Result<Ar
         }
         _ => Ok(Arc::new(direct)),
     }
+}
+
+/// How a directory is asked, with the password that is in a file of its own.
+pub fn directory(table: &config::Ldap) -> Result<ldap::Config, Exit> {
+    let mut directory = table.directory.clone();
+    if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
+        *empty = password(file)?;
+    }
+    Ok(directory)
 }
 
 fn layered(name: &str, backend: impl Backend, settings: Settings, events: Events) -> Result<Layered, Exit> {

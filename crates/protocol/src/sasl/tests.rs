@@ -11,7 +11,7 @@ fn nonce() -> Nonce {
 }
 
 fn begin(mechanism: Mechanism, initial: Option<&str>) -> Exchange {
-    Exchange::begin(mechanism, initial.map(str::as_bytes), nonce(), &CONFIG)
+    Exchange::begin(mechanism, initial.map(str::as_bytes), &CONFIG)
 }
 
 fn challenge(text: &str) -> Option<Action> {
@@ -56,7 +56,7 @@ fn until_proof(keys: Keys) -> (Exchange, Action) {
     let asked = Some(Action::Ask(Question::Credentials { user: "user".into() }));
     assert_eq!(exchange.poll_action(), asked);
     assert_eq!(exchange.poll_action(), None);
-    exchange.handle_keys(keys);
+    exchange.handle_keys(keys, &nonce());
     let challenge = exchange.poll_action().unwrap();
     (exchange, challenge)
 }
@@ -174,15 +174,15 @@ fn who_is_unknown_looks_like_everybody_until_the_proof() {
     // Another server, or another user, has another salt.
     let other = Config { secret: [8; 32], ..CONFIG };
     for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
-        let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), nonce(), config);
+        let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
         exchange.poll_action();
-        exchange.handle_keys(Keys::Unknown);
+        exchange.handle_keys(Keys::Unknown, &nonce());
         assert_ne!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
     }
     // Also one in another case, where tables would find the same entry.
     let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
     exchange.poll_action();
-    exchange.handle_keys(Keys::Unknown);
+    exchange.handle_keys(Keys::Unknown, &nonce());
     assert_eq!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
 }
 
@@ -274,7 +274,7 @@ fn what_is_not_as_defined_is_refused_at_once() {
         assert_eq!(exchange.poll_action(), None, "what comes behind the end is ignored");
     }
     for octets in [&b"\0tim\0\xff"[..], b"\0\xff\0secret", b"\xff\0tim\0secret"] {
-        let mut exchange = Exchange::begin(Plain, Some(octets), nonce(), &CONFIG);
+        let mut exchange = Exchange::begin(Plain, Some(octets), &CONFIG);
         assert_eq!(exchange.poll_action(), refused(Refusal::Malformed));
     }
 }
@@ -311,7 +311,7 @@ fn what_cannot_be_said_is_told_apart_from_what_is_wrong() {
     for (keys, refusal) in [(Keys::Throttled, Refusal::Throttled), (Keys::Unavailable, Refusal::Unavailable)] {
         let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
         exchange.poll_action();
-        exchange.handle_keys(keys);
+        exchange.handle_keys(keys, &nonce());
         assert_eq!(exchange.poll_action(), refused(refusal));
     }
     assert_eq!(Refusal::Credentials.reply().code, 535);
@@ -325,7 +325,7 @@ fn a_client_may_give_up_at_any_time_and_only_once() {
     assert_eq!(exchange.poll_action(), refused(Refusal::Cancelled));
     exchange.handle_cancel(Refusal::Cancelled);
     exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(Keys::Unknown);
+    exchange.handle_keys(Keys::Unknown, &nonce());
     assert_eq!(exchange.poll_action(), None);
 }
 
@@ -334,7 +334,7 @@ fn nobody_is_accepted_by_an_answer_that_nobody_asked_for() {
     let mut exchange = begin(Mechanism::Plain, None);
     exchange.poll_action();
     exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(Keys::Found { user: "user".into(), keys: pencil() });
+    exchange.handle_keys(Keys::Found { user: "user".into(), keys: pencil() }, &nonce());
     assert_eq!(exchange.poll_action(), None);
     exchange.handle_response(b"\0tim\0secret");
     exchange.handle_response(b"\0root\0secret");
@@ -400,11 +400,11 @@ proptest! {
         responses in proptest::collection::vec(messages(), 0..4),
         keys in proptest::sample::select(vec![Keys::Unknown, Keys::Found { user: "user".into(), keys: pencil() }]),
     ) {
-        let mut exchange = Exchange::begin(mechanism, initial.as_deref(), nonce(), &CONFIG);
+        let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &CONFIG);
         let mut ends = 0;
         for response in responses {
             exchange.handle_response(&response);
-            exchange.handle_keys(keys.clone());
+            exchange.handle_keys(keys.clone(), &nonce());
             while let Some(action) = exchange.poll_action() {
                 let is_accepted = matches!(action, Action::Done(Outcome::Accepted { .. }));
                 prop_assert!(!is_accepted, "{:?}", action);

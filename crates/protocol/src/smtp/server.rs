@@ -4,8 +4,8 @@
 //! else. Nothing here is fatal: a peer that goes beyond a limit is told so and, at the worst, hung up on.
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), ENHANCEDSTATUSCODES (2034),
-//! DSN (3461), LIMITS (9422) and STARTTLS (3207) are spoken; AUTH is not yet. The handshake of TLS is the driver's. XCLIENT
-//! (`xclient.rs`) is for peers that the driver trusts.
+//! DSN (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954) are spoken. The handshake of TLS is the driver's, and so is
+//! what there is to know of users and their passwords. XCLIENT (`xclient.rs`) is for peers that the driver trusts.
 //!
 //! # States
 //!
@@ -13,7 +13,8 @@
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the verb's own function; over the limit: LongLine                            |
 //! | LongLine | CRLF                  | 500, Command                                                                 |
-//! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command |
+//! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
+//! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or its end: 235, 4xx, 5xx, Command; over the limit: LongLine |
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | so many bytes         | 250, Command; after LAST as Data                                             |
 //! | Swallow  | so many bytes         | the refusal of their BDAT, Command                                           |
@@ -31,6 +32,7 @@
 //! | BDAT            | swallow, 503| swallow, 503            | swallow, 503    | ask             | chunk      |
 //! | RSET            | 250         | 250                     | abandon, 250    | abandon, 250    | abandon    |
 //! | STARTTLS        | 220, secure | 220, secure             | 503             | 503             | 503        |
+//! | AUTH            | 503         | after EHLO: ask, 334    | 503             | 503             | 503        |
 //! | XCLIENT         | ask         | ask                     | 503             | 503             | 503        |
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
@@ -39,6 +41,10 @@
 //! it answers 530 to everything but EHLO, LHLO, NOOP, STARTTLS and QUIT (RFC 3207 section 4). What stands behind the line
 //! of STARTTLS in clear text may have been put there by somebody else than the client, and is never worked on: the session
 //! ends (the command injection of CVE-2011-0411).
+//!
+//! AUTH is there where the configuration offers it, and only within TLS unless that says otherwise (538). Where logging in
+//! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
+//! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
@@ -53,6 +59,7 @@ mod exchange;
 mod header;
 mod input;
 mod limits;
+mod login;
 mod parameters;
 mod path;
 mod replies;
@@ -69,12 +76,16 @@ use std::sync::Arc;
 use mail::{Address, Reply, Timestamp};
 
 pub use super::Flavor;
-pub use exchange::{Action, Answer, BodySink, Identity, MailRequest, MessageEnd, Question, RcptRequest};
+pub use exchange::{
+    Action, Answer, BodySink, Identity, KeysRequest, LoginRequest, MailRequest, MessageEnd, Question, RcptRequest,
+};
 pub use limits::Limits;
+pub use login::Auth;
 
 use command::{Chunk, Verb};
 use content::{Content, Fault};
 use dot::DotDecoder;
+use login::Login;
 
 /// What all sessions of a listener share.
 #[derive(Clone, Debug)]
@@ -85,6 +96,8 @@ pub struct Config {
     pub flavor: Flavor,
     /// Whether the session is, or may become, one over TLS.
     pub tls: Tls,
+    /// Who may log in; None: there is no AUTH.
+    pub auth: Option<Auth>,
     /// Where everything ends.
     pub limits: Limits,
 }
@@ -150,6 +163,9 @@ pub struct Session {
     ended: bool,
     /// TLS is in force.
     secured: bool,
+    /// Who has logged in.
+    user: Option<Box<str>>,
+    failed_logins: u32,
     /// The driver is asked of every greeting.
     asks_hello: bool,
     /// The peer may speak for others.
@@ -171,8 +187,12 @@ enum State {
     Command,
     LongLine {
         after_cr: bool,
+        /// It was one of an exchange of AUTH, which is over with it.
+        of_exchange: bool,
     },
     Asked(Asked),
+    /// AUTH has begun, and the client is to respond to a challenge.
+    Authenticating(Box<Login>),
     Data(DotDecoder),
     Chunk(Chunk),
     /// So many octets of a refused BDAT are still to come.
@@ -196,6 +216,7 @@ enum Asked {
     Data,
     FirstChunk(Chunk),
     Message,
+    Login(Box<Login>),
 }
 
 #[derive(Debug)]
@@ -234,6 +255,8 @@ impl Session {
             stopping: false,
             ended: false,
             secured,
+            user: None,
+            failed_logins: 0,
             asks_hello: false,
             trusts_xclient: false,
             named: None,
@@ -288,6 +311,7 @@ impl Session {
         self.backlog = Vec::new();
         self.backlog_used = 0;
         self.secured = true;
+        self.user = None;
         self.state = State::Command;
         self.stop_if_due();
     }
@@ -379,21 +403,24 @@ impl Session {
         &self.peer
     }
 
-    /// The protocol of the open transaction, as Received lines name it (RFC 3848, RFC 6531 section 4.3).
+    /// Who has logged in, in the spelling of the table (RFC 4954).
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The protocol of the open transaction, as Received lines name it (RFC 3848, RFC 6531 section 4.3): with the greeting's
+    /// word, `S` for TLS and `A` for a login.
     pub fn protocol_name(&self) -> &'static str {
         let utf8 = self.transaction.as_ref().is_some_and(|t| t.smtputf8);
-        match (self.config.flavor, self.greeting, self.secured) {
-            (Flavor::Lmtp, _, true) if utf8 => "UTF8LMTPS",
-            (Flavor::Lmtp, _, false) if utf8 => "UTF8LMTP",
-            (Flavor::Lmtp, _, true) => "LMTPS",
-            (Flavor::Lmtp, _, false) => "LMTP",
-            (Flavor::Smtp, _, true) if utf8 => "UTF8SMTPS",
-            (Flavor::Smtp, _, false) if utf8 => "UTF8SMTP",
-            (Flavor::Smtp, Some(Greeting::Extended), true) => "ESMTPS",
-            (Flavor::Smtp, Some(Greeting::Extended), false) => "ESMTP",
-            // No name stands for HELO over TLS.
-            (Flavor::Smtp, _, _) => "SMTP",
-        }
+        let names = match (self.config.flavor, self.greeting) {
+            (Flavor::Lmtp, _) if utf8 => ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
+            (Flavor::Lmtp, _) => ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
+            (Flavor::Smtp, _) if utf8 => ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
+            (Flavor::Smtp, Some(Greeting::Extended)) => ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
+            // No name stands for HELO over TLS, nor for HELO after a login.
+            (Flavor::Smtp, _) => ["SMTP"; 4],
+        };
+        names[usize::from(self.secured) * 2 + usize::from(self.user.is_some())]
     }
 }
 
@@ -430,6 +457,7 @@ impl Session {
                     self.refuse(Verb::Data.stage(), None, reply);
                 }
             },
+            Asked::Login(login) => self.login_answered(login, answer),
             Asked::FirstChunk(chunk) => match answer.refusal() {
                 None => self.start_chunks(chunk),
                 Some(reply) => self.refuse_chunk(chunk, reply),
@@ -487,6 +515,7 @@ impl Session {
         let reply = match answer {
             Answer::Accept => replies::MESSAGE_OK,
             Answer::Refuse(reply) | Answer::Done(reply) => reply,
+            Answer::Verdict(_) | Answer::Keys { .. } => replies::UNANSWERED,
         };
         if reply.is_success() {
             self.commands = 0;
@@ -520,16 +549,8 @@ impl Session {
 
     /// Replies 4xx or 5xx, unless the peer had too many of these already.
     fn refuse_times(&mut self, stage: &'static str, address: Option<Address>, reply: Reply, times: usize) {
-        // Recipients over the limit, or whose directory is down, are no sign of a peer that only plays.
-        let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
-        self.commands += u32::from(plays);
-        self.errors += u32::from(reply.is_permanent());
-        let limits = &self.config.limits;
-        if self.errors > limits.errors_max {
-            return self.close(stage, replies::TOO_MANY_ERRORS);
-        }
-        if self.commands > limits.commands_max {
-            return self.close(stage, replies::TOO_MANY_COMMANDS);
+        if self.goes_too_far(stage, &reply) {
+            return;
         }
         (0..times).for_each(|_| reply.write_wire(&mut self.output));
         let closes = reply.code == 421;
@@ -538,6 +559,21 @@ impl Session {
             self.abandon();
             self.state = State::Closed;
         }
+    }
+
+    /// Counts a reply 4xx or 5xx, and closes where there were too many.
+    fn goes_too_far(&mut self, stage: &'static str, reply: &Reply) -> bool {
+        // Recipients over the limit, or whose directory is down, are no sign of a peer that only plays.
+        let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
+        self.commands += u32::from(plays);
+        self.errors += u32::from(reply.is_permanent());
+        let limits = &self.config.limits;
+        let too_far = if self.errors > limits.errors_max {
+            Some(replies::TOO_MANY_ERRORS)
+        } else {
+            (self.commands > limits.commands_max).then_some(replies::TOO_MANY_COMMANDS)
+        };
+        too_far.inspect(|reply| self.close(stage, reply.clone())).is_some()
     }
 
     fn close(&mut self, stage: &'static str, reply: Reply) {
@@ -557,7 +593,7 @@ impl Session {
     fn stop_if_due(&mut self) {
         let busy = match self.state {
             State::Asked(_) | State::Data(_) | State::Chunk(_) | State::Securing | State::Closed => true,
-            State::Command | State::LongLine { .. } | State::Swallow { .. } => {
+            State::Command | State::LongLine { .. } | State::Swallow { .. } | State::Authenticating(_) => {
                 self.transaction.as_ref().is_some_and(|t| t.chunks_begun)
             }
         };

@@ -1,13 +1,15 @@
-//! Reads transcripts of SMTP sessions; the format is told in `tests/transcripts/README.md`. This knows nothing of the
-//! machine, so that a runner over TCP can play the same files.
+//! Reads transcripts of SMTP sessions; the format is told in `tests/transcripts/README.md`. This does not
+//! drive the machine, so that a runner over TCP can play the same files.
 
 mod text;
+mod users;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use text::duration;
 use text::unescape;
+pub(crate) use users::{auth, keys, verdict};
 
 /// One file.
 pub(crate) struct Transcript {

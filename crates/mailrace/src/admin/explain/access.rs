@@ -76,7 +76,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let told = |client: &str, helo| {
             let client = client.parse().ok();
-            let visit = Visit { client, helo, sender: Some(None), recipient: Some(&recipient) };
+            let visit = Visit { client, is_user: false, helo, sender: Some(None), recipient: Some(&recipient) };
             runtime.block_on(told(access.as_ref(), &visit))
         };
         let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];

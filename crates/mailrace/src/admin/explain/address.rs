@@ -17,6 +17,7 @@ use super::{busy, obstacle_lines};
 use crate::config::Config;
 use crate::flow::{Fleet, Rules};
 use crate::plan;
+use crate::quota::Rooms;
 use crate::tables::Tables;
 
 /// Of the addresses that one stands for, so many are followed.
@@ -29,6 +30,7 @@ pub struct Guide {
     tables: Tables,
     routes: route::Config,
     fleet: Fleet,
+    rooms: Option<Arc<Rooms>>,
 }
 
 /// What became of the question, before the queues are asked.
@@ -49,6 +51,8 @@ pub(in super::super) struct Leg {
     queue: QueueNumber,
     rule: String,
     route: Result<Route, String>,
+    /// What its mailbox may hold, if that is here and limited.
+    quota: Option<String>,
 }
 
 /// What the queues know of a leg.
@@ -60,7 +64,7 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    /// What a configuration says; `queues` have their numbers.
+    /// What a configuration says; `queues` have their numbers, and `rooms` are of the same configuration.
     ///
     /// # Errors
     ///
@@ -70,9 +74,10 @@ impl Guide {
         tables: &Tables,
         directory: Arc<Directory>,
         queues: &queue::Config,
+        rooms: Option<Arc<Rooms>>,
     ) -> anyhow::Result<Guide> {
         let (rules, routes) = (plan::rules(config, tables, queues), plan::routes(config));
-        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)? })
+        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)?, rooms })
     }
 
     /// Asks the directory and the DNS. That may take its time; None if `stopping` was set meanwhile.
@@ -116,7 +121,11 @@ impl Guide {
             (_, Ok(router)) => Ok(router.route(&destination).await),
             (_, Err(why)) => Err(why.clone()),
         };
-        Leg { address: address.clone(), destination, queue, rule, route }
+        let quota = match &self.rooms {
+            Some(rooms) => rooms.account(address).await,
+            None => None,
+        };
+        Leg { address: address.clone(), destination, queue, rule, route, quota }
     }
 
     /// The queue and the rule that names it, in the order of precedence that the sorter has.
@@ -170,6 +179,9 @@ impl Guide {
             match &leg.route {
                 Ok(route) => self.tell_route(route, out)?,
                 Err(why) => writeln!(out, "  route: not known: {why}")?,
+            }
+            if let Some(quota) = &leg.quota {
+                writeln!(out, "  quota: {quota}")?;
             }
             if let Some(busy) = &situation.busy {
                 writeln!(out, "  next hop now: {busy}")?;
@@ -332,7 +344,7 @@ mod tests {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
         let queues = plan::queues(&config);
-        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues).unwrap()
+        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues, None).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
@@ -409,6 +421,7 @@ mod tests {
             queue: QueueNumber(0),
             rule: String::new(),
             route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO }),
+            quota: None,
         };
         let situation = leg.situation(&mut sample.queues, NOW);
         assert!(!situation.obstacles.contains(&Obstacle::NoRoute));

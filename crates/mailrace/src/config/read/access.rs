@@ -58,6 +58,7 @@ fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &m
     let mut rule = AccessRule {
         name: name.map_or_else(|| format!("rule {place}").into(), text),
         stage: Stage::Connect,
+        users: true,
         clients: some(&mut section, "clients", &key::NETWORK),
         clients_in: table(&mut section, "clients_in"),
         helos: some(&mut section, "helos", &key::PATTERN),
@@ -70,6 +71,8 @@ fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &m
         action: Action::Accept,
     };
     rule.stage = stage(&mut section, &rule);
+    // Users write from addresses that are listed for what others did from there.
+    rule.users = section.take_or("users", &key::FLAG, rule.dnsbl.is_none());
     rule.action = action(&mut section, &rule)?;
     Some(rule)
 }
@@ -176,6 +179,18 @@ mod tests {
                 (stage, "rule 1", &Action::Hold),
                 "{named}"
             );
+        }
+    }
+
+    #[test]
+    fn a_rule_that_names_a_list_is_for_users_only_where_it_says_so() {
+        for (named, users) in [
+            ("clients_in = \"t\"\n", true),
+            ("users = false\n", false),
+            ("dnsbl = { zone = \"list.example\" }\n", false),
+            ("dnsbl = { zone = \"list.example\" }\nusers = true\n", true),
+        ] {
+            assert_eq!(parse(&format!("[[access]]\n{named}action = \"refuse\"\n")).unwrap()[0].users, users, "{named}");
         }
     }
 

@@ -13,6 +13,7 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> Limits {
         command_line_octets_max: command_line.map_or(or.command_line_octets_max, |octets| octets as usize),
         commands_max: s.take_or("commands", &Kind::COUNT, or.commands_max),
         errors_max: s.take_or("errors", &Kind::COUNT, or.errors_max),
+        failed_logins_max: s.take_or("failed_logins", &Kind::COUNT, or.failed_logins_max),
         recipients_max: s.take_or("recipients", &Kind::COUNT, or.recipients_max),
         expanded_recipients_max: s.take_or("expanded_recipients", &Kind::COUNT, or.expanded_recipients_max),
         message_octets_max: s.take_or("message", &key::SIZE, or.message_octets_max),

@@ -2,6 +2,7 @@
 //! here is said where it stands, what stands in for it, and how values of different places fit together.
 
 mod access;
+mod auth;
 mod bounds;
 mod domains;
 mod queues;
@@ -56,12 +57,14 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
+    let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     Config {
         user: document.take("user", &key::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &key::FLAG, false),
         threads: document.take_or("threads", &Kind::COUNT_OR_ZERO, 0),
-        listeners: listeners(&mut document, has_certificate),
+        listeners: listeners(&mut document, has_certificate, logins),
+        auth,
         tls: tls::server(&mut document),
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
         next_hops: routing::next_hops(&mut document),
@@ -95,22 +98,32 @@ fn data_dir_of(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf
     PathBuf::from(written.get_ref())
 }
 
-const PROTOCOL: Choice<Protocol> =
-    Choice { built: &[("smtp", Protocol::Smtp), ("lmtp", Protocol::Lmtp)], later: &["submission", "pop3", "http"] };
+const PROTOCOL: Choice<Protocol> = Choice {
+    built: &[("smtp", Protocol::Smtp), ("lmtp", Protocol::Lmtp), ("submission", Protocol::Submission)],
+    later: &["pop3", "http"],
+};
 
-fn listeners(document: &mut Section<'_, '_>, has_certificate: bool) -> Vec<Listener> {
+fn listeners(document: &mut Section<'_, '_>, has_certificate: bool, logins: auth::Known) -> Vec<Listener> {
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
         let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
-        return vec![Listener { protocol: Protocol::Smtp, address, tls, proxies: Vec::new() }];
+        let (auth, require_auth) = (false, false);
+        return vec![Listener { protocol: Protocol::Smtp, address, tls, auth, require_auth, proxies: Vec::new() }];
     };
     let mut unique = Unique::default();
-    sections.into_iter().filter_map(|section| listener(section, has_certificate, &mut unique)).collect()
+    sections.into_iter().filter_map(|section| listener(section, has_certificate, logins, &mut unique)).collect()
 }
 
-fn listener(mut section: Section<'_, '_>, has_certificate: bool, unique: &mut Unique) -> Option<Listener> {
+fn listener(
+    mut section: Section<'_, '_>,
+    has_certificate: bool,
+    logins: auth::Known,
+    unique: &mut Unique,
+) -> Option<Listener> {
+    let of_protocol = section.place_of("protocol");
     let protocol = section.required_choice("protocol", &PROTOCOL);
     let tls = tls::listener(&mut section, has_certificate);
+    let (auth, require_auth) = auth::listener(&mut section, protocol, tls, logins);
     let proxies = bare(section.list("proxy_from", &key::NETWORK).unwrap_or_default());
     let endpoint = section.required("address", &key::ENDPOINT)?;
     let place = endpoint.span();
@@ -118,10 +131,14 @@ fn listener(mut section: Section<'_, '_>, has_certificate: bool, unique: &mut Un
         section.state(place, "address", "is not built yet", "listening on unix sockets is not built yet".into());
         return None;
     };
+    if protocol == Some(Protocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
+        let label = "expected a [[certificate]], or an address of this machine alone such as 127.0.0.1".to_owned();
+        section.state(of_protocol, "protocol", "needs TLS where others can listen", label);
+    }
     if address.port() != 0 {
         unique.claim(&section, "address", &address.to_string(), place);
     }
-    Some(Listener { protocol: protocol?, address, tls, proxies })
+    Some(Listener { protocol: protocol?, address, tls, auth, require_auth, proxies })
 }
 
 /// A name that some other section has to bear.

@@ -8,8 +8,8 @@ use crate::config::key::{self, Kind};
 use crate::config::section::{Choice, Section};
 use crate::config::transport::SENDFILE_ABOVE;
 use crate::config::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, MaildirPath, Places, Probe, SmtpTransport, Timeouts, Tls,
-    Transport, TransportKind,
+    Concurrency, Families, Flavor, LineEnds, Maildir, MaildirPath, Places, Probe, Quota, QuotaFull, SmtpTransport,
+    Timeouts, Tls, Transport, TransportKind,
 };
 
 /// The transports, and the names of all that were meant, those with faults included.
@@ -100,6 +100,7 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
     });
     let places = places(&mut section, tables, data_dir);
     let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(or.line_ends);
+    let quota = quota(&mut section, tables);
     let (concurrency, latency_target) = match section.section("concurrency") {
         None => (or.concurrency, or.latency_target),
         Some(mut numbers) => {
@@ -108,7 +109,7 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
             (concurrency(numbers, Concurrency { most, ..or.concurrency }, "most"), target)
         }
     };
-    Maildir { path: path.unwrap_or(or.path), places, line_ends, concurrency, latency_target }
+    Maildir { path: path.unwrap_or(or.path), places, line_ends, quota, concurrency, latency_target }
 }
 
 /// A table of places, and the folder that they are below.
@@ -121,6 +122,29 @@ fn places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
     }
     let root = root.and_then(|template| filled(section, "root", &template, data_dir));
     Some(Places { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
+}
+
+const QUOTA_FULL: Choice<QuotaFull> =
+    Choice { built: &[("defer", QuotaFull::Defer), ("refuse", QuotaFull::Refuse)], later: &[] };
+
+/// What mailboxes may hold, if anything limits that.
+fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<Quota> {
+    let limits = section.section("quota").map(|mut limits| {
+        let bytes = limits.take_or("bytes", &key::SIZE, 0);
+        (bytes, limits.take_or("messages", &Kind::COUNT_OR_ZERO, 0))
+    });
+    let table = named(section, "quota_table", "[[table]]", tables).map(|table| table.into_inner().into());
+    let place = section.place_of("quota_full");
+    let full = section.choice("quota_full", &QUOTA_FULL);
+    if limits.is_none() && table.is_none() {
+        if full.is_some() {
+            let label = "expected `quota` or `quota_table` beside it".to_owned();
+            section.state(place, "quota_full", "means nothing here", label);
+        }
+        return None;
+    }
+    let (bytes, messages) = limits.unwrap_or_default();
+    Some(Quota { bytes, messages, table, full: full.unwrap_or(QuotaFull::Defer) })
 }
 
 /// What `concurrency` says, where `or.most` is already known; it is said by the key `most`.

@@ -87,7 +87,7 @@ const FOR_OTHERS: &str =
 
 /// Restrictions, and what this server does by itself.
 const SAME: [(&str, &str); 13] = [
-    ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (logged_in = false)"),
+    ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (users = false)"),
     ("reject_unauth_destination", "always"),
     ("defer_unauth_destination", "always, and refused rather than put off"),
     ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),

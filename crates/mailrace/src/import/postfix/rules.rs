@@ -35,8 +35,7 @@ impl Conversion<'_> {
             }
             What::Owned(table) => {
                 let reply = Some("553 5.7.1 Sender address rejected: not logged in".to_owned());
-                let conditions = [("senders_in", quoted(table)), ("logged_in", "false".into())];
-                self.add_rule(&rule.from, table, false, &conditions, "refuse", reply);
+                self.add_rule(&rule.from, table, true, &[("senders_in", quoted(table))], "refuse", reply);
             }
             What::Table(_, named, Content::Networks(nets)) => {
                 let name = file_name(Path::new(&named.name));
@@ -66,8 +65,10 @@ impl Conversion<'_> {
         let mut block = Block::new("[[access]]").comment(format!("{from}.")).key("name", quoted(&name), "");
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
-        if spares_users {
-            block.set("logged_in", "false".into(), "permit_sasl_authenticated");
+        // Rules with lists in the DNS leave out users by themselves, all others have to be told.
+        let leaves_out = conditions.iter().any(|(key, _)| *key == "dnsbl");
+        if self.has_users && spares_users != leaves_out {
+            block.set("users", (!spares_users).to_string(), "");
         }
         block.set("action", quoted(action), "");
         reply.iter().for_each(|reply| block.set("reply", quoted(reply), ""));

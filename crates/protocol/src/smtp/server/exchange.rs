@@ -4,6 +4,9 @@ use std::net::IpAddr;
 
 use mail::{Address, BodyFlags, BodyType, Notify, Reply, Return};
 
+use super::replies;
+use crate::sasl::{Keys, Mechanism, Nonce, Outcome, Secret, Verdict};
+
 /// Where decoded message bytes go: CRLF line ends, not dot-stuffed.
 pub trait BodySink {
     /// Takes the next bytes of the message.
@@ -32,6 +35,15 @@ pub enum Action {
         /// What the peer was told.
         reply: Reply,
     },
+    /// A try to log in has ended (RFC 4954). The peer was told so, and there is no [`Action::Refused`] beside it.
+    Login {
+        /// By what.
+        mechanism: Mechanism,
+        /// Who the peer said it is, or as much as is known of that: empty where it did not come so far.
+        user: Box<str>,
+        /// How.
+        outcome: Outcome,
+    },
 }
 
 /// What a session cannot know by itself.
@@ -51,6 +63,11 @@ pub enum Question {
     Data,
     /// The message is complete, all its bytes are in the sink: is it kept?
     Message(MessageEnd),
+    /// Is this the user's password? Answered by [`Answer::Verdict`].
+    Login(LoginRequest),
+    /// What is stored of the user's password? Answered by [`Answer::Keys`]; of how the exchange went on tells
+    /// [`Action::Login`], unless the session is over before.
+    Keys(KeysRequest),
 }
 
 /// The driver's answer to the [`Question`] that is open.
@@ -62,6 +79,15 @@ pub enum Answer {
     Refuse(Reply),
     /// What became of a message: 2xx if it is kept. LMTP repeats it once for each accepted recipient.
     Done(Reply),
+    /// What was found out about a password.
+    Verdict(Verdict),
+    /// What was found out about a user.
+    Keys {
+        /// What is stored.
+        keys: Keys,
+        /// Of randomness that was not used before.
+        nonce: Nonce,
+    },
 }
 
 impl Answer {
@@ -71,6 +97,8 @@ impl Answer {
             Answer::Accept => None,
             Answer::Refuse(reply) => Some(reply),
             Answer::Done(reply) => (!reply.is_success()).then_some(reply),
+            // An answer to another question says nothing.
+            Answer::Verdict(_) | Answer::Keys { .. } => Some(replies::UNANSWERED),
         }
     }
 }
@@ -101,6 +129,24 @@ pub struct MailRequest {
     pub ret: Option<Return>,
     /// ENVID= of RFC 3461, as it came: sound xtext that decodes to printable ASCII.
     pub envid: Option<Box<str>>,
+}
+
+/// A password that a client sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginRequest {
+    /// By what.
+    pub mechanism: Mechanism,
+    /// Who the client says it is.
+    pub user: Box<str>,
+    /// What shows it.
+    pub password: Secret,
+}
+
+/// A client that is going to prove that it knows a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysRequest {
+    /// Who the client says it is.
+    pub user: Box<str>,
 }
 
 /// RCPT TO.

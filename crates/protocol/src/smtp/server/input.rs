@@ -8,6 +8,7 @@ use super::command::{self, Chunk, Verb};
 use super::content::{BareNewlines, Fault};
 use super::dot::{DotDecoder, Piece};
 use super::{Action, Asked, BodySink, Question, Session, State, replies};
+use crate::sasl;
 
 impl Session {
     /// Goes as far as it can, and returns how far that was.
@@ -36,8 +37,8 @@ impl Session {
     /// One step of the state table: how many bytes it took, or None if it cannot be done yet.
     fn step(&mut self, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
         match self.state {
-            State::Command => self.take_line(input),
-            State::LongLine { after_cr } => self.skip_line(after_cr, input),
+            State::Command | State::Authenticating(_) => self.take_line(input),
+            State::LongLine { after_cr, of_exchange } => self.skip_line(after_cr, of_exchange, input),
             State::Asked(_) => None,
             State::Data(decoder) => self.take_data(decoder, input, body),
             State::Chunk(chunk) => self.take_chunk(chunk, input, body),
@@ -50,23 +51,34 @@ impl Session {
     /// A line ends at its first LF, whatever stands before that: if it is no CR, the peer and we do not agree on what
     /// a line is, and the session is over.
     fn take_line(&mut self, input: &[u8]) -> Option<usize> {
-        let limit = self.config.limits.command_line_octets_max;
+        let of_exchange = matches!(self.state, State::Authenticating(_));
+        let limit = self.line_octets_max(of_exchange, input);
         let window = &input[..input.len().min(limit)];
         let Some(place) = memchr(b'\n', window) else {
             if input.len() < limit {
                 return None;
             }
-            self.state = State::LongLine { after_cr: window.ends_with(b"\r") };
+            // An exchange is over with it.
+            self.state = State::LongLine { after_cr: window.ends_with(b"\r"), of_exchange };
             return Some(limit);
         };
         match input[..place].strip_suffix(b"\r") {
+            Some(line) if command::is_sound(line) && of_exchange => self.respond(line),
             Some(line) if command::is_sound(line) => self.obey(line),
             _ => self.close("command", replies::LINE_BROKEN),
         }
         Some(place + 1)
     }
 
-    fn skip_line(&mut self, after_cr: bool, input: &[u8]) -> Option<usize> {
+    /// With its CRLF. What AUTH brings is longer than other commands (RFC 4954 section 4).
+    fn line_octets_max(&self, of_exchange: bool, input: &[u8]) -> usize {
+        let limit = self.config.limits.command_line_octets_max;
+        let is_auth = || input.get(..5).is_some_and(|word| word.eq_ignore_ascii_case(b"AUTH "));
+        let is_longer = of_exchange || self.config.auth.is_some() && is_auth();
+        if is_longer { limit.max(sasl::LINE_OCTETS_MAX) } else { limit }
+    }
+
+    fn skip_line(&mut self, after_cr: bool, of_exchange: bool, input: &[u8]) -> Option<usize> {
         let last = *input.last()?;
         let end = match memmem::find(input, b"\r\n") {
             _ if after_cr && input[0] == b'\n' => Some(1),
@@ -75,9 +87,12 @@ impl Session {
         match end {
             Some(_) => {
                 self.state = State::Command;
-                self.refuse("command", None, replies::LINE_TOO_LONG);
+                match of_exchange {
+                    true => self.refuse(Verb::Auth.stage(), None, replies::EXCHANGE_LINE_TOO_LONG),
+                    false => self.refuse("command", None, replies::LINE_TOO_LONG),
+                }
             }
-            None => self.state = State::LongLine { after_cr: last == b'\r' },
+            None => self.state = State::LongLine { after_cr: last == b'\r', of_exchange },
         }
         Some(end.unwrap_or(input.len()))
     }

@@ -7,13 +7,16 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A command line with its CRLF. Beyond: 500 5.5.2, and the line is discarded up to its CRLF. RFC 5321 section
-    /// 4.5.3.1.4 wants 512 at least, and extensions add to it.
+    /// 4.5.3.1.4 wants 512 at least, and extensions add to it. AUTH and the lines of its exchange may have 12,288 octets
+    /// in any case (RFC 4954 section 4).
     pub command_line_octets_max: usize,
     /// Commands that brought no mail forward (NOOP, RSET, greetings, refused ones) since a message was last accepted.
     /// The next such command: 421 4.7.0, close. A refused RCPT does not count once its transaction has a recipient.
     pub commands_max: u32,
     /// Commands and messages of a session that were answered with 5xx. The next such: 421 4.7.0, close.
     pub errors_max: u32,
+    /// Tries to log in that failed in a session (RFC 4954 section 4). The next such: 421 4.7.0, close.
+    pub failed_logins_max: u32,
     /// Accepted recipients of a transaction, announced as RCPTMAX (RFC 9422). Beyond: 452 4.5.3.
     pub recipients_max: usize,
     /// Octets of a message, announced as SIZE (RFC 1870). Beyond: 552 5.3.4, to MAIL where SIZE= says so, to BDAT where
@@ -35,6 +38,7 @@ impl Default for Limits {
             command_line_octets_max: 4096,
             commands_max: 100,
             errors_max: 20,
+            failed_logins_max: 3,
             recipients_max: 1000,
             message_octets_max: 50 << 20,
             header_octets_max: 256 << 10,

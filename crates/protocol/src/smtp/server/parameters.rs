@@ -1,5 +1,5 @@
-//! The parameters after the paths of MAIL and RCPT: SIZE (RFC 1870), BODY (RFC 6152), SMTPUTF8 (RFC 6531), and RET,
-//! ENVID, NOTIFY and ORCPT (RFC 3461). A parameter that is unknown, wrong or there twice refuses the command.
+//! The parameters after the paths of MAIL and RCPT: SIZE (RFC 1870), BODY (RFC 6152), SMTPUTF8 (RFC 6531), AUTH (RFC
+//! 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). A parameter that is unknown, wrong or there twice refuses the command.
 
 use mail::{BodyType, Notify, Reply, Return};
 
@@ -10,6 +10,8 @@ use super::replies::{BAD_PARAMETER, REPEATED_PARAMETER, UNKNOWN_PARAMETER};
 const ENVID_OCTETS_MAX: usize = 100;
 /// RFC 3461 section 4.2.
 const ORCPT_OCTETS_MAX: usize = 500;
+/// RFC 4954 section 5.
+const AUTH_OCTETS_MAX: usize = 500;
 /// RFC 1870 section 3.
 const SIZE_DIGITS_MAX: usize = 20;
 
@@ -21,6 +23,8 @@ pub(super) struct MailParameters {
     pub(super) smtputf8: Option<()>,
     pub(super) ret: Option<Return>,
     pub(super) envid: Option<Box<str>>,
+    /// AUTH=: on whose authority somebody else says it is. Nobody is believed here, which is as good as `<>`.
+    pub(super) auth: Option<()>,
 }
 
 impl MailParameters {
@@ -34,6 +38,7 @@ impl MailParameters {
                 _ if keyword.eq_ignore_ascii_case("SMTPUTF8") => set(&mut found.smtputf8, absent(value)),
                 _ if keyword.eq_ignore_ascii_case("RET") => set(&mut found.ret, value.and_then(ret)),
                 _ if keyword.eq_ignore_ascii_case("ENVID") => set(&mut found.envid, value.and_then(envid)),
+                _ if keyword.eq_ignore_ascii_case("AUTH") => set(&mut found.auth, value.and_then(auth)),
                 _ => Err(UNKNOWN_PARAMETER),
             }?;
         }
@@ -109,6 +114,12 @@ fn envid(value: &str) -> Option<Box<str>> {
     sound.then(|| value.into())
 }
 
+/// `<>`, or a mailbox in xtext.
+fn auth(value: &str) -> Option<()> {
+    let sound = (1..=AUTH_OCTETS_MAX).contains(&value.len()) && is_printable_xtext(&with_letters(value));
+    sound.then_some(())
+}
+
 /// NEVER stands alone (RFC 3461 section 4.1).
 fn notify(value: &str) -> Option<Notify> {
     if value.eq_ignore_ascii_case("NEVER") {
@@ -170,13 +181,15 @@ mod tests {
 
     #[test]
     fn parameters_of_mail_are_read_in_any_order_and_case() {
-        let found = MailParameters::parse(" ret=hdrs SMTPUTF8 Size=0100 ENVID=a+2Bb body=8bitmime").unwrap();
+        let found =
+            MailParameters::parse(" ret=hdrs SMTPUTF8 Size=0100 ENVID=a+2Bb body=8bitmime auth=e+3Dmc2@x").unwrap();
         let expected = MailParameters {
             size: Some(100),
             body_type: Some(BodyType::EightBitMime),
             smtputf8: Some(()),
             ret: Some(Return::Headers),
             envid: Some("a+2Bb".into()),
+            auth: Some(()),
         };
         assert_eq!(found, expected);
         assert_eq!(MailParameters::parse("SIZE=99999999999999999999").unwrap().size, Some(u64::MAX));
@@ -186,7 +199,11 @@ mod tests {
     fn bad_parameters_of_mail_are_told_from_unknown_and_repeated_ones() {
         for (text, reply) in [
             ("FOO", UNKNOWN_PARAMETER),
-            ("AUTH=<>", UNKNOWN_PARAMETER),
+            ("AUTH", BAD_PARAMETER),
+            ("AUTH=", BAD_PARAMETER),
+            ("AUTH=a+0Ab", BAD_PARAMETER),
+            ("AUTH=<> AUTH=<>", REPEATED_PARAMETER),
+            (&format!("AUTH={}", "x".repeat(501)), BAD_PARAMETER),
             ("SIZE=1 SIZE=1", REPEATED_PARAMETER),
             ("SMTPUTF8 SMTPUTF8", REPEATED_PARAMETER),
             ("SIZE", BAD_PARAMETER),

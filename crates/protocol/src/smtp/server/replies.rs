@@ -23,6 +23,9 @@ pub(super) const VRFY_OK: &[u8] = b"252 2.0.0 not verified; send mail to find ou
 /// Where Accept answers a whole message.
 pub(super) const MESSAGE_OK: Reply = reply(250, Enhanced(2, 0, 0), "message accepted");
 
+/// Where the driver gave an answer to another question.
+pub(super) const UNANSWERED: Reply = reply(451, Enhanced(4, 3, 0), "not now, try again later");
+
 pub(super) const UNKNOWN_COMMAND: Reply = reply(500, Enhanced(5, 5, 2), "command not recognised");
 pub(super) const NOT_IMPLEMENTED: Reply = reply(502, Enhanced(5, 5, 1), "command not implemented");
 pub(super) const LINE_TOO_LONG: Reply = reply(500, Enhanced(5, 5, 2), "line too long");
@@ -54,6 +57,18 @@ pub(super) const CHUNKS_BEGUN: Reply = reply(503, Enhanced(5, 5, 1), "only BDAT 
 /// RFC 3207 section 4.
 pub(super) const MUST_SECURE: Reply = reply(530, Enhanced(5, 7, 0), "Must issue a STARTTLS command first");
 pub(super) const SECURED_ALREADY: Reply = reply(503, Enhanced(5, 5, 1), "TLS is in force already");
+/// RFC 4954 section 6.
+pub(super) const AUTHENTICATION_REQUIRED: Reply = reply(530, Enhanced(5, 7, 0), "Authentication required");
+/// RFC 4954 section 6.
+pub(super) const ENCRYPTION_REQUIRED: Reply =
+    reply(538, Enhanced(5, 7, 11), "Encryption required for requested authentication mechanism");
+/// RFC 4954 section 4.
+pub(super) const UNKNOWN_MECHANISM: Reply = reply(504, Enhanced(5, 5, 4), "authentication mechanism not offered");
+pub(super) const AUTH_SYNTAX: Reply = reply(501, Enhanced(5, 5, 4), "expected AUTH mechanism [initial-response]");
+pub(super) const LOGGED_IN_ALREADY: Reply = reply(503, Enhanced(5, 5, 1), "logged in already");
+/// RFC 4954 section 4.
+pub(super) const EXCHANGE_LINE_TOO_LONG: Reply =
+    reply(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long");
 pub(super) const NOT_IN_TRANSACTION: Reply = reply(503, Enhanced(5, 5, 1), "not during a mail transaction");
 pub(super) const CLEAR_TEXT_AFTER_STARTTLS: Reply = reply(554, Enhanced(5, 5, 1), "clear text after STARTTLS; closing");
 
@@ -69,6 +84,7 @@ pub(super) const LOOP: Reply = reply(554, Enhanced(5, 4, 6), "too many Received 
 
 pub(super) const TOO_MANY_COMMANDS: Reply = reply(421, Enhanced(4, 7, 0), "too many commands without mail; closing");
 pub(super) const TOO_MANY_ERRORS: Reply = reply(421, Enhanced(4, 7, 0), "too many errors; closing");
+pub(super) const TOO_MANY_FAILED_LOGINS: Reply = reply(421, Enhanced(4, 7, 0), "too many failed logins; closing");
 pub(super) const IDLE: Reply = reply(421, Enhanced(4, 4, 2), "idle for too long; closing");
 pub(super) const SESSION_TOO_LONG: Reply = reply(421, Enhanced(4, 4, 2), "session too long; closing");
 pub(super) const SHUTDOWN: Reply = reply(421, Enhanced(4, 3, 2), "server stops; closing");

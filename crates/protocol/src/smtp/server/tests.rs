@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::sasl::{self, Mechanism, Verdict};
 
 /// What came of some input.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,8 +28,18 @@ fn small_limits() -> Limits {
     }
 }
 
+/// Two mechanisms, in clear text too.
+fn auth() -> Auth {
+    Auth {
+        mechanisms: [Mechanism::Plain, Mechanism::Login].into(),
+        clear_text: true,
+        required: false,
+        exchanges: sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS },
+    }
+}
+
 fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, limits };
+    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
     Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
 }
 
@@ -41,6 +52,8 @@ fn answer(question: &Question) -> Answer {
         Question::Data => false,
         Question::Hello(name) => name.starts_with('n'),
         Question::Identity(_) => false,
+        Question::Login(request) => return Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
+        Question::Keys(_) => true,
     };
     if refused { Answer::Refuse(Reply::plain(451, "not now")) } else { Answer::Accept }
 }
@@ -73,11 +86,13 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
                 session.handle_answer(Timestamp(0), answer, body);
             }
             Action::Abandon => body.clear(),
-            Action::Refused { .. } => {}
+            Action::Refused { .. } | Action::Login { .. } => {}
         }
         outcome.actions.push((action, message));
     }
-    assert!(session.backlog.len() - session.backlog_used < session.config.limits.command_line_octets_max);
+    let in_exchange = matches!(session.state, State::Authenticating(_));
+    let line_max = if in_exchange { sasl::LINE_OCTETS_MAX } else { session.config.limits.command_line_octets_max };
+    assert!(session.backlog.len() - session.backlog_used < line_max);
     outcome.output.extend_from_slice(session.output());
     session.handle_sent(session.output().len());
     assert_eq!((session.output.capacity(), session.actions.capacity()), (0, 0));
@@ -103,6 +118,10 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
         2 => Just(&b"\r\n"[..]),
         2 => Just(&b"Received: x\r\n"[..]),
         2 => Just(&b"a line of text\r\n"[..]),
+        2 => Just(&b"AUTH PLAIN AGEAYg==\r\n"[..]),
+        2 => Just(&b"AUTH LOGIN\r\n"[..]),
+        2 => Just(&b"YQ==\r\n"[..]),
+        1 => Just(&b"*\r\n"[..]),
         1 => Just(&b"\n"[..]),
         1 => Just(&b"\r"[..]),
         1 => Just(&b"."[..]),
@@ -212,4 +231,22 @@ fn an_answer_that_nobody_waits_for_is_ignored() {
     session.handle_timeout(Timestamp(300_000));
     session.handle_answer(Timestamp(0), Answer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"421 4.4.2 idle for too long; closing\r\n");
+}
+
+#[test]
+fn a_line_of_an_exchange_has_a_limit_of_its_own_and_ends_the_exchange() {
+    // RFC 4954 section 4: 12,288 octets, with the CRLF.
+    for (letters, replies) in [
+        (sasl::LINE_OCTETS_MAX - 4, &b"535 5.7.8 Authentication credentials invalid\r\n250 2.0.0 ok\r\n"[..]),
+        (sasl::LINE_OCTETS_MAX, b"500 5.5.6 Authentication Exchange line is too long\r\n250 2.0.0 ok\r\n"),
+    ] {
+        for size in [1000, 4096, 100_000] {
+            let mut session = session(Flavor::Smtp, false, Limits::default());
+            session.handle_input(Timestamp(0), b"EHLO c\r\nAUTH LOGIN YQ==\r\n", &mut Vec::new());
+            session.handle_sent(session.output().len());
+            let line = [&b"A".repeat(letters)[..], b"\r\nNOOP\r\n"].concat();
+            line.chunks(size).for_each(|piece| session.handle_input(Timestamp(0), piece, &mut Vec::new()));
+            assert_eq!(session.output(), replies, "{letters} letters in pieces of {size}");
+        }
+    }
 }

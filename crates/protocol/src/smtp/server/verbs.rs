@@ -29,6 +29,7 @@ impl Session {
             Verb::Rset => nothing(arguments).and_then(|()| self.rset()),
             Verb::Noop => self.noop(),
             Verb::Starttls => self.starttls(arguments),
+            Verb::Auth => self.auth(arguments),
             Verb::Xclient => text(arguments).and_then(|attributes| self.xclient(attributes)),
             Verb::Quit => nothing(arguments).and_then(|()| self.quit()),
             Verb::Help => self.help(),
@@ -88,9 +89,10 @@ impl Session {
             Greeting::Helo => format!("250 {hostname}\r\n"),
             Greeting::Extended => format!(
                 "250-{hostname}\r\n250-PIPELINING\r\n250-SIZE {}\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-CHUNKING\r\n\
-                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
+                 250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}{}{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
                 limits.message_octets_max,
                 if self.offers_tls() { "250-STARTTLS\r\n" } else { "" },
+                self.offered_mechanisms().map(|auth| format!("250-{auth}\r\n")).unwrap_or_default(),
                 if self.trusts_xclient { xclient::KEYWORD } else { "" },
                 limits.recipients_max
             ),
@@ -136,10 +138,16 @@ impl Session {
             Path::Postmaster => return Err(replies::MAIL_SYNTAX),
             Path::Address(address) => Some(address),
         };
-        let MailParameters { size, body_type, smtputf8, ret, envid } = MailParameters::parse(rest)?;
+        let MailParameters { size, body_type, smtputf8, ret, envid, auth } = MailParameters::parse(rest)?;
+        if auth.is_some() && self.config.auth.is_none() {
+            return Err(replies::UNKNOWN_PARAMETER);
+        }
         let smtputf8 = smtputf8.is_some();
         if self.greeting.is_none() {
             return Err(replies::GREET_FIRST);
+        }
+        if self.lacks_login() {
+            return Err(replies::AUTHENTICATION_REQUIRED);
         }
         if self.transaction.is_some() {
             return Err(replies::NESTED_MAIL);

@@ -1,8 +1,8 @@
-//! XCLIENT, by which a proxy that is trusted says for whom it speaks (Postfix's XCLIENT_README): the attributes, and what
-//! becomes of the session. Which peers are trusted is the driver's to say.
+//! XCLIENT, by which a proxy that is trusted says for whom it speaks (Postfix's XCLIENT_README): the attributes, and
+//! what becomes of the session. Which peers are trusted is the driver's to say.
 //!
-//! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What the
-//! client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
+//! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What
+//! the client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -41,6 +41,9 @@ impl Session {
         self.helo = Box::default();
         self.errors = 0;
         self.commands = 0;
+        // Whoever logged in was another client.
+        self.user = None;
+        self.failed_logins = 0;
         if let Some(address) = identity.address {
             self.peer.address = address;
         }

@@ -1,0 +1,210 @@
+//! Quotas: what mailboxes may hold, and who finds out whether there is room. Asked at RCPT, by the sessions, and again at
+//! delivery, by the couriers; both believe the same files (see [`mailbox::quota`]).
+//!
+//! | who asks | what is waited for | who cannot say |
+//! |---|---|---|
+//! | a session | an answer of the last 5 seconds, at once; else a thread that reads the file, and counts where it must | takes the message |
+//! | a courier | its own look at the file; a thread that counts | delivers |
+//!
+//! Nobody waits for longer than [`PATIENCE`]: what is counted is counted to its end, and known to the next who asks. So a
+//! mailbox may come to hold more than it may by what is under way at the moment, and by what comes while nobody can say.
+
+mod counter;
+mod rooms;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime};
+
+use delivery::local::WhenFull;
+use lookup::{Answer, Table};
+use mail::Address;
+use mailbox::Quota;
+use mailbox::quota::{Limits, NoLimits, Usage, recorded};
+
+pub use counter::Counter;
+pub use rooms::Rooms;
+
+/// How long a message waits for a count.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the mailboxes of a transport may hold.
+pub struct Allowance {
+    /// Each,
+    pub usual: Limits,
+    /// unless a table says otherwise, keyed by address.
+    pub table: Option<Arc<dyn Table>>,
+    /// What becomes of mail for those that are full.
+    pub when_full: WhenFull,
+    /// Who counts.
+    pub counter: Counter,
+}
+
+/// A letter that looks for room.
+pub struct Letter<'a> {
+    /// The Maildir, if that is known.
+    pub folder: Option<&'a Path>,
+    /// What it may hold, if that is known.
+    pub limits: Option<Limits>,
+    /// Bytes of the letter.
+    pub octets: u64,
+}
+
+/// What is known of a Maildir to which letters of one turn go.
+struct Account {
+    limits: Limits,
+    /// All that the letters bring.
+    wanted: Usage,
+    /// What it holds, with the letters that found room; None if nobody can say.
+    used: Option<Usage>,
+}
+
+impl Allowance {
+    /// What each of the mailboxes may hold, or why that cannot be said now; a table is asked once for all of them.
+    pub async fn limits(&self, mailboxes: &[&Address]) -> Vec<Result<Limits, String>> {
+        let Some(table) = &self.table else { return self.usual_limits(mailboxes.len()) };
+        let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
+        let limits = |(mailbox, answer): (&&Address, Answer)| match answer {
+            // A text that has commas is several values to some tables.
+            Answer::Found(values) if !values.is_empty() => {
+                let wrong = |error: NoLimits| format!("table '{}': {mailbox}: {error}", table.name());
+                values.join(",").parse().map_err(wrong)
+            }
+            Answer::Found(_) | Answer::NotFound => Ok(self.usual),
+            Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
+        };
+        mailboxes.iter().zip(table.lookup(&keys).await).map(limits).collect()
+    }
+
+    /// The same without a table.
+    pub fn usual_limits(&self, count: usize) -> Vec<Result<Limits, String>> {
+        vec![Ok(self.usual); count]
+    }
+
+    /// What the quota of its mailbox means to each letter, if those before it are delivered. Waits for the disk.
+    pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime) -> Vec<Quota> {
+        let mut accounts: HashMap<&Path, Account> = HashMap::new();
+        for (folder, limits, octets) in letters.iter().filter_map(Letter::limited) {
+            let account = accounts.entry(folder).or_insert(Account { limits, wanted: Usage::default(), used: None });
+            account.wanted = account.wanted + Usage::message(octets);
+        }
+        self.open(&mut accounts, now);
+        let mut seat = |letter: &Letter<'_>| match letter.limited().and_then(|(folder, ..)| accounts.get_mut(folder)) {
+            Some(account) => account.seat(letter.octets),
+            // Where nobody knows whether there is a quota, there may be one that counts.
+            None if letter.limits.is_none() => Quota::Counted,
+            None => Quota::None,
+        };
+        letters.iter().map(&mut seat).collect()
+    }
+
+    /// Finds out what the Maildirs hold; those that have to be counted are counted side by side.
+    fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime) {
+        let (sender, counted) = mpsc::channel();
+        let mut awaited = 0;
+        for (folder, account) in accounts.iter_mut() {
+            // A file that cannot be read is as good as none.
+            match recorded(folder, account.limits, now).ok().flatten() {
+                Some(standing) if standing.decides(account.limits, account.wanted) => {
+                    account.used = Some(standing.usage);
+                }
+                _ => {
+                    let (sender, whose) = (sender.clone(), folder.to_path_buf());
+                    // Nobody listens any more to who took too long.
+                    let done = move |usage| drop(sender.send((whose, usage)));
+                    self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
+                    awaited += 1;
+                }
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        for _ in 0..awaited {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((folder, usage)) = counted.recv_timeout(left) else { return };
+            if let Some(account) = accounts.get_mut(&*folder) {
+                account.used = usage;
+            }
+        }
+    }
+}
+
+impl Letter<'_> {
+    /// Where a quota limits what there may be.
+    fn limited(&self) -> Option<(&Path, Limits, u64)> {
+        let limits = self.limits.filter(|limits| !limits.is_none())?;
+        Some((self.folder?, limits, self.octets))
+    }
+}
+
+impl Account {
+    fn seat(&mut self, octets: u64) -> Quota {
+        let Some(used) = self.used else { return Quota::Counted };
+        let then = used + Usage::message(octets);
+        if !self.limits.allow(then) {
+            return Quota::Full;
+        }
+        self.used = Some(then);
+        Quota::Counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lookup::fixed::Fixed;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
+
+    fn allowance(table: Option<Arc<dyn Table>>) -> Allowance {
+        Allowance { usual: LIMITS, table, when_full: WhenFull::Defer, counter: Counter::start().unwrap() }
+    }
+
+    #[test]
+    fn letters_of_a_turn_share_the_room_and_a_smaller_one_may_still_fit() {
+        let root = tempfile::tempdir().unwrap();
+        let (full, free) = (root.path().join("full"), root.path().join("free"));
+        for folder in [&full, &free] {
+            ["tmp", "new", "cur"].iter().for_each(|part| fs::create_dir_all(folder.join(part)).unwrap());
+        }
+        fs::write(full.join("new/1.a.mx"), [0; 50]).unwrap();
+        let letter = |folder, octets| Letter { folder: Some(folder), limits: Some(LIMITS), octets };
+        let letters = [
+            letter(&*full, 30),
+            letter(&*free, 100),
+            letter(&*full, 30),
+            letter(&*full, 20),
+            letter(&*full, 1),
+            Letter { limits: Some(Limits::default()), ..letter(&*full, 1000) },
+            Letter { limits: None, ..letter(&*full, 1000) },
+        ];
+        use Quota::{Counted, Full};
+        let expected = [Counted, Counted, Full, Counted, Full, Quota::None, Counted];
+        let allowance = allowance(None);
+        assert_eq!(allowance.seats(&letters, SystemTime::now()), expected);
+        // From the files, as it is from counting.
+        assert!(full.join("maildirsize").exists());
+        assert_eq!(allowance.seats(&letters, SystemTime::now()), expected);
+    }
+
+    #[tokio::test]
+    async fn a_table_says_what_single_mailboxes_may_hold() {
+        let bob: Address = "bob@example.org".parse().unwrap();
+        for (values, expected) in [
+            (vec!["1KiB"], Ok(Limits { bytes: 1024, messages: 0 })),
+            (vec!["10S", "2C"], Ok(Limits { bytes: 10, messages: 2 })),
+            (vec!["0"], Ok(Limits::default())),
+            (vec![], Ok(LIMITS)),
+        ] {
+            let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
+            let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", values));
+            assert_eq!(allowance(Some(table)).limits(&[&bob]).await, [expected]);
+        }
+        let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", vec!["much".to_owned()]));
+        let limits = allowance(Some(table)).limits(&[&bob]).await;
+        assert!(limits[0].as_ref().is_err_and(|why| why.contains("bob@example.org")), "{limits:?}");
+    }
+}

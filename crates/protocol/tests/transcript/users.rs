@@ -1,0 +1,49 @@
+//! What transcripts say of users: the settings of AUTH, and the answers to what is asked of users, by their script.
+
+use mail::{Reply, ScramKeys};
+use protocol::sasl::{self, Keys, Mechanism, Nonce, Verdict};
+use protocol::smtp::server::{Answer, Auth, KeysRequest, LoginRequest};
+
+/// AUTH with these mechanisms, within TLS alone and for whoever wants to.
+pub(crate) fn auth(mechanisms: &str) -> Auth {
+    let mechanism = |name| Mechanism::from_name(name).expect("a mechanism has a name of SASL's");
+    Auth {
+        mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
+        clear_text: false,
+        required: false,
+        exchanges: sasl::Config { secret: [7; 32], iterations: sasl::Config::ITERATIONS },
+    }
+}
+
+/// Everybody is let in, in lower case, unless the script says 535, 454 4.7.0 (too many failures) or anything else (it
+/// cannot be said).
+pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> Answer {
+    Answer::Verdict(match reply.map(|reply| reply.code) {
+        None => Verdict::Accepted { user: request.user.to_lowercase().into() },
+        Some(535) => Verdict::Refused,
+        Some(454) => Verdict::Throttled,
+        Some(_) => Verdict::Unavailable,
+    })
+}
+
+/// Everybody has the password of RFC 7677 section 3, with the same exceptions.
+pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> Answer {
+    let keys = match reply.map(|reply| reply.code) {
+        None => Keys::Found { user: request.user.to_lowercase().into(), keys: pencil() },
+        Some(535) => Keys::Unknown,
+        Some(454) => Keys::Throttled,
+        Some(_) => Keys::Unavailable,
+    };
+    Answer::Keys { keys, nonce: Nonce::from_random([1; Nonce::OCTETS]) }
+}
+
+fn pencil() -> ScramKeys {
+    let octets = |base64: &str| sasl::decode(base64.as_bytes()).expect("this is base64").to_vec();
+    let key = |base64| octets(base64).try_into().expect("a key has 32 octets");
+    ScramKeys {
+        salt: octets("W22ZaJ0SNY7soEsUEjb6gQ==").into(),
+        iterations: 4096,
+        stored_key: key("WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="),
+        server_key: key("wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="),
+    }
+}

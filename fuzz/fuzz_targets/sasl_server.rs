@@ -1,0 +1,105 @@
+//! Any bytes as a client's side of an exchange of SASL: no panic, after each event there is one thing to do, it ends once,
+//! what is asked is within limits, and nobody is let in but by a password that the driver called right.
+//!
+//! The first byte chooses the mechanism, the driver's answers, and whether the client speaks first; the second, whether what
+//! follows is base64, as on the wire, or decoded already. Line feeds end what the client says at a time.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mail::ScramKeys;
+use protocol::sasl::{
+    Action, Config, Exchange, Keys, Mechanism, Nonce, Outcome, PASSWORD_OCTETS_MAX, Question, Refusal, USER_OCTETS_MAX,
+    Verdict, decode, decode_initial, encode,
+};
+
+const MECHANISMS: [Mechanism; 5] =
+    [Mechanism::Plain, Mechanism::Login, Mechanism::ScramSha256, Mechanism::XOAuth2, Mechanism::OAuthBearer];
+/// Whom the driver lets in.
+const USER: &str = "user";
+
+fuzz_target!(|bytes: &[u8]| {
+    let [choice, form, said @ ..] = bytes else { return };
+    let mechanism = MECHANISMS[usize::from(*choice) % MECHANISMS.len()];
+    let answers = choice / 5;
+    let (is_encoded, speaks_first) = (form & 1 == 0, form & 2 == 0);
+    let mut turns = said.split(|byte| *byte == b'\n');
+    let config = Config { secret: [7; 32], iterations: Config::ITERATIONS };
+    let initial = match speaks_first.then(|| turns.next()).flatten() {
+        None => None,
+        Some(initial) if is_encoded => match decode_initial(initial) {
+            Ok(initial) => Some(initial.to_vec()),
+            Err(_) => return,
+        },
+        Some(initial) => Some(initial.to_vec()),
+    };
+    let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &config);
+    let mut let_in = false;
+    while let Some(action) = exchange.poll_action() {
+        assert_eq!(exchange.poll_action(), None, "one thing to do at a time");
+        match action {
+            Action::Challenge(challenge) => {
+                let sent = decode(encode(&challenge).as_bytes());
+                assert!(sent.is_ok_and(|sent| **sent == *challenge), "a challenge arrives as it was made");
+                respond(&mut exchange, turns.next(), is_encoded);
+            }
+            Action::Ask(question) => let_in = answer(&mut exchange, question, answers),
+            Action::Done(outcome) => return end(&mut exchange, &outcome, let_in),
+        }
+    }
+    panic!("nothing to do, and no end");
+});
+
+/// One who says no more has hung up, which is to cancel.
+fn respond(exchange: &mut Exchange, turn: Option<&[u8]>, is_encoded: bool) {
+    match turn {
+        None => exchange.handle_cancel(Refusal::Cancelled),
+        Some(turn) if is_encoded => match decode(turn) {
+            Ok(response) => exchange.handle_response(&response),
+            Err(_) => exchange.handle_cancel(Refusal::Malformed),
+        },
+        Some(turn) => exchange.handle_response(turn),
+    }
+}
+
+/// Answers, and tells whether that was to let the client in.
+fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
+    let is_sound = |user: &str| (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control);
+    match question {
+        Question::Verify { authzid, user, password } => {
+            assert!(is_sound(&user), "{user:?}");
+            assert!(authzid.is_none_or(|authzid| authzid.eq_ignore_ascii_case(&user)), "not as {user:?}");
+            let password = password.reveal();
+            assert!((1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0'));
+            let verdicts = [Verdict::Refused, Verdict::Throttled, Verdict::Unavailable];
+            let refused = verdicts.into_iter().nth(usize::from(answers % 4));
+            let let_in = refused.is_none();
+            exchange.handle_verdict(refused.unwrap_or(Verdict::Accepted { user: USER.into() }));
+            let_in
+        }
+        Question::Credentials { user } => {
+            assert!(is_sound(&user), "{user:?}");
+            // Of these no client key is known to anybody.
+            let keys = ScramKeys { salt: [1; 16].into(), iterations: 4096, stored_key: [0; 32], server_key: [0; 32] };
+            let keys = match answers % 4 {
+                0 => Keys::Found { user: USER.into(), keys },
+                1 => Keys::Unknown,
+                2 => Keys::Throttled,
+                _ => Keys::Unavailable,
+            };
+            exchange.handle_keys(keys, &Nonce::from_random([3; Nonce::OCTETS]));
+            false
+        }
+    }
+}
+
+/// What comes after the end is ignored.
+fn end(exchange: &mut Exchange, outcome: &Outcome, let_in: bool) {
+    let accepted = Outcome::Accepted { user: USER.into() };
+    assert_eq!(*outcome == accepted, let_in, "{outcome:?}");
+    assert!(let_in || matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    exchange.handle_response(b"");
+    exchange.handle_verdict(Verdict::Accepted { user: USER.into() });
+    exchange.handle_cancel(Refusal::Cancelled);
+    assert_eq!(exchange.poll_action(), None);
+}
