@@ -30,14 +30,6 @@ pub(crate) struct Denied {
 }
 
 impl Desk {
-<<<<<<< HEAD
-    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any
-    /// more.
-    pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
-||||||| d224e86
-    /// Connect: what the rules say of a client. None: the server stops first, and nobody waits for tables and lists any more.
-    pub(crate) async fn judge_client(&self, client: IpAddr, stop: &Stop) -> Option<Result<Standing, Denied>> {
-=======
     /// Connect: what the rules say of a client, who has to log in or not. None: the server stops first, and nobody waits
     /// for tables and lists any more.
     pub(crate) async fn judge_client(
@@ -46,7 +38,6 @@ impl Desk {
         must_log_in: bool,
         stop: &Stop,
     ) -> Option<Result<Standing, Denied>> {
->>>>>>> united
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
         let visit = Visit { client: Some(client), is_user: must_log_in, ..Visit::default() };
         let mut stop = stop.clone();
