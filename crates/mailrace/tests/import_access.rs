@@ -289,7 +289,7 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
     }
     let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
     let (name, action) = (rule.name.clone(), rule.action.clone());
-    Rule { name, stage: rule.stage, conditions, action, asks_users: rule.asks_users }
+    Rule { name, stage: rule.stage, conditions, action, asks_users: rule.users }
 }
 
 const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";
