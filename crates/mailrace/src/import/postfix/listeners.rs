@@ -114,9 +114,10 @@ impl Conversion<'_> {
 
     /// A listener for other servers, and perhaps for users.
     fn everybody(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
-        let others_are_let = self.front_door().is_some_and(|front| !front.lists.are_shut(Who::Stranger));
-        if door.lists.are_shut(Who::Stranger) && !door.is_local() && others_are_let {
-            return Err("it is for the networks of `mynetworks` alone; [[access]] rules are for all listeners");
+        let is_let_by_rules = |who| self.front_door().is_some_and(|front| !front.lists.are_shut(who));
+        let gets_further = |who| door.lists.are_shut(who) && is_let_by_rules(who);
+        if gets_further(Who::Network) || gets_further(Who::Stranger) && !door.is_local() {
+            return Err("it is not for everybody whom [[access]] rules let in, and these are for all listeners");
         }
         if !door.has_logins {
             return Ok(());
