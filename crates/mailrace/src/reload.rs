@@ -231,25 +231,15 @@ impl Running {
         let desk = self.workers.shift().desk.clone();
         let (auth, logins) = (self.loaded.config.auth.as_ref(), desk.logins.as_ref());
         let before = auth.zip(logins);
-        let before = before.map(|(auth, logins)| Before { auth, tables: &self.tables, credentials: &logins.credentials });
+        let before =
+            before.map(|(auth, logins)| Before { auth, tables: &self.tables, credentials: &logins.credentials });
         logins::open(new, tables, secret, before)
     }
 
     /// Takes the next world; nothing here can fail. Who takes mail comes last: what he takes is for the new queues.
     fn switch(&mut self, next: Next) {
-        let Next {
-            loaded,
-            tables,
-            lists,
-            queues,
-            quota_counter,
-            policy,
-            doors,
-            acceptor,
-            change,
-            guide,
-            drop_runtime,
-        } = next;
+        let Next { loaded, tables, lists, queues, quota_counter, policy, doors, acceptor, change, guide, drop_runtime } =
+            next;
         let config = &loaded.config;
         self.flow.change(change);
         self.gauges.change(plan::load_limits(config), config.load.every);

@@ -233,7 +233,8 @@ impl House {
 
     /// Opens the doors.
     fn live_in(self, loaded: &Loaded, entry: Entry) -> anyhow::Result<Running> {
-        let House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log } = self;
+        let House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log } =
+            self;
         let Entry { doors, acceptor, files, sessions_max, orders } = entry;
         let config = &loaded.config;
         let monitor = monitor(config, mailbag.clone(), log.clone());

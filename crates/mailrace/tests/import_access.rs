@@ -133,9 +133,11 @@ const RESTRICTIONS: [Restriction; 21] = [
         helo => yes_if(helo == "mx.good.example"),
     }),
     ("check_helo_access inline:{ {localhost=550 no} }", |it| no_if(it.helo == "localhost")),
-    ("check_sender_access inline:{ bad.example=REJECT, {good.example=OK}, {sub.bad.example=DUNNO} }", |it| match it.sender {
-        "bad@bad.example" => Says::No,
-        sender => yes_if(sender == "good@good.example"),
+    ("check_sender_access inline:{ bad.example=REJECT, {good.example=OK}, {sub.bad.example=DUNNO} }", |it| {
+        match it.sender {
+            "bad@bad.example" => Says::No,
+            sender => yes_if(sender == "good@good.example"),
+        }
     }),
     ("check_sender_access inline:{ {<>=DEFER later}, {good@=WARN} }", |it| no_if(it.sender.is_empty())),
     ("check_sender_access pcre:/pcre", |it| match it.sender {
@@ -163,7 +165,10 @@ type Lists = [Vec<usize>; 5];
 /// Whether Postfix takes the recipient.
 fn is_taken_by_postfix(lists: &Lists, guest: &Guest) -> bool {
     let first = |list: &Vec<usize>| {
-        list.iter().map(|&place| RESTRICTIONS[place].1(guest)).find(|says| *says != Says::Nothing).unwrap_or(Says::Nothing)
+        list.iter()
+            .map(|&place| RESTRICTIONS[place].1(guest))
+            .find(|says| *says != Says::Nothing)
+            .unwrap_or(Says::Nothing)
     };
     lists.iter().all(|list| first(list) != Says::No)
 }
@@ -221,7 +226,8 @@ impl Server {
         for file in &import.files {
             std::fs::write(&file.path, &file.text).unwrap();
         }
-        let tables: BTreeMap<&str, Arc<dyn Table>> = config.tables.iter().map(|table| (&*table.name, open(table))).collect();
+        let tables: BTreeMap<&str, Arc<dyn Table>> =
+            config.tables.iter().map(|table| (&*table.name, open(table))).collect();
         let access = Access::new(config.access.iter().map(|rule| rule_of(rule, &tables)).collect());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         Server { import, config, access, runtime, _folder: folder }
@@ -241,7 +247,8 @@ impl Server {
         if !can_log_in || has_to || guest.is_for_others() && !relays {
             return false;
         }
-        let (sender, recipient): (Option<Address>, Address) = (guest.sender.parse().ok(), guest.recipient.parse().unwrap());
+        let (sender, recipient): (Option<Address>, Address) =
+            (guest.sender.parse().ok(), guest.recipient.parse().unwrap());
         let visit = Visit {
             client: Some(client),
             helo: Some(guest.helo),
@@ -352,8 +359,10 @@ fn usual_lists_let_in_and_refuse_the_same() {
     let with = |more: &[&str]| places(&first.iter().chain(more).copied().collect::<Vec<_>>());
     let guarded = with(&["reject_unauth_destination"]);
     let listed = with(&["reject_unauth_destination", "reject_rbl_client"]);
-    let excepted = with(&["reject_unauth_destination", "check_client_access inline", "permit_dnswl", "reject_rbl_client"]);
-    let (none, senders, helos) = (Vec::new(), places(&["check_sender_access inline:{ {<>"]), with(&["check_helo_access inline:{ {localhost"]));
+    let excepted =
+        with(&["reject_unauth_destination", "check_client_access inline", "permit_dnswl", "reject_rbl_client"]);
+    let (none, senders, helos) =
+        (Vec::new(), places(&["check_sender_access inline:{ {<>"]), with(&["check_helo_access inline:{ {localhost"]));
     for lists in [
         [none.clone(), none.clone(), none.clone(), guarded.clone(), none.clone()],
         [with(&["reject_rbl_client"]), helos.clone(), senders.clone(), guarded.clone(), listed.clone()],
@@ -396,7 +405,12 @@ fn no_import_is_an_open_relay() {
             true,
         ),
         // Users may log in, and not relay.
-        ("smtpd_sasl_auth_enable = yes\nsmtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination\n", smtp, all, false),
+        (
+            "smtpd_sasl_auth_enable = yes\nsmtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination\n",
+            smtp,
+            all,
+            false,
+        ),
         // Some service lets fewer networks than others.
         ("", "smtp inet n - y - - smtpd\n2525 inet n - y - - smtpd -o mynetworks=192.0.2.12\n", "192.0.2.12/32", false),
         // A service for this machine says nothing of others.
@@ -418,7 +432,8 @@ fn no_import_is_an_open_relay() {
 
 #[test]
 fn no_balancer_is_taken_for_the_client() {
-    let server = Server::new(&format!("{MAIN}smtpd_upstream_proxy_protocol = haproxy\n"), "smtp inet n - y - - smtpd\n");
+    let server =
+        Server::new(&format!("{MAIN}smtpd_upstream_proxy_protocol = haproxy\n"), "smtp inet n - y - - smtpd\n");
     let listener = server.listener(25).unwrap();
     assert!(!server.config.relay.networks.is_empty());
     assert_eq!(listener.proxies, server.config.relay.networks);

@@ -104,11 +104,7 @@ impl Guest {
             (Some(reply), _) => return Answer::Refuse(reply),
             (
                 None,
-                Question::Hello(_)
-                | Question::Identity(_)
-                | Question::Mail(_)
-                | Question::Login(_)
-                | Question::Keys(_),
+                Question::Hello(_) | Question::Identity(_) | Question::Mail(_) | Question::Login(_) | Question::Keys(_),
             ) => {}
             (None, Question::Recipient(request)) => self.add(request.address),
             (None, Question::Data) => self.examiner = self.counter.house.verifies().then(Examiner::default),

@@ -220,7 +220,8 @@ fn a_list_lists_by_its_codes_and_nobody_while_it_cannot_say() {
 #[test]
 fn users_pass_rules_that_are_not_for_them() {
     let table = Told::new(&[(CLIENT, "127.0.0.2")]);
-    let strangers = Rule { asks_users: false, ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], Action::Refuse(None)) };
+    let strangers =
+        Rule { asks_users: false, ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], Action::Refuse(None)) };
     let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], Action::Hold)]);
     assert_eq!(judge_one(&all, Stage::Rcpt, true).0, Verdict { held: true, decision: None });
     assert_eq!(table.questions(), 0);

@@ -112,7 +112,10 @@ const LOST: [(&str, &str); 14] = [
     ("reject_invalid_", "not checked"),
     ("reject_unverified_", "other servers are not asked whether an address exists"),
     ("reject_unlisted_sender", "whether a sender exists is not checked"),
-    ("reject_unauthenticated_sender_login_mismatch", "no table of senders is known for it: see smtpd_sender_login_maps"),
+    (
+        "reject_unauthenticated_sender_login_mismatch",
+        "no table of senders is known for it: see smtpd_sender_login_maps",
+    ),
     ("reject_multi_recipient_bounce", "not checked"),
     ("permit_mx_backup", "mail is passed on for domains that have a [[domain]] section alone"),
     ("permit_tls_", "certificates of clients are not asked for; a network in `relay.networks` may send elsewhere"),
@@ -166,11 +169,13 @@ impl Conversion<'_> {
                     "they are accepted before all rules that come behind it in any list; see relay.networks, too"
                 }
                 Step::End(does) => {
-                    ended = Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
+                    ended =
+                        Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
                     does
                 }
                 Step::Lost(why) => {
-                    self.draft.look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
+                    self.draft
+                        .look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
                     why
                 }
                 Step::Rule(what) => {
@@ -224,7 +229,9 @@ impl Conversion<'_> {
     fn step_by_name(&mut self, list: usize, rule: &str) -> Step {
         let unauthenticated = ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
         let has_logins = self.front_door().is_some_and(|front| front.has_logins);
-        if let Some(owned) = self.owned.clone().filter(|_| has_logins && list < SCREEN && unauthenticated.contains(&rule)) {
+        if let Some(owned) =
+            self.owned.clone().filter(|_| has_logins && list < SCREEN && unauthenticated.contains(&rule))
+        {
             return Step::Rule(What::Owned(owned));
         }
         if let Some((_, does)) = SAME.iter().find(|(known, _)| *known == rule) {
@@ -310,8 +317,12 @@ impl Conversion<'_> {
                     rules.push(Rule { list: SCREEN, from, what, behind_networks, spares_users });
                 }
                 Some(_) => {
-                    self.draft.loss(from, "what several lists say is not added up; a rule is for a list that is enough by itself");
-                    self.draft.look_at("postscreen_dnsbl_sites: not all lists became rules; see what has no counterpart");
+                    self.draft.loss(
+                        from,
+                        "what several lists say is not added up; a rule is for a list that is enough by itself",
+                    );
+                    self.draft
+                        .look_at("postscreen_dnsbl_sites: not all lists became rules; see what has no counterpart");
                 }
                 None => self.draft.loss(from, "this is no list with answers that can be said here"),
             }
@@ -320,15 +331,20 @@ impl Conversion<'_> {
 
     /// Restrictions that only services for others ask.
     fn other_doors(&mut self, front: &Lists) {
-        let expected = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
+        let expected =
+            ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
         for door in self.doors.clone() {
             for (place, name) in LISTS.into_iter().enumerate() {
                 let own = door.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
-                let told = own.filter(|it| !expected.contains(&it.rule.as_str()) && !SAME.iter().any(|same| same.0 == it.rule));
+                let told = own
+                    .filter(|it| !expected.contains(&it.rule.as_str()) && !SAME.iter().any(|same| same.0 == it.rule));
                 for element in told {
                     let what = format!("{}: {name}: {}", door.what, element.text());
                     self.draft.loss(what, "rules are for all listeners; this one would be asked of everybody");
-                    self.draft.look_at(format!("{}: not all of its restrictions hold; see what has no counterpart", door.what));
+                    self.draft.look_at(format!(
+                        "{}: not all of its restrictions hold; see what has no counterpart",
+                        door.what
+                    ));
                 }
             }
         }

@@ -101,7 +101,8 @@ fn octets(text: &str) -> Option<Vec<u8>> {
 fn blocks(numbers: &[u32]) -> Vec<String> {
     let (mut blocks, mut rest) = (Vec::new(), numbers);
     while let Some(first) = rest.first() {
-        let run = rest.iter().zip(0..).take_while(|(number, place)| first.checked_add(*place) == Some(**number)).count();
+        let run =
+            rest.iter().zip(0..).take_while(|(number, place)| first.checked_add(*place) == Some(**number)).count();
         let fits = |bits: &u32| first.trailing_zeros() >= *bits && run >> bits > 0;
         let bits = (0..32).take_while(fits).last().unwrap_or(0);
         let base = Ipv4Addr::from_bits(*first);

@@ -100,8 +100,7 @@ pub(super) fn relays(doors: &[Door]) -> Vec<Net> {
             true => relays = own,
             false => {
                 let is_heard = |net: &Net| door.addresses.iter().any(|address| address.is_ipv4() == net.is_v4());
-                let is_here =
-                    |net: &Net| is_heard(net) && Net::loopback().iter().any(|loopback| loopback.covers(net));
+                let is_here = |net: &Net| is_heard(net) && Net::loopback().iter().any(|loopback| loopback.covers(net));
                 relays.retain(|net| !is_here(net) || own.iter().any(|other| other.covers(net)));
             }
         }
@@ -183,18 +182,8 @@ impl Conversion<'_> {
             None => Net::loopback(),
         };
         let what = what.to_owned();
-        let door = Door {
-            what,
-            addresses,
-            main,
-            lists,
-            has_logins,
-            level,
-            is_wrapped,
-            is_balanced,
-            is_screened,
-            networks,
-        };
+        let door =
+            Door { what, addresses, main, lists, has_logins, level, is_wrapped, is_balanced, is_screened, networks };
         self.doors.push(door);
     }
 

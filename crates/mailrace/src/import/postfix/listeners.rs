@@ -41,7 +41,8 @@ impl Conversion<'_> {
             }
         }
         if !is_written {
-            self.draft.look_at("no service of master.cf became a listener; there is a placeholder, for this machine only");
+            self.draft
+                .look_at("no service of master.cf became a listener; there is a placeholder, for this machine only");
             self.add_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 2525)), "", &[]);
         }
     }

@@ -57,7 +57,9 @@ impl Conversion<'_> {
         if given("smtpd_sasl_auth_enable") {
             match self.has_users || self.values.value("smtpd_sasl_auth_enable") != "yes" {
                 true => self.draft.mapped("smtpd_sasl_auth_enable"),
-                false => self.draft.lost("smtpd_sasl_auth_enable", "no listener is one that users can log in to; see above"),
+                false => {
+                    self.draft.lost("smtpd_sasl_auth_enable", "no listener is one that users can log in to; see above")
+                }
             }
         }
         match self.has_users {
@@ -69,7 +71,9 @@ impl Conversion<'_> {
         }
         match self.values.value("smtpd_tls_auth_only") == "yes" {
             true => self.draft.same("smtpd_tls_auth_only", "users log in within TLS alone"),
-            false => self.draft.lost("smtpd_tls_auth_only", "users log in within TLS alone, unless `clear_text` of [auth] is true"),
+            false => self
+                .draft
+                .lost("smtpd_tls_auth_only", "users log in within TLS alone, unless `clear_text` of [auth] is true"),
         }
     }
 
@@ -79,14 +83,17 @@ impl Conversion<'_> {
         let is_asked = |door: &&super::doors::Door| {
             let reached = |list: usize| {
                 let elements = door.lists.0[list].iter();
-                elements.filter(|it| it.idle.is_none() && ASKS_USERS.contains(&it.rule.as_str())).any(|it| {
-                    door.lists.reach(list, it, Who::User)
-                })
+                elements
+                    .filter(|it| it.idle.is_none() && ASKS_USERS.contains(&it.rule.as_str()))
+                    .any(|it| door.lists.reach(list, it, Who::User))
             };
             door.has_logins && (0..LISTS.len()).any(reached)
         };
         let Some(door) = self.doors.iter().find(is_asked).cloned() else {
-            return self.draft.lost(parameter, "no restriction asks it of users, so that each may name any sender; see `senders` of [auth]");
+            return self.draft.lost(
+                parameter,
+                "no restriction asks it of users, so that each may name any sender; see `senders` of [auth]",
+            );
         };
         self.draft.mapped(parameter);
         let value = self.values.of(&door.main).value(parameter);

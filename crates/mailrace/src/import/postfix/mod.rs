@@ -34,8 +34,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-pub use draft::NewFile;
 use doors::Door;
+pub use draft::NewFile;
 use draft::{Draft, quoted};
 use expand::Values;
 use lookups::Made;

@@ -102,7 +102,10 @@ const LOST: [(&str, &str); 47] = [
     ("smtpd_client_recipient_rate_limit", "messages of a client are counted, and not its recipients"),
     ("smtpd_client_auth_rate_limit", "logins that fail are counted: [auth.throttle]"),
     ("smtpd_client_new_tls_session_rate_limit", "connections of a client are counted, and not those with TLS"),
-    ("smtpd_authorized_xforward_hosts", "what a proxy says of a client is not only logged here: `xclient_from` of [smtp]"),
+    (
+        "smtpd_authorized_xforward_hosts",
+        "what a proxy says of a client is not only logged here: `xclient_from` of [smtp]",
+    ),
     ("smtpd_authorized_verp_clients", "`verp` of [bounce] is by sender"),
     ("rbl_reply_maps", "a client is told which list it is on"),
     ("default_rbl_reply", "a client is told which list it is on"),

@@ -30,7 +30,8 @@ impl Conversion<'_> {
         let parameter = "mailbox_size_limit";
         let Some(octets) = self.bound(parameter) else { return };
         let own_transport = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]").any(|block| {
-            let has = |key: &str, from: &str| block.keys.iter().any(|it| it.0 == key && (from.is_empty() || it.2 == from));
+            let has =
+                |key: &str, from: &str| block.keys.iter().any(|it| it.0 == key && (from.is_empty() || it.2 == from));
             (has("name", "mydestination") || has("names", "mydestination")) && !has("transport", "")
         });
         let is_maildir = self.values.value("home_mailbox").ends_with('/');
@@ -88,7 +89,8 @@ impl Conversion<'_> {
         let (text, _) = super::text::table(boxes, super::text::Use::Mailboxes, &self.site);
         let path = self.add_file("quotas", "", text, false);
         let name = file_name(&path);
-        let block = super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and what they may hold.");
+        let block =
+            super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and what they may hold.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         name

@@ -81,8 +81,11 @@ impl Lists {
     pub(super) fn read(values: &Values<'_>) -> Lists {
         let mut lists = Lists(LISTS.map(|name| elements(values, name)));
         if values.value("smtpd_delay_reject") == "no" {
-            let unknown: [&[&str]; 3] =
-                [&["helo", "sender", "recipient", "destination"], &["sender", "recipient", "destination"], &["recipient", "destination"]];
+            let unknown: [&[&str]; 3] = [
+                &["helo", "sender", "recipient", "destination"],
+                &["sender", "recipient", "destination"],
+                &["recipient", "destination"],
+            ];
             for (list, subjects) in lists.0.iter_mut().zip(unknown) {
                 let is_early = |it: &&mut Element| it.rule.split('_').any(|word| subjects.contains(&word));
                 list.iter_mut().filter(is_early).for_each(|it| it.idle = Some(EARLY));
@@ -214,7 +217,8 @@ mod tests {
             ("permit", "permit_mynetworks, warn_if_reject reject", true, true),
             ("permit_mynetworks, permit_auth_destination, reject", "", true, false),
         ] {
-            let lists = lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));
+            let lists =
+                lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));
             assert_eq!((lists.relay(Who::Network), lists.relay(Who::User)), (networks, users), "{relay} | {recipient}");
         }
     }

@@ -138,7 +138,8 @@ impl Conversion<'_> {
         let has_tags = !self.values.value("recipient_delimiter").is_empty();
         let is_who = matches!(subject, Subject::Sender | Subject::Recipient);
         if has_tags && is_who && entries.iter().any(is_box) {
-            self.draft.loss(from, "an entry for an address is not for the same address with a tag (recipient_delimiter)");
+            self.draft
+                .loss(from, "an entry for an address is not for the same address with a tag (recipient_delimiter)");
         }
     }
 }
