@@ -18,6 +18,7 @@ use super::Conversion;
 use super::access_table::{self, Act, Content, Subject};
 use super::dnsbl::Zone;
 use super::listeners::networks;
+use super::logins::ASKS_STRANGERS;
 use super::lookups::Named;
 use super::networks::Net;
 use super::restrictions::{Element, LISTS, Lists, Who};
@@ -183,7 +184,7 @@ impl Conversion<'_> {
                     let spares_users = self.spares_users(list, element);
                     rules.push(Rule { list, from: told.clone(), what, behind_networks, spares_users });
                     ended = ended.or(is_all.then_some("it is behind what lets all pass, or none"));
-                    "see [[access]]"
+                    "see [[access]], or what has no counterpart"
                 }
             };
             self.draft.rules.push((told, does.to_owned()));
@@ -227,10 +228,9 @@ impl Conversion<'_> {
     }
 
     fn step_by_name(&mut self, list: usize, rule: &str) -> Step {
-        let unauthenticated = ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
         let has_logins = self.front_door().is_some_and(|front| front.has_logins);
         if let Some(owned) =
-            self.owned.clone().filter(|_| has_logins && list < SCREEN && unauthenticated.contains(&rule))
+            self.owned.clone().filter(|_| has_logins && list < SCREEN && ASKS_STRANGERS.contains(&rule))
         {
             return Step::Rule(What::Owned(owned));
         }

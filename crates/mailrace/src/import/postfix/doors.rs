@@ -76,7 +76,8 @@ impl Door {
     /// Whether it is for users, who log in.
     pub(super) fn is_for_users(&self) -> bool {
         let is_meant = self.is_wrapped || self.is_at(&USER_PORTS);
-        self.has_logins && (is_meant || self.lists.are_shut(Who::Stranger) && !self.is_at(&[25]))
+        let takes_users_alone = self.lists.are_shut(Who::Stranger) && !self.lists.are_shut(Who::User);
+        self.has_logins && (is_meant || takes_users_alone && !self.is_at(&[25]))
     }
 
     /// Who may send to other people's domains because of where he is.

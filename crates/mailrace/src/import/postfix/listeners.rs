@@ -115,12 +115,12 @@ impl Conversion<'_> {
 
     /// A listener for other servers, and perhaps for users.
     fn everybody(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
-        let is_let_by_rules = |who| self.front_door().is_some_and(|front| !front.lists.are_shut(who));
-        let gets_further = |who| door.lists.are_shut(who) && is_let_by_rules(who);
+        let has_rules = self.front_door().is_some_and(|front| front.lists == door.lists);
+        let gets_further = |who| door.lists.are_shut(who) && !has_rules;
         if gets_further(Who::Network) || gets_further(Who::Stranger) && !door.is_local() {
             return Err("it is not for everybody whom [[access]] rules let in, and these are for all listeners");
         }
-        if !door.has_logins {
+        if !door.has_logins || door.lists.are_shut(Who::User) {
             return Ok(());
         }
         if !self.has_certificates || !door.lists.relay(Who::User) {

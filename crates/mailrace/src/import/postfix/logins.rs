@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::Conversion;
+use super::doors::Door;
 use super::draft::{Block, quoted};
 use super::lookups::Named;
-use super::restrictions::{LISTS, Who};
+use super::restrictions::{Element, LISTS, Who};
 use super::text::{self, Use};
 use super::words::list;
 
@@ -16,6 +17,10 @@ const ASKS_USERS: [&str; 3] = [
     "reject_authenticated_sender_login_mismatch",
     "reject_known_sender_login_mismatch",
 ];
+
+/// What asks it of those who have not logged in.
+pub(super) const ASKS_STRANGERS: [&str; 2] =
+    ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
 
 const LOGINS: &str = "\
 # Who may log in: a line with a user and his stored password, as `mailrace password` prints it.
@@ -80,7 +85,7 @@ impl Conversion<'_> {
     /// Whose sender is whose, where a restriction asks that of users.
     fn senders(&mut self) {
         let parameter = "smtpd_sender_login_maps";
-        let is_asked = |door: &&super::doors::Door| {
+        let is_asked = |door: &&Door| {
             let reached = |list: usize| {
                 let elements = door.lists.0[list].iter();
                 elements
@@ -116,7 +121,11 @@ impl Conversion<'_> {
         let (senders, owned) = turned(&owners, &self.site);
         let name = self.sender_table("senders", senders, "Users, and the senders that each of them owns.");
         self.draft.set("[auth]", "senders", quoted(&name), parameter);
-        if !owned.is_empty() {
+        let asks_strangers = |front: &Door| {
+            let asks = |it: &Element| it.idle.is_none() && ASKS_STRANGERS.contains(&it.rule.as_str());
+            front.has_logins && front.lists.0.iter().flatten().any(asks)
+        };
+        if !owned.is_empty() && self.front_door().is_some_and(asks_strangers) {
             let name = self.sender_table("owned-senders", owned, "Senders that some user owns.");
             self.owned = Some(name);
         }

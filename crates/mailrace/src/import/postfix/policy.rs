@@ -164,7 +164,8 @@ impl Conversion<'_> {
         let used = format!("${name}");
         let other = [format!("${{{name}"), format!("$({name}")];
         let uses = |value: &str| value.contains(&used) || other.iter().any(|it| value.contains(it.as_str()));
-        match self.main.settings().any(|(_, value)| uses(value)) {
+        let mut of_services = self.master.services.iter().flat_map(|service| &service.overrides);
+        match self.main.settings().any(|(_, value)| uses(value)) || of_services.any(|(_, value)| uses(value)) {
             true => self.draft.same(name, "filled in where other parameters name it"),
             false => self.draft.lost(name, "no setting is known that stands for it; see postconf(5) for what it did"),
         }

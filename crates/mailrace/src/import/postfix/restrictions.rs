@@ -123,8 +123,19 @@ fn is_shut(elements: &[Element], who: Who) -> bool {
 }
 
 fn relays(elements: &[Element], who: Who) -> bool {
-    let ends = |it: &&Element| it.lets(who) || it.is_one_of(&CLOSING) || it.is_one_of(&GUARDING);
-    elements.iter().find(ends).is_none_or(|end| end.lets(who))
+    let mut asks_others_alone = false;
+    for element in elements {
+        if element.lets(who) {
+            return true;
+        }
+        // A rule cannot say what is asked of mail for other people's domains alone: who is asked so may send none.
+        let is_asked = asks_others_alone && element.idle.is_none();
+        if is_asked || element.is_one_of(&CLOSING) || element.is_one_of(&GUARDING) {
+            return false;
+        }
+        asks_others_alone |= element.is_one_of(&["permit_auth_destination"]);
+    }
+    true
 }
 
 /// The elements of the list of this name.
@@ -216,6 +227,7 @@ mod tests {
             (both, "reject_unauth_destination", false, false),
             ("permit", "permit_mynetworks, warn_if_reject reject", true, true),
             ("permit_mynetworks, permit_auth_destination, reject", "", true, false),
+            (both, "permit_auth_destination, permit_sasl_authenticated, reject_rbl_client a.example", false, true),
         ] {
             let lists =
                 lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));

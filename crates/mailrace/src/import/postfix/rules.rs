@@ -91,10 +91,12 @@ impl Conversion<'_> {
             Content::Opaque(table) => return Some(table.clone()),
             Content::Networks(_) => return None,
             Content::Patterns(lines) => {
-                self.draft.look_at(format!(
-                    "{from}: a table of patterns is asked for parts of addresses and names, too, and there is no looking \
-                     around in patterns"
-                ));
+                if named.kind != "static" {
+                    self.draft.look_at(format!(
+                        "{from}: a table of patterns is asked for parts of addresses and names, too, and there is no \
+                         looking around in patterns"
+                    ));
+                }
                 (access_table::pattern_text(lines), "regexp")
             }
             Content::Entries(entries) => {
