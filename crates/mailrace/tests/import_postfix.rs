@@ -122,6 +122,14 @@ example!(
     ]
 );
 example!(
+    one_port,
+    "smtp inet n - y - - smtpd\n",
+    [
+        ("/etc/postfix/login_maps", "bob@example.org bob\n"),
+        ("/etc/postfix/clients", "198.51.100 OK\n203.0.113.5 421 4.7.1 not now\n"),
+    ]
+);
+example!(
     access,
     [
         (
@@ -143,6 +151,33 @@ example!(
     include_str!("postfix/postscreen-master.cf"),
     [("/etc/postfix/relay_recipients", "bob@example.org x\n")]
 );
+
+/// With all files that it names, where these are no others than those that are written with it.
+#[test]
+fn what_is_written_passes_check() {
+    let mains = [include_str!("postfix/access.cf"), include_str!("postfix/virtual_mailboxes.cf")];
+    let tables = [
+        PASSWD,
+        ALIASES,
+        ("/etc/postfix/clients.cidr", "198.51.100.0/24 REJECT\n"),
+        ("/etc/postfix/clients", "198.51 REJECT\n"),
+        ("/etc/postfix/helo.pcre", "/^localhost$/ REJECT\n"),
+        ("/etc/postfix/senders", "bad.example 550 5.7.1 \"never\", ever,\n"),
+        ("/etc/postfix/recipients", "trap@example.org REJECT\n"),
+        ("/etc/postfix/vmailbox", "bob@example.org example.org/bob\n"),
+        ("/etc/postfix/virtual", "postmaster@example.org bob@example.org\n"),
+    ];
+    for main in mains {
+        let folder = tempfile::tempdir().unwrap();
+        let made = import(main, "", "mail.example.org", &Memory(tables.into_iter().collect()), folder.path());
+        made.files.iter().for_each(|file| std::fs::write(&file.path, &file.text).unwrap());
+        let output = folder.path().join("mailrace.toml");
+        std::fs::write(&output, made.text).unwrap();
+        let command = Command::new(env!("CARGO_BIN_EXE_mailrace")).args(["check", "--config"]).arg(&output).output();
+        let told = command.unwrap();
+        assert!(told.status.success() && told.stderr.is_empty(), "{told:?}");
+    }
+}
 
 /// Postfix itself tells what a parameter expands to, where it is installed.
 #[test]
