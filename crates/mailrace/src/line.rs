@@ -9,6 +9,7 @@
 //! Unicode, are escaped, so that a client can neither forge lines nor play with the operator's terminal.
 
 use std::fmt::{Display, Write};
+use std::net::IpAddr;
 
 use mail::{Address, Fact, Timestamp};
 
@@ -75,8 +76,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
         Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user } => {
             pen.plain("id", id);
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.address("from", sender.as_ref());
             pen.number("recipients", *recipients as u64);
             pen.number("size", *size);
@@ -91,14 +91,12 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
         }
         Fact::Login { client, helo, user, mechanism, result } => {
             pen.plain("result", result);
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.plain("mechanism", mechanism);
             pen.text("user", user);
         }
         Fact::Insecure { client, helo, reason } => {
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.text("reason", reason);
         }
         Fact::Delivered { id, recipient, transport, relay, delay } => {
@@ -128,8 +126,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.text("reason", &reason.to_string());
         }
         Fact::Refused { client, helo, stage, address, rule, reply } => {
-            pen.optional("client", client.as_ref());
-            pen.text("helo", helo);
+            pen.client(client.as_ref(), helo);
             pen.plain("stage", stage);
             if let Some(address) = address {
                 pen.address("address", Some(address));
@@ -186,6 +183,12 @@ impl Pen<'_> {
         if let Some(value) = value {
             self.plain(name, value);
         }
+    }
+
+    /// Who it was, and what he calls himself.
+    fn client(&mut self, client: Option<&IpAddr>, helo: &str) {
+        self.optional("client", client);
+        self.text("helo", helo);
     }
 
     /// A path as SMTP has it; `<>` is the null sender.
@@ -251,7 +254,6 @@ fn must_escape(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
     use std::time::Duration;
 
     use mail::{Enhanced, QueueId, Reply, Security, SpoolId};

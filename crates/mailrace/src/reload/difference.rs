@@ -159,7 +159,7 @@ mod tests {
             ("[relay]\nnetworks = []\n", "[relay]"),
             ("[[access]]\nclients = [\"192.0.2.1\"]\naction = \"refuse\"\n", "[[access]]"),
             ("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"x\"]\n[auth]\npasswords = \"t\"\n", "[auth]"),
-            ("[transport.maildir]\nquota = \"1MiB\"\n", "[transport]"),
+            ("[transport.maildir]\nquota = { bytes = \"1MiB\" }\n", "[transport]"),
             ("[smtp]\nxclient_from = [\"192.0.2.1\"]\n", "[smtp]"),
             ("[[queue]]\nname = \"standard\"\nclients = [\"192.0.2.1\"]\n", "[[queue]]"),
             (
