@@ -2,6 +2,8 @@
 //! time, and the rules that come out are asked by the server's own code: nobody is let in, and nobody may relay, who was
 //! refused by Postfix. Where all lists are of the usual kind, nobody is refused either who was let in.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
