@@ -12,22 +12,27 @@
 //! Maildir changed while it was counted. All this is approximate by design: two who deliver at the same moment may both
 //! find room for the last message. Nothing is synced, since a file that a crash has damaged is counted anew.
 //!
+//! The folder may be its user's to write in: what stands there under the file's name and is no plain file is none, and is
+//! neither waited for nor followed to elsewhere.
+//!
 //! Counted are `new/` and `cur/` of the Maildir and of its folders (`.Name/`), but not of `.Trash`; the size of a file is
 //! that of its name (`,S=`), or of the file where the name has none. Every call waits for the disk, and a count reads whole
 //! folders: run it where that may take its time.
 
 mod record;
 
-use std::fs::{DirEntry, File};
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use record::Record;
 pub use record::{Limits, NoLimits, Usage};
+use rustix::fs::OFlags;
 
 use crate::name::field;
 
@@ -36,6 +41,9 @@ const FILE: &str = "maildirsize";
 const FILE_OCTETS_MAX: u64 = 5120;
 /// What an older file says is not believed where it says that there is no room.
 const AGE_MAX: Duration = Duration::from_secs(15 * 60);
+/// Changes that are closer to each other may bear the same time, since a kernel tells files the time of its last tick: at
+/// 100 Hz that is so old.
+const TICK: Duration = Duration::from_millis(10);
 /// What is deleted there is no longer anybody's burden.
 const TRASH: &[u8] = b".Trash";
 
@@ -59,12 +67,9 @@ impl Standing {
 ///
 /// # Errors
 ///
-/// The file is there and cannot be read.
+/// The file is there and cannot be read, or leads elsewhere.
 pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Option<Standing>> {
-    let file = match File::open(folder.join(FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
+    let Some(file) = open(folder, File::options().read(true))? else { return Ok(None) };
     let metadata = file.metadata()?;
     if metadata.len() >= FILE_OCTETS_MAX {
         return Ok(None);
@@ -83,13 +88,12 @@ pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Op
 ///
 /// A folder cannot be read. That the file cannot be written is none: the next who asks counts again.
 pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
-    let parts = parts(folder)?;
-    let (mut usage, mut latest) = (Usage::default(), None::<SystemTime>);
-    for part in &parts {
-        latest = latest.max(changed_at(part)?);
+    let seen = sight(parts(folder)?)?;
+    let mut usage = Usage::default();
+    for (part, _) in &seen {
         usage = usage + count(part)?;
     }
-    if write(folder, &Record::text(limits, usage)).is_ok() && has_changed(&parts, latest) {
+    if write(folder, &Record::text(limits, usage)).is_ok() && has_changed(&seen) {
         // Who cannot remove it can neither be told so nor do anything about it.
         let _ = std::fs::remove_file(folder.join(FILE));
     }
@@ -100,13 +104,24 @@ pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
 ///
 /// # Errors
 ///
-/// The file is there and cannot be written.
+/// The file is there and cannot be written, or leads elsewhere.
 pub fn add(folder: &Path, added: Usage) -> io::Result<()> {
-    match File::options().append(true).open(folder.join(FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+    match open(folder, File::options().append(true))? {
+        None => Ok(()),
         // In one write, so that lines of several writers do not mix.
-        file => file?.write_all(record::line(added).as_bytes()),
+        Some(mut file) => file.write_all(record::line(added).as_bytes()),
     }
+}
+
+/// The file, if there is one.
+fn open(folder: &Path, options: &mut OpenOptions) -> io::Result<Option<File>> {
+    // A pipe would make us wait for whoever is at its other end.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match options.custom_flags(flags.bits().cast_signed()).open(folder.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// `new/` and `cur/` of the Maildir and of its folders.
@@ -165,9 +180,20 @@ fn found<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
-/// Whether any part was written to after `latest`, or cannot be looked at.
-fn has_changed(parts: &[PathBuf], latest: Option<SystemTime>) -> bool {
-    parts.iter().any(|part| changed_at(part).map_or(true, |at| at > latest))
+/// With each part when it was changed; what changes it from now on gives it another time.
+fn sight(parts: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
+    let sight = |part: PathBuf| changed_at(&part).map(|at| (part, at));
+    let seen = parts.into_iter().map(sight).collect::<io::Result<Vec<_>>>()?;
+    if let Some(latest) = seen.iter().filter_map(|(_, at)| *at).max() {
+        // One from the future may be of this moment, by a clock that is ahead.
+        thread::sleep(TICK.saturating_sub(latest.elapsed().unwrap_or_default()));
+    }
+    Ok(seen)
+}
+
+/// Whether any part has another time than when it was seen, or cannot be looked at.
+fn has_changed(seen: &[(PathBuf, Option<SystemTime>)]) -> bool {
+    seen.iter().any(|(part, at)| changed_at(part).map_or(true, |now| now != *at))
 }
 
 /// By way of `tmp/`, as all that is written to a Maildir.
@@ -175,10 +201,19 @@ fn write(folder: &Path, text: &str) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{FILE}.{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
     let tmp = folder.join("tmp").join(name);
-    // What an earlier process of this number left is of no use.
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&tmp)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&tmp, folder.join(FILE)));
+    let written = anew(&tmp)?.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&tmp, folder.join(FILE)));
     written.inspect_err(|_| drop(std::fs::remove_file(&tmp)))
+}
+
+/// A new file in place of what an earlier process of the same number left, or somebody put there.
+fn anew(tmp: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    match options.open(tmp) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => std::fs::remove_file(tmp)?,
+        created => return created,
+    }
+    options.open(tmp)
 }
 
 #[cfg(test)]
@@ -271,14 +306,75 @@ mod tests {
         assert!(!folder.exists());
     }
 
+    /// Only what was later than all changes of all parts used to count.
     #[test]
-    fn a_file_that_changes_made_doubtful_is_seen_as_such() {
+    fn a_change_is_seen_in_a_part_that_is_older_than_others() {
         let root = maildir(&[]);
-        let parts = parts(root.path()).unwrap();
-        let latest = parts.iter().map(|part| changed_at(part).unwrap()).max().unwrap();
-        assert!(!has_changed(&parts, latest));
-        let later = latest.unwrap() + Duration::from_secs(1);
-        File::open(root.path().join("cur")).unwrap().set_modified(later).unwrap();
-        assert!(has_changed(&parts, latest));
+        let touch = |part, at| File::open(root.path().join(part)).unwrap().set_modified(at).unwrap();
+        let long_ago = SystemTime::now() - Duration::from_secs(1000);
+        touch("cur", long_ago);
+        let seen = sight(parts(root.path()).unwrap()).unwrap();
+        assert!(!has_changed(&seen));
+        touch("cur", long_ago + Duration::from_secs(1));
+        assert!(has_changed(&seen));
+    }
+
+    /// A letter that came behind the one who read the folder used to be missed where another had come in the same tick.
+    #[test]
+    fn nothing_is_read_that_may_change_without_another_time() {
+        let root = maildir(&[("new/1.a.mx", 1)]);
+        let changed = changed_at(&root.path().join("new")).unwrap().unwrap();
+        recount(root.path(), LIMITS).unwrap();
+        assert!(changed.elapsed().unwrap() >= TICK);
+    }
+
+    fn make_pipe(path: &Path) {
+        rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
+    }
+
+    /// Whoever opened one waited for ever for somebody at its other end.
+    #[test]
+    fn a_pipe_in_place_of_the_file_holds_nobody_up_and_is_replaced() {
+        let root = maildir(&[]);
+        make_pipe(&root.path().join(FILE));
+        let (sender, told) = std::sync::mpsc::channel();
+        let folder = root.path().to_owned();
+        thread::spawn(move || {
+            sender.send(recorded(&folder, LIMITS, SystemTime::now()).unwrap()).unwrap();
+            // An error as good as any: nobody reads there.
+            let _ = add(&folder, Usage::message(7));
+            sender.send(None).unwrap();
+        });
+        for _ in ["recorded", "added"] {
+            assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(None));
+        }
+        recount(root.path(), LIMITS).unwrap();
+        assert_eq!(text(&root), "1000S,10C\n0 0\n");
+    }
+
+    /// Lines used to be added to whatever file it led to.
+    #[test]
+    fn a_link_in_place_of_the_file_is_not_followed_and_is_replaced() {
+        let root = maildir(&[]);
+        let elsewhere = root.path().join("elsewhere");
+        fs::write(&elsewhere, "1000S,10C\n1 1\n").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, root.path().join(FILE)).unwrap();
+        assert!(recorded(root.path(), LIMITS, SystemTime::now()).is_err());
+        assert!(add(root.path(), Usage::message(7)).is_err());
+        recount(root.path(), LIMITS).unwrap();
+        assert_eq!(text(&root), "1000S,10C\n0 0\n");
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1000S,10C\n1 1\n");
+    }
+
+    /// The names of such files can be foreseen, and who put a link there had the file behind it cut to nothing.
+    #[test]
+    fn what_stands_in_the_way_of_a_new_file_is_not_written_to() {
+        let root = maildir(&[]);
+        let elsewhere = root.path().join("elsewhere");
+        fs::write(&elsewhere, "x").unwrap();
+        let tmp = root.path().join("tmp/x");
+        std::os::unix::fs::symlink(&elsewhere, &tmp).unwrap();
+        anew(&tmp).unwrap().write_all(b"y").unwrap();
+        assert_eq!((fs::read(&tmp).unwrap(), fs::read(&elsewhere).unwrap()), (b"y".to_vec(), b"x".to_vec()));
     }
 }

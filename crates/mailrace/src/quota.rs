@@ -3,17 +3,19 @@
 //!
 //! | who asks | what is waited for | who cannot say |
 //! |---|---|---|
-//! | a session | an answer of the last 5 seconds, at once; else a thread that reads the file, and counts where it must | takes the message |
-//! | a courier | its own look at the file; a thread that counts | delivers |
+//! | a session | an answer of the last 5 seconds, at once; else the tables, and a thread that reads the file, and counts where it must | takes the message |
+//! | a courier | the table; its own look at the file; a thread that counts | delivers |
 //!
-//! Nobody waits for longer than [`PATIENCE`]: what is counted is counted to its end, and known to the next who asks. So a
-//! mailbox may come to hold more than it may by what is under way at the moment, and by what comes while nobody can say.
+//! Nobody waits for longer than [`PATIENCE`], nor a courier for a count that has been asked for that long ago, be it by
+//! somebody else: what is counted is counted to its end, and known to the next who asks. So a mailbox may come to hold more
+//! than it may by what is under way at the moment, and by what comes while nobody can say.
 
 mod counter;
 mod rooms;
+mod slow;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,12 +24,13 @@ use lookup::{Answer, Table};
 use mail::Address;
 use mailbox::Quota;
 use mailbox::quota::{Limits, NoLimits, Usage, recorded};
+use tokio::time::timeout_at;
 
 pub use counter::Counter;
 pub use rooms::Rooms;
 
-/// How long a message waits for a count.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a message waits for tables and counts together.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the mailboxes of a transport may hold.
 pub struct Allowance {
@@ -58,13 +61,19 @@ struct Account {
     wanted: Usage,
     /// What it holds, with the letters that found room; None if nobody can say.
     used: Option<Usage>,
+    /// What is brought to it.
+    added: Usage,
 }
 
 impl Allowance {
-    /// What each of the mailboxes may hold, or why that cannot be said now; a table is asked once for all of them.
-    pub async fn limits(&self, mailboxes: &[&Address]) -> Vec<Result<Limits, String>> {
+    /// What each of the mailboxes may hold, or why that cannot be said before the deadline; a table is asked once for all
+    /// of them.
+    pub async fn limits(&self, mailboxes: &[&Address], deadline: Instant) -> Vec<Result<Limits, String>> {
         let Some(table) = &self.table else { return self.usual_limits(mailboxes.len()) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
+        let Ok(answers) = timeout_at(deadline.into(), table.lookup(&keys)).await else {
+            return vec![Err(format!("table '{}' does not answer in time", table.name())); mailboxes.len()];
+        };
         let limits = |(mailbox, answer): (&&Address, Answer)| match answer {
             // A text that has commas is several values to some tables.
             Answer::Found(values) if !values.is_empty() => {
@@ -74,7 +83,7 @@ impl Allowance {
             Answer::Found(_) | Answer::NotFound => Ok(self.usual),
             Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
         };
-        mailboxes.iter().zip(table.lookup(&keys).await).map(limits).collect()
+        mailboxes.iter().zip(answers).map(limits).collect()
     }
 
     /// The same without a table.
@@ -82,27 +91,30 @@ impl Allowance {
         vec![Ok(self.usual); count]
     }
 
-    /// What the quota of its mailbox means to each letter, if those before it are delivered. Waits for the disk.
-    pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime) -> Vec<Quota> {
+    /// What the quota of its mailbox means to each letter, if those before it are delivered. Waits for the disk, and until
+    /// the deadline for counts.
+    pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime, deadline: Instant) -> Vec<Quota> {
         let mut accounts: HashMap<&Path, Account> = HashMap::new();
         for (folder, limits, octets) in letters.iter().filter_map(Letter::limited) {
-            let account = accounts.entry(folder).or_insert(Account { limits, wanted: Usage::default(), used: None });
+            let account = accounts.entry(folder).or_insert_with(|| Account::new(limits));
             account.wanted = account.wanted + Usage::message(octets);
         }
-        self.open(&mut accounts, now);
+        self.open(&mut accounts, now, deadline);
         let mut seat = |letter: &Letter<'_>| match letter.limited().and_then(|(folder, ..)| accounts.get_mut(folder)) {
             Some(account) => account.seat(letter.octets),
             // Where nobody knows whether there is a quota, there may be one that counts.
             None if letter.limits.is_none() => Quota::Counted,
             None => Quota::None,
         };
-        letters.iter().map(&mut seat).collect()
+        let seats = letters.iter().map(&mut seat).collect();
+        self.counter.add(accounts.iter().map(|(folder, account)| (*folder, account.added)));
+        seats
     }
 
     /// Finds out what the Maildirs hold; those that have to be counted are counted side by side.
-    fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime) {
+    fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime, deadline: Instant) {
         let (sender, counted) = mpsc::channel();
-        let mut awaited = 0;
+        let mut awaited: HashMap<PathBuf, Instant> = HashMap::new();
         for (folder, account) in accounts.iter_mut() {
             // A file that cannot be read is as good as none.
             match recorded(folder, account.limits, now).ok().flatten() {
@@ -113,15 +125,15 @@ impl Allowance {
                     let (sender, whose) = (sender.clone(), folder.to_path_buf());
                     // Nobody listens any more to who took too long.
                     let done = move |usage| drop(sender.send((whose, usage)));
-                    self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
-                    awaited += 1;
+                    let since = self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
+                    awaited.insert(folder.to_path_buf(), deadline.min(since + PATIENCE));
                 }
             }
         }
-        let deadline = Instant::now() + PATIENCE;
-        for _ in 0..awaited {
-            let left = deadline.saturating_duration_since(Instant::now());
+        while let Some(latest) = awaited.values().max() {
+            let left = latest.saturating_duration_since(Instant::now());
             let Ok((folder, usage)) = counted.recv_timeout(left) else { return };
+            awaited.remove(&folder);
             if let Some(account) = accounts.get_mut(&*folder) {
                 account.used = usage;
             }
@@ -138,13 +150,19 @@ impl Letter<'_> {
 }
 
 impl Account {
+    fn new(limits: Limits) -> Self {
+        Account { limits, wanted: Usage::default(), used: None, added: Usage::default() }
+    }
+
     fn seat(&mut self, octets: u64) -> Quota {
-        let Some(used) = self.used else { return Quota::Counted };
-        let then = used + Usage::message(octets);
-        if !self.limits.allow(then) {
-            return Quota::Full;
+        let letter = Usage::message(octets);
+        if let Some(used) = self.used {
+            if !self.limits.allow(used + letter) {
+                return Quota::Full;
+            }
+            self.used = Some(used + letter);
         }
-        self.used = Some(then);
+        self.added = self.added + letter;
         Quota::Counted
     }
 }
@@ -153,14 +171,32 @@ impl Account {
 mod tests {
     use std::fs;
 
+    use lookup::Answers;
     use lookup::fixed::Fixed;
 
     use super::*;
 
     const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
 
-    fn allowance(table: Option<Arc<dyn Table>>) -> Allowance {
+    /// A table whose server has fallen silent.
+    pub(super) struct Silent;
+
+    impl Table for Silent {
+        fn name(&self) -> &str {
+            "silent"
+        }
+
+        fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    pub(super) fn allowance(table: Option<Arc<dyn Table>>) -> Allowance {
         Allowance { usual: LIMITS, table, when_full: WhenFull::Defer, counter: Counter::start().unwrap() }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
     }
 
     #[test]
@@ -184,10 +220,10 @@ mod tests {
         use Quota::{Counted, Full};
         let expected = [Counted, Counted, Full, Counted, Full, Quota::None, Counted];
         let allowance = allowance(None);
-        assert_eq!(allowance.seats(&letters, SystemTime::now()), expected);
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
         // From the files, as it is from counting.
         assert!(full.join("maildirsize").exists());
-        assert_eq!(allowance.seats(&letters, SystemTime::now()), expected);
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
     }
 
     #[tokio::test]
@@ -201,10 +237,48 @@ mod tests {
         ] {
             let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
             let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", values));
-            assert_eq!(allowance(Some(table)).limits(&[&bob]).await, [expected]);
+            assert_eq!(allowance(Some(table)).limits(&[&bob], soon()).await, [expected]);
         }
         let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", vec!["much".to_owned()]));
-        let limits = allowance(Some(table)).limits(&[&bob]).await;
+        let limits = allowance(Some(table)).limits(&[&bob], soon()).await;
         assert!(limits[0].as_ref().is_err_and(|why| why.contains("bob@example.org")), "{limits:?}");
+    }
+
+    /// Mail for all mailboxes of a transport used to wait for as long as its table.
+    #[tokio::test]
+    async fn a_table_that_does_not_answer_holds_nobody_up() {
+        let bob: Address = "bob@example.org".parse().unwrap();
+        let allowance = allowance(Some(Arc::new(Silent)));
+        let twice = [&bob, &bob];
+        let limits = allowance.limits(&twice, Instant::now() + Duration::from_millis(10));
+        let limits = tokio::time::timeout(Duration::from_secs(5), limits).await.unwrap();
+        assert_eq!(limits, vec![Err("table 'silent' does not answer in time".to_owned()); 2]);
+    }
+
+    #[test]
+    fn what_a_count_that_took_long_has_found_limits_letters_and_they_count_with_it() {
+        let folder = Path::new("/nowhere/that/is");
+        let letter = |octets| Letter { folder: Some(folder), limits: Some(LIMITS), octets };
+        let allowance = allowance(None);
+        allowance.counter.recall(folder, Usage { bytes: 50, messages: 1 });
+        let seats = |octets: &[u64]| {
+            let letters: Vec<_> = octets.iter().map(|octets| letter(*octets)).collect();
+            allowance.seats(&letters, SystemTime::now(), soon())
+        };
+        assert_eq!(seats(&[30, 30]), [Quota::Counted, Quota::Full]);
+        assert_eq!(seats(&[30, 20, 1]), [Quota::Full, Quota::Counted, Quota::Full]);
+    }
+
+    /// Each turn of a courier used to wait anew for a count that takes long.
+    #[test]
+    fn a_count_holds_mail_up_once() {
+        let (counter, _jobs) = Counter::stuck();
+        let allowance = Allowance { counter, ..allowance(None) };
+        let letters = [Letter { folder: Some(Path::new("/nowhere/that/is")), limits: Some(LIMITS), octets: 1000 }];
+        let deadline = soon();
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
+        let begun_at = Instant::now();
+        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
+        assert!(begun_at.elapsed() < PATIENCE / 2);
     }
 }

@@ -143,8 +143,9 @@ impl Courier {
         let Some(allowance) = &self.allowance else {
             return places.into_iter().map(|place| place.map(|folder| (folder, mailbox::Quota::None))).collect();
         };
+        let deadline = Instant::now() + quota::PATIENCE;
         let limits = match &self.runtime {
-            Some(runtime) => runtime.block_on(allowance.limits(mailboxes)),
+            Some(runtime) => runtime.block_on(allowance.limits(mailboxes, deadline)),
             None => allowance.usual_limits(mailboxes.len()),
         };
         let octets = tickets.iter().flat_map(Ticket::octets);
@@ -153,7 +154,7 @@ impl Courier {
             limits: limits.as_ref().ok().copied(),
             octets,
         });
-        let quotas = allowance.seats(&letters.collect::<Vec<_>>(), SystemTime::now());
+        let quotas = allowance.seats(&letters.collect::<Vec<_>>(), SystemTime::now(), deadline);
         places.into_iter().zip(quotas).map(|(place, quota)| place.map(|folder| (folder, quota))).collect()
     }
 }

@@ -1,21 +1,24 @@
 //! The threads that wait for the disk so that nobody else has to: some look at the files of Maildirs, others count, so that
 //! who only needs a look is not behind who counts a hundred thousand letters. A Maildir is counted once at a time, for all
-//! who want to know. They end when nobody can ask any more.
+//! who want to know; one that took long is left alone for a while (see [`Slow`]). They end when nobody can ask any more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use mailbox::quota::{self, Limits, Standing, Usage};
 
+use super::slow::Slow;
+
 /// Of each kind. More would only be in each other's way on a disk.
 const THREADS: usize = 2;
-/// Questions that wait; who comes when there are more is told that nobody can say.
+/// Looks that wait, counts that wait, and those who wait for counts; who comes when there are more is told that nobody can
+/// say.
 const WAITING_MAX: usize = 10_000;
 
 /// Told what a Maildir holds; None if nobody can say.
@@ -42,10 +45,23 @@ pub(super) struct Look {
 #[derive(Clone)]
 struct Counts {
     jobs: SyncSender<(PathBuf, Limits)>,
-    waiting: Arc<Mutex<Waiting>>,
+    desk: Arc<Mutex<Desk>>,
 }
 
-type Waiting = HashMap<PathBuf, Vec<Done>>;
+#[derive(Default)]
+struct Desk {
+    /// Counts that wait or are under way.
+    asked: HashMap<PathBuf, Asked>,
+    /// All who wait for them.
+    waiting: usize,
+    slow: Slow,
+}
+
+/// A count that waits or is under way.
+struct Asked {
+    since: Instant,
+    waiting: Vec<Done>,
+}
 
 impl Counter {
     /// Starts the threads.
@@ -56,9 +72,9 @@ impl Counter {
     pub fn start() -> io::Result<Counter> {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
         let (looks, questions) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, waiting: Arc::default() };
-        let waiting = counts.waiting.clone();
-        spawn("quota-count", folders, move |(folder, limits)| count(&waiting, folder, limits))?;
+        let counts = Counts { jobs, desk: Arc::default() };
+        let desk = counts.desk.clone();
+        spawn("quota-count", folders, move |(folder, limits)| count(&desk, folder, limits))?;
         let counter = Counter { looks, counts: counts.clone() };
         spawn("quota-look", questions, move |question| look(&counts, question))?;
         Ok(counter)
@@ -73,23 +89,69 @@ impl Counter {
         }
     }
 
-    /// Counts the Maildir, or tells of the count that is under way.
-    pub(super) fn recount(&self, folder: PathBuf, limits: Limits, done: Done) {
-        self.counts.ask(folder, limits, done);
+    /// Counts the Maildir, or tells of the count that is under way, or of one that took long and is not old. Gives the
+    /// moment since when the count has been asked for.
+    pub(super) fn recount(&self, folder: PathBuf, limits: Limits, done: Done) -> Instant {
+        self.counts.ask(folder, limits, done, Instant::now())
+    }
+
+    /// So much is brought to these Maildirs.
+    pub(super) fn add<'a>(&self, added: impl Iterator<Item = (&'a Path, Usage)>) {
+        let mut desk = lock(&self.counts.desk);
+        added.for_each(|(folder, usage)| desk.slow.add(folder, usage));
+    }
+
+    /// One whose threads never come to an end, as long as its jobs are kept.
+    #[cfg(test)]
+    pub(super) fn stuck() -> (Counter, Receiver<(PathBuf, Limits)>) {
+        let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
+        let counts = Counts { jobs, desk: Arc::default() };
+        (Counter { looks: mpsc::sync_channel(1).0, counts }, folders)
+    }
+
+    /// As if a count that took long had just found so much.
+    #[cfg(test)]
+    pub(super) fn recall(&self, folder: &Path, usage: Usage) {
+        lock(&self.counts.desk).slow.learn(folder, usage, super::PATIENCE, Instant::now());
     }
 }
 
 impl Counts {
-    fn ask(&self, folder: PathBuf, limits: Limits, done: Done) {
-        match lock(&self.waiting).entry(folder.clone()) {
-            Entry::Occupied(mut waiting) => return waiting.get_mut().push(done),
-            Entry::Vacant(waiting) => drop(waiting.insert(vec![done])),
+    fn ask(&self, folder: PathBuf, limits: Limits, done: Done, now: Instant) -> Instant {
+        let known = lock(&self.desk).slow.find(&folder, now);
+        let Some(known) = known else { return self.begin(folder, limits, Some(done), now) };
+        if known.is_due {
+            self.begin(folder, limits, None, now);
         }
+        done(Some(known.usage));
+        now
+    }
+
+    /// Begins to count, unless somebody has. Who is to be told waits, unless too many do.
+    fn begin(&self, folder: PathBuf, limits: Limits, mut done: Option<Done>, now: Instant) -> Instant {
+        let mut desk = lock(&self.desk);
+        if desk.waiting >= WAITING_MAX
+            && let Some(done) = done.take()
+        {
+            drop(desk);
+            done(None);
+            return now;
+        }
+        desk.waiting += usize::from(done.is_some());
+        match desk.asked.entry(folder.clone()) {
+            Entry::Occupied(mut asked) => {
+                asked.get_mut().waiting.extend(done);
+                return asked.get().since;
+            }
+            Entry::Vacant(asked) => drop(asked.insert(Asked { since: now, waiting: done.into_iter().collect() })),
+        }
+        drop(desk);
         if let Err(mpsc::TrySendError::Full((folder, _)) | mpsc::TrySendError::Disconnected((folder, _))) =
             self.jobs.try_send((folder, limits))
         {
-            answer(&self.waiting, &folder, None);
+            answer(&self.desk, &folder, None);
         }
+        now
     }
 }
 
@@ -100,23 +162,38 @@ fn look(counts: &Counts, question: Look) {
         Some(standing) if standing.decides(limits, more) => done(Some(standing)),
         _ => {
             let settled = |usage| Standing { usage, is_settled: true };
-            counts.ask(folder, limits, Box::new(move |usage| done(usage.map(settled))));
+            counts.ask(folder, limits, Box::new(move |usage| done(usage.map(settled))), Instant::now());
         }
     }
 }
 
-fn count(waiting: &Mutex<Waiting>, folder: PathBuf, limits: Limits) {
-    answer(waiting, &folder, quota::recount(&folder, limits).ok());
+fn count(desk: &Mutex<Desk>, folder: PathBuf, limits: Limits) {
+    let begun_at = Instant::now();
+    let usage = quota::recount(&folder, limits).ok();
+    if let Some(usage) = usage {
+        let now = Instant::now();
+        lock(desk).slow.learn(&folder, usage, now - begun_at, now);
+    }
+    answer(desk, &folder, usage);
 }
 
-fn answer(waiting: &Mutex<Waiting>, folder: &PathBuf, usage: Option<Usage>) {
-    let answered = lock(waiting).remove(folder);
-    answered.into_iter().flatten().for_each(|done| done(usage));
+fn answer(desk: &Mutex<Desk>, folder: &Path, usage: Option<Usage>) {
+    let answered = lock(desk).take(folder);
+    answered.into_iter().for_each(|done| done(usage));
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    // A map that somebody panicked over ended the process.
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl Desk {
+    /// Those who wait for a count that is over.
+    fn take(&mut self, folder: &Path) -> Vec<Done> {
+        let waiting = self.asked.remove(folder).map(|asked| asked.waiting).unwrap_or_default();
+        self.waiting -= waiting.len();
+        waiting
+    }
+}
+
+fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    // One that somebody panicked over ended the process.
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Threads that do the jobs as they come.
@@ -141,6 +218,7 @@ fn spawn<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 
@@ -149,32 +227,88 @@ mod tests {
     #[test]
     fn who_asks_while_a_maildir_is_counted_is_told_by_the_same_count() {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, waiting: Arc::default() };
+        let counts = Counts { jobs, desk: Arc::default() };
         let root = tempfile::tempdir().unwrap();
         let (sender, told) = mpsc::channel();
         for number in 0..3 {
             let sender = sender.clone();
             let done = move |usage: Option<Usage>| sender.send((number, usage)).unwrap();
-            counts.ask(root.path().into(), LIMITS, Box::new(done));
+            counts.ask(root.path().into(), LIMITS, Box::new(done), Instant::now());
         }
         let (folder, limits) = folders.try_recv().unwrap();
         assert!(folders.try_recv().is_err(), "there is one job for all three");
-        count(&counts.waiting, folder, limits);
+        count(&counts.desk, folder, limits);
         let usage = Some(Usage::default());
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [(0, usage), (1, usage), (2, usage)]);
-        assert!(lock(&counts.waiting).is_empty());
+        let desk = lock(&counts.desk);
+        assert!(desk.asked.is_empty() && desk.waiting == 0);
     }
 
     #[test]
     fn who_comes_when_too_many_wait_is_told_at_once_that_nobody_can_say() {
         let (jobs, _folders) = mpsc::sync_channel(1);
-        let counts = Counts { jobs, waiting: Arc::default() };
+        let counts = Counts { jobs, desk: Arc::default() };
         let (sender, told) = mpsc::channel();
         for folder in ["a", "b"] {
             let sender = sender.clone();
-            counts.ask(folder.into(), LIMITS, Box::new(move |usage| sender.send((folder, usage)).unwrap()));
+            let done = Box::new(move |usage| sender.send((folder, usage)).unwrap());
+            counts.ask(folder.into(), LIMITS, done, Instant::now());
         }
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [("b", None)]);
+    }
+
+    /// There used to be no bound on those who waited for one count.
+    #[test]
+    fn who_comes_when_too_many_wait_for_one_count_is_told_the_same() {
+        let (jobs, folders) = mpsc::sync_channel(1);
+        let counts = Counts { jobs, desk: Arc::default() };
+        let (sender, told) = mpsc::channel();
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..WAITING_MAX + 1 {
+            let sender = sender.clone();
+            let done = Box::new(move |usage: Option<Usage>| sender.send((number, usage)).unwrap());
+            counts.ask(root.path().into(), LIMITS, done, Instant::now());
+        }
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(WAITING_MAX, None)]);
+        let (folder, limits) = folders.try_recv().unwrap();
+        count(&counts.desk, folder, limits);
+        assert_eq!(told.try_iter().filter(|(_, usage)| usage.is_some()).count(), WAITING_MAX);
+        assert_eq!(lock(&counts.desk).waiting, 0);
+    }
+
+    /// One that changed during each count was counted without end, and never limited.
+    #[test]
+    fn a_maildir_that_took_long_to_count_is_left_alone_for_a_while_and_nobody_waits_for_it() {
+        let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
+        let counts = Counts { jobs, desk: Arc::default() };
+        let (sender, told) = mpsc::channel();
+        let ask = |now| {
+            let sender = sender.clone();
+            let done = Box::new(move |usage| sender.send(usage).unwrap());
+            counts.ask("a".into(), LIMITS, done, now);
+        };
+        let (held, now) = (Usage { bytes: 90, messages: 9 }, Instant::now());
+        lock(&counts.desk).slow.learn(Path::new("a"), held, Duration::from_secs(2), now);
+        ask(now);
+        assert_eq!(told.try_recv(), Ok(Some(held)));
+        assert!(folders.try_recv().is_err(), "it rests");
+        let later = now + Duration::from_secs(201);
+        for _ in 0..2 {
+            ask(later);
+            assert_eq!(told.try_recv(), Ok(Some(held)));
+        }
+        assert!(folders.try_recv().is_ok(), "it is counted anew");
+        assert!(folders.try_recv().is_err(), "but once, and nobody waits");
+    }
+
+    #[test]
+    fn a_count_tells_since_when_it_has_been_asked_for() {
+        let (jobs, _folders) = mpsc::sync_channel(WAITING_MAX);
+        let counts = Counts { jobs, desk: Arc::default() };
+        let now = Instant::now();
+        let since = |folder: &str, now| counts.ask(folder.into(), LIMITS, Box::new(drop), now);
+        let later = now + Duration::from_secs(1);
+        assert_eq!((since("a", now), since("a", later), since("b", later)), (now, now, later));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Room in mailboxes, for sessions at RCPT: which transport delivers to a mailbox, what that may hold, and whether a
 //! message fits. What was found out is remembered for a few seconds, so that a crowd of messages for one mailbox costs one
-//! look at its file.
+//! look at its file. Nobody waits for longer than [`PATIENCE`], whatever it is that does not answer.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use lookup::directory::{Directory, Store};
 use mail::Address;
 use mailbox::quota::{Limits, Standing, Usage};
 use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 use super::counter::Look;
 use super::{Allowance, PATIENCE};
@@ -22,6 +24,8 @@ use crate::flow::{Places, Transport};
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 /// Mailboxes that are remembered.
 const KNOWN_MAX: usize = 65_536;
+/// When there are so many, the old ones are looked for no more often than this: all sessions wait meanwhile.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Knows which mailboxes are full.
 pub struct Rooms {
@@ -30,13 +34,27 @@ pub struct Rooms {
     houses: HashMap<Box<str>, House>,
     /// Where the operator hears why nobody could say.
     troubles: Troubles,
-    known: RwLock<HashMap<Box<str>, Known>>,
+    memory: RwLock<Memory>,
 }
 
 /// The mailboxes of a transport.
 struct House {
     places: Places,
     allowance: Arc<Allowance>,
+}
+
+/// The account of a mailbox, as the tables have it.
+struct Entry<'a> {
+    allowance: &'a Allowance,
+    limits: Limits,
+    folder: PathBuf,
+}
+
+/// What was found out a short time ago.
+#[derive(Default)]
+struct Memory {
+    known: HashMap<Box<str>, Known>,
+    swept_at: Option<Instant>,
 }
 
 struct Known {
@@ -63,8 +81,8 @@ impl Rooms {
             Some((transport.name.clone(), house))
         };
         let houses: HashMap<_, _> = transports.iter().filter_map(house).collect();
-        let (directory, known) = (directory.clone(), RwLock::default());
-        (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, known })
+        let (directory, memory) = (directory.clone(), RwLock::default());
+        (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, memory })
     }
 
     /// For the operator: what the mailbox may hold and does hold; None where nothing limits it.
@@ -91,24 +109,33 @@ impl Rooms {
     }
 
     async fn looked_up(&self, mailbox: &Address, more: Usage) -> Result<Found, String> {
-        let Some(house) = self.house(mailbox).await? else { return Ok(Found::Free) };
-        let unanswered = || "no answer".to_owned();
-        let limits = house.allowance.limits(&[mailbox]).await.pop().ok_or_else(unanswered)??;
-        if limits.is_none() {
-            return Ok(Found::Free);
-        }
-        let folder = house.places.of(&[mailbox]).await.pop().ok_or_else(unanswered)??;
+        let deadline = Instant::now() + PATIENCE;
+        let untold = |_| "the tables do not answer in time".to_owned();
+        let entry = timeout_at(deadline.into(), self.entry(mailbox, deadline)).await.map_err(untold)??;
+        let Some(Entry { allowance, limits, folder }) = entry else { return Ok(Found::Free) };
         let (sender, told) = oneshot::channel();
         let done = Box::new(move |standing| {
             // Who asked may have lost patience.
             let _ = sender.send(standing);
         });
-        house.allowance.counter.look(Look { folder, limits, more, done });
-        match tokio::time::timeout(PATIENCE, told).await {
-            Ok(Ok(Some(standing))) => Ok(Found::Limited(limits, standing, house.allowance.when_full)),
+        allowance.counter.look(Look { folder, limits, more, done });
+        match timeout_at(deadline.into(), told).await {
+            Ok(Ok(Some(standing))) => Ok(Found::Limited(limits, standing, allowance.when_full)),
             Ok(_) => Err("it could not be counted".to_owned()),
             Err(_) => Err("it is still being counted".to_owned()),
         }
+    }
+
+    /// What the tables say of the mailbox; None where nothing limits it.
+    async fn entry(&self, mailbox: &Address, deadline: Instant) -> Result<Option<Entry<'_>>, String> {
+        let Some(House { places, allowance }) = self.house(mailbox).await? else { return Ok(None) };
+        let unanswered = || "no answer".to_owned();
+        let limits = allowance.limits(&[mailbox], deadline).await.pop().ok_or_else(unanswered)??;
+        if limits.is_none() {
+            return Ok(None);
+        }
+        let folder = places.of(&[mailbox]).await.pop().ok_or_else(unanswered)??;
+        Ok(Some(Entry { allowance, limits, folder }))
     }
 
     /// Where the mailbox is, if it is here and there are quotas.
@@ -124,31 +151,36 @@ impl Rooms {
             Some(Store::Onward | Store::At(_)) | None => Ok(None),
         }
     }
-
-    fn remember(&self, mailbox: &Address, what: Found, now: Instant) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.retain(|_, known| known.is_fresh(now));
-        }
-        if known.len() < KNOWN_MAX {
-            known.insert(mailbox.as_str().into(), Known { at: now, what });
-        }
-    }
 }
 
 impl Room for Rooms {
     fn known(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<Fit> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        memory.known.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
     }
 
     fn ask<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = Fit> + Send + 'a>> {
         Box::pin(async move {
             let more = Usage::message(octets);
             let found = self.find(mailbox, more).await;
-            self.remember(mailbox, found, Instant::now());
+            let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+            memory.keep(mailbox.as_str(), found, Instant::now());
+            drop(memory);
             found.fit(more).unwrap_or(Fit::Unknown)
         })
+    }
+}
+
+impl Memory {
+    fn keep(&mut self, mailbox: &str, what: Found, now: Instant) {
+        let is_rested = |at| now.saturating_duration_since(at) >= SWEEP_PAUSE;
+        if self.known.len() >= KNOWN_MAX && self.swept_at.is_none_or(is_rested) {
+            self.known.retain(|_, known| known.is_fresh(now));
+            self.swept_at = Some(now);
+        }
+        if self.known.len() < KNOWN_MAX || self.known.contains_key(mailbox) {
+            self.known.insert(mailbox.into(), Known { at: now, what });
+        }
     }
 }
 
@@ -174,6 +206,12 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
+    use lookup::Table;
+    use lookup::directory::{self, Domain};
+
+    use crate::flow::PlaceTable;
+    use crate::quota::tests::{Silent, allowance};
+
     use super::*;
 
     fn found(bytes: u64, is_settled: bool, when_full: WhenFull) -> Found {
@@ -190,5 +228,66 @@ mod tests {
         assert_eq!(fit(found(90, true, WhenFull::Refuse), 11), Some(Fit::Full { for_good: true }));
         assert_eq!(fit(Found::Free, u64::MAX), Some(Fit::Fits));
         assert_eq!(fit(Found::Unknown, 1), Some(Fit::Unknown));
+    }
+
+    /// Rooms in the mailboxes of x.org, with tables for the hosts, the quotas and the places of them.
+    fn rooms(hosts: Option<Silent>, quotas: Option<Silent>, places: Option<Silent>) -> Rooms {
+        let table = |silent: Option<Silent>| silent.map(|silent| -> Arc<dyn Table> { Arc::new(silent) });
+        let domain = Domain {
+            name: "x.org".into(),
+            mailboxes: None,
+            aliases: None,
+            catch_all: None,
+            hosts: table(hosts),
+            delimiter: None,
+            transport: "maildir".into(),
+            is_final: true,
+        };
+        let root = PathBuf::from("/nowhere/that/is");
+        let places = Places {
+            folders: Arc::new(|_: &Address| "/nowhere/that/is/bob".into()),
+            table: table(places).map(|table| PlaceTable { table, root }),
+        };
+        let house = House { places, allowance: Arc::new(allowance(table(quotas))) };
+        Rooms {
+            directory: Arc::new(Directory::new(vec![domain], directory::Limits::default())),
+            houses: [("maildir".into(), house)].into(),
+            troubles: Troubles::new(|_, _| ()),
+            memory: RwLock::default(),
+        }
+    }
+
+    /// A session used to wait for as long as the table, while only the count had an end.
+    #[tokio::test]
+    async fn no_table_holds_a_session_up_for_long() {
+        let bob: Address = "bob@x.org".parse().unwrap();
+        let fit = async |rooms: Rooms| tokio::time::timeout(PATIENCE * 5, rooms.ask(&bob, 1)).await;
+        let silent = || Some(Silent);
+        let fits = tokio::join!(
+            fit(rooms(silent(), None, None)),
+            fit(rooms(None, silent(), None)),
+            fit(rooms(None, None, silent())),
+            fit(rooms(None, None, None)),
+        );
+        assert_eq!(fits, (Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Fits)));
+    }
+
+    /// Each new one used to look through all of them, where none of them was old.
+    #[test]
+    fn a_full_memory_is_swept_once_a_second() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        for number in 0..KNOWN_MAX {
+            memory.keep(&number.to_string(), Found::Free, start);
+        }
+        let mut is_kept = |mailbox, after| {
+            memory.keep(mailbox, Found::Free, start + after);
+            memory.known.contains_key(mailbox)
+        };
+        let almost = KNOWN_FOR - Duration::from_millis(500);
+        assert!(!is_kept("a", almost), "all are fresh");
+        assert!(!is_kept("a", KNOWN_FOR), "nobody looks so soon");
+        assert!(is_kept("1", KNOWN_FOR), "it has a place");
+        assert!(is_kept("a", almost + SWEEP_PAUSE));
+        assert_eq!(memory.known.len(), 2);
     }
 }
