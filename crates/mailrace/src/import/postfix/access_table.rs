@@ -334,7 +334,7 @@ mod tests {
     fn keys_stand_for_what_postfix_asks_for() {
         let text = "example.org REJECT\n.dead.example OK\nbob@example.org OK\npostmaster@ OK\n<> DUNNO\n@x.example REJECT\n\
                     \"a b\"@x.example REJECT\n";
-        insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r"
+        insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
         example.org                     REJECT
         .example.org                    REJECT
         # no counterpart: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
@@ -342,8 +342,8 @@ mod tests {
         postmaster@                     OK
         <>                              DUNNO
         # no counterpart: @x.example REJECT: Postfix never asks for it: a domain stands without @
-        # no counterpart: 'a b'@x.example REJECT: this is no key here
-        ");
+        # no counterpart: "a b"@x.example REJECT: this is no key here
+        "#);
         let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
         let written = entry_text(&entries(clients), Subject::Client, true);
         assert_eq!((written.lost, written.unrefused), (2, 1));
