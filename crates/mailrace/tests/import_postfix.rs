@@ -237,10 +237,14 @@ proptest! {
     #[test]
     fn whatever_main_cf_says_our_reader_finds_no_fault(
         settings in prop::collection::vec((prop::sample::select(NAMES), prop::sample::select(VALUES)), 0..8),
+        own in prop::collection::vec((prop::sample::select(NAMES), prop::sample::select(VALUES)), 0..4),
+        service in prop::sample::select(&["submission", "465", "25", "127.0.0.1:10025", "2525"]),
         any in "(?s).{0,60}",
     ) {
         let main: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
-        let made = made(&format!("{main}{any}"), &[]);
+        let own: String = own.iter().map(|(name, value)| format!("  -o {{ {name} = {value} }}\n")).collect();
+        let master = format!("{MASTER}{service} inet n - y - - smtpd\n{own}");
+        let made = made_of(&format!("{main}{any}"), &master, &[("/cidr", "10.0.0.0/8 OK\n10.0.0.0/9 DUNNO\n0.0.0.0/0 REJECT a,\n")]);
         let read = Config::parse(&made.text, "mailrace.toml", "mail.example.com");
         prop_assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
     }
@@ -280,6 +284,25 @@ const NAMES: &[&str] = &[
     "smtp_connect_timeout",
     "mailbox_transport",
     "2bounce_notice_recipient",
+    "anvil_rate_time_unit",
+    "mailbox_size_limit",
+    "smtpd_authorized_xclient_hosts",
+    "smtpd_client_message_rate_limit",
+    "smtpd_client_restrictions",
+    "smtpd_delay_reject",
+    "smtpd_helo_restrictions",
+    "smtpd_recipient_restrictions",
+    "smtpd_relay_restrictions",
+    "smtpd_restriction_classes",
+    "smtpd_sasl_auth_enable",
+    "smtpd_sasl_authenticated_header",
+    "smtpd_sender_login_maps",
+    "smtpd_sender_restrictions",
+    "smtpd_tls_cert_file",
+    "smtpd_tls_security_level",
+    "smtpd_tls_wrappermode",
+    "smtpd_upstream_proxy_protocol",
+    "virtual_mailbox_limit",
 ];
 
 const VALUES: &[&str] = &[
@@ -324,6 +347,16 @@ const VALUES: &[&str] = &[
     "#",
     "*",
     "0.0.0.0",
+    "yes",
+    "no",
+    "may",
+    "encrypt",
+    "haproxy",
+    "permit_mynetworks, permit_sasl_authenticated, reject",
+    "reject_sender_login_mismatch, check_client_access cidr:/cidr, check_sender_access { }",
+    "check_helo_access { inline:{a=\"b, {c = 5}} }, check_recipient_access static:{}, warn_if_reject",
+    "reject_rbl_client a.example=127.0.0.[2..], reject_rbl_client b.example=127.0.0.[2..9]*3, permit_dnswl_client .",
+    "smtpd_client_restrictions, smtpd_relay_restrictions, yes",
 ];
 
 #[test]

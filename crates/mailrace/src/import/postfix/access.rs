@@ -248,8 +248,10 @@ impl Conversion<'_> {
     /// What the table of a check says.
     fn content(&mut self, subject: Subject, argument: &str) -> Option<(Named, Content)> {
         // In braces the table comes first, its own settings behind it.
-        let first = braced(argument).map_or_else(|| argument.to_owned(), |inside| list(inside).swap_remove(0));
-        let named = Named::read(&first)?;
+        let named = match braced(argument) {
+            Some(inside) => Named::read(list(inside).first()?)?,
+            None => Named::read(argument)?,
+        };
         let content = match named.kind.as_str() {
             "static" => {
                 let act = Act::read(braced(&named.name).unwrap_or(&named.name));

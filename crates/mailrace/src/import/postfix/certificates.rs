@@ -26,6 +26,12 @@ impl Conversion<'_> {
             pairs.extend(chains.into_iter().map(|file| (file.clone(), file, ["smtpd_tls_chain_files"; 2])));
         }
         for (chain, key, from) in pairs {
+            // Braces stand for something in our paths.
+            let is_odd = |c: char| c == '{' || c == '}' || c.is_control();
+            if chain.contains(is_odd) || key.contains(is_odd) {
+                from.iter().for_each(|name| self.draft.lost(name, "expected a path without braces"));
+                continue;
+            }
             from.iter().for_each(|name| self.draft.mapped(name));
             let block = Block::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
             self.draft.add(block.key("key", quoted(&key), from[1]));

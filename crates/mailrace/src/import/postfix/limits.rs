@@ -87,7 +87,10 @@ impl Conversion<'_> {
                         from.push(name);
                     }
                 }
-                None => self.draft.lost(name, "0 means one attempt; here mail is tried again"),
+                None => {
+                    octets.extend(self::span(default, unit));
+                    self.draft.lost(name, "0 means one attempt; here mail is tried again");
+                }
             }
         }
         if from.is_empty() {
