@@ -140,6 +140,7 @@ impl Conversion<'_> {
         let has_tags = !self.values.value("recipient_delimiter").is_empty();
         let is_who = matches!(subject, Subject::Sender | Subject::Recipient);
         if has_tags && is_who && entries.iter().any(is_box) {
+            self.draft.look_at(format!("{from}: what it refuses to an address is not refused to it with a tag"));
             self.draft
                 .loss(from, "an entry for an address is not for the same address with a tag (recipient_delimiter)");
         }
