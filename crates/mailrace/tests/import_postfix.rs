@@ -27,13 +27,17 @@ impl Files for Memory {
 }
 
 fn made(main: &str, files: &[(&'static str, &'static str)]) -> Import {
+    made_of(main, MASTER, files)
+}
+
+fn made_of(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> Import {
     let files = Memory([PASSWD, ALIASES].iter().chain(files).copied().collect());
-    import(main, MASTER, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
+    import(main, master, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
 }
 
 /// All that comes out, for a golden file; what holds for every configuration is looked at on the way.
-fn golden(main: &str, files: &[(&'static str, &'static str)]) -> String {
-    let made = made(main, files);
+fn golden(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> String {
+    let made = made_of(main, master, files);
     if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "mail.example.com") {
         panic!("{faults}\n{}", made.text);
     }
@@ -49,10 +53,13 @@ fn golden(main: &str, files: &[(&'static str, &'static str)]) -> String {
 
 macro_rules! example {
     ($name:ident, $files:expr) => {
+        example!($name, MASTER, $files);
+    };
+    ($name:ident, $master:expr, $files:expr) => {
         #[test]
         fn $name() {
             let main = include_str!(concat!("postfix/", stringify!($name), ".cf"));
-            insta::assert_snapshot!(golden(main, &$files));
+            insta::assert_snapshot!(golden(main, $master, &$files));
         }
     };
 }
@@ -104,6 +111,73 @@ example!(pgsql, [("/etc/postfix/pgsql-aliases.cf", include_str!("postfix/pgsql-a
 // ADDRESS_REWRITING_README and what has no counterpart.
 example!(rewriting, [("/etc/postfix/regexp", "/^(.*)@old\\.example$/\n  $1@example.com\n")]);
 example!(limits, []);
+// SASL_README, SMTPD_ACCESS_README and POSTSCREEN_README.
+example!(
+    submission,
+    include_str!("postfix/submission-master.cf"),
+    [
+        ("/etc/postfix/login_maps", "bob@example.org bob\nsales@example.org bob, alice\n@lists.example.org alice\n"),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+        ("/etc/postfix/vmailbox", "bob@example.org example.org/bob\nalice@example.org example.org/alice/\n"),
+    ]
+);
+example!(
+    one_port,
+    "smtp inet n - y - - smtpd\n",
+    [
+        ("/etc/postfix/login_maps", "bob@example.org bob\n"),
+        ("/etc/postfix/clients", "198.51.100 OK\n203.0.113.5 421 4.7.1 not now\n"),
+    ]
+);
+example!(
+    access,
+    [
+        (
+            "/etc/postfix/clients.cidr",
+            "198.51.100.7 DUNNO\n198.51.100.0/24 REJECT go away\n2001:db8:bad::/48 450 4.7.1 later\n203.0.113.0/24 OK\n"
+        ),
+        ("/etc/postfix/clients", "198.51 REJECT\nbad.example REJECT\ngood.example OK\n"),
+        ("/etc/postfix/helo.pcre", "# names\n/^localhost$/ REJECT you are not me\nif /example/\n/^mx/i  OK\nendif\n"),
+        (
+            "/etc/postfix/senders",
+            "bad.example 550 5.7.1 \"never\"\nnews@x.example OK\n<> DUNNO\ndrop@x.example DISCARD\nold@x.example PREPEND X-Old: yes\n"
+        ),
+        ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
+        ("/etc/postfix/recipients", "trap@example.org REJECT\npostmaster@ OK\n"),
+    ]
+);
+example!(
+    postscreen,
+    include_str!("postfix/postscreen-master.cf"),
+    [("/etc/postfix/relay_recipients", "bob@example.org x\n")]
+);
+
+/// With all files that it names, where these are no others than those that are written with it.
+#[test]
+fn what_is_written_passes_check() {
+    let mains = [include_str!("postfix/access.cf"), include_str!("postfix/virtual_mailboxes.cf")];
+    let tables = [
+        PASSWD,
+        ALIASES,
+        ("/etc/postfix/clients.cidr", "198.51.100.0/24 REJECT\n"),
+        ("/etc/postfix/clients", "198.51 REJECT\n"),
+        ("/etc/postfix/helo.pcre", "/^localhost$/ REJECT\n"),
+        ("/etc/postfix/senders", "bad.example 550 5.7.1 \"never\", ever,\n"),
+        ("/etc/postfix/recipients", "trap@example.org REJECT\n"),
+        ("/etc/postfix/vmailbox", "bob@example.org example.org/bob\n"),
+        ("/etc/postfix/virtual", "postmaster@example.org bob@example.org\n"),
+    ];
+    for main in mains {
+        let folder = tempfile::tempdir().unwrap();
+        let made = import(main, "", "mail.example.org", &Memory(tables.into_iter().collect()), folder.path());
+        made.files.iter().for_each(|file| std::fs::write(&file.path, &file.text).unwrap());
+        let output = folder.path().join("mailrace.toml");
+        std::fs::write(&output, made.text).unwrap();
+        let command = Command::new(env!("CARGO_BIN_EXE_mailrace")).args(["check", "--config"]).arg(&output).output();
+        let told = command.unwrap();
+        assert!(told.status.success() && told.stderr.is_empty(), "{told:?}");
+    }
+}
 
 /// Postfix itself tells what a parameter expands to, where it is installed.
 #[test]
@@ -163,10 +237,14 @@ proptest! {
     #[test]
     fn whatever_main_cf_says_our_reader_finds_no_fault(
         settings in prop::collection::vec((prop::sample::select(NAMES), prop::sample::select(VALUES)), 0..8),
+        own in prop::collection::vec((prop::sample::select(NAMES), prop::sample::select(VALUES)), 0..4),
+        service in prop::sample::select(&["submission", "465", "25", "127.0.0.1:10025", "2525"]),
         any in "(?s).{0,60}",
     ) {
         let main: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
-        let made = made(&format!("{main}{any}"), &[]);
+        let own: String = own.iter().map(|(name, value)| format!("  -o {{ {name} = {value} }}\n")).collect();
+        let master = format!("{MASTER}{service} inet n - y - - smtpd\n{own}");
+        let made = made_of(&format!("{main}{any}"), &master, &[("/cidr", "10.0.0.0/8 OK\n10.0.0.0/9 DUNNO\n0.0.0.0/0 REJECT a,\n")]);
         let read = Config::parse(&made.text, "mailrace.toml", "mail.example.com");
         prop_assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
     }
@@ -206,6 +284,25 @@ const NAMES: &[&str] = &[
     "smtp_connect_timeout",
     "mailbox_transport",
     "2bounce_notice_recipient",
+    "anvil_rate_time_unit",
+    "mailbox_size_limit",
+    "smtpd_authorized_xclient_hosts",
+    "smtpd_client_message_rate_limit",
+    "smtpd_client_restrictions",
+    "smtpd_delay_reject",
+    "smtpd_helo_restrictions",
+    "smtpd_recipient_restrictions",
+    "smtpd_relay_restrictions",
+    "smtpd_restriction_classes",
+    "smtpd_sasl_auth_enable",
+    "smtpd_sasl_authenticated_header",
+    "smtpd_sender_login_maps",
+    "smtpd_sender_restrictions",
+    "smtpd_tls_cert_file",
+    "smtpd_tls_security_level",
+    "smtpd_tls_wrappermode",
+    "smtpd_upstream_proxy_protocol",
+    "virtual_mailbox_limit",
 ];
 
 const VALUES: &[&str] = &[
@@ -250,6 +347,16 @@ const VALUES: &[&str] = &[
     "#",
     "*",
     "0.0.0.0",
+    "yes",
+    "no",
+    "may",
+    "encrypt",
+    "haproxy",
+    "permit_mynetworks, permit_sasl_authenticated, reject",
+    "reject_sender_login_mismatch, check_client_access cidr:/cidr, check_sender_access { }",
+    "check_helo_access { inline:{a=\"b, {c = 5}} }, check_recipient_access static:{}, warn_if_reject",
+    "reject_rbl_client a.example=127.0.0.[2..], reject_rbl_client b.example=127.0.0.[2..9]*3, permit_dnswl_client .",
+    "smtpd_client_restrictions, smtpd_relay_restrictions, yes",
 ];
 
 #[test]

@@ -1,18 +1,14 @@
 //! Certificates for clients that use TLS, and which versions of it are spoken.
 
 use super::Conversion;
+use super::doors::Level;
 use super::draft::{Block, quoted};
 use super::words::list;
 
 impl Conversion<'_> {
     /// `smtpd_tls_chain_files`, or pairs of a certificate and its key.
     pub(super) fn certificates(&mut self) {
-        let level = self.values.value("smtpd_tls_security_level");
-        let wanted = match level.as_str() {
-            "" => self.values.value("smtpd_use_tls") == "yes",
-            level => level != "none",
-        };
-        if !wanted {
+        if !self.doors.iter().any(|door| door.level != Level::Never || door.is_wrapped) {
             return;
         }
         self.draft.mapped("smtpd_tls_security_level");
@@ -30,15 +26,17 @@ impl Conversion<'_> {
             pairs.extend(chains.into_iter().map(|file| (file.clone(), file, ["smtpd_tls_chain_files"; 2])));
         }
         for (chain, key, from) in pairs {
+            // Braces stand for something in our paths.
+            let is_odd = |c: char| c == '{' || c == '}' || c.is_control();
+            if chain.contains(is_odd) || key.contains(is_odd) {
+                from.iter().for_each(|name| self.draft.lost(name, "expected a path without braces"));
+                continue;
+            }
             from.iter().for_each(|name| self.draft.mapped(name));
             let block = Block::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
             self.draft.add(block.key("key", quoted(&key), from[1]));
         }
-        // Where there is a certificate, TLS is offered anyway.
-        if level == "encrypt" && self.draft.blocks.iter().any(|block| block.header == "[[certificate]]") {
-            let listeners = self.draft.blocks.iter_mut().filter(|block| block.header == "[[listener]]");
-            listeners.for_each(|block| block.set("tls", quoted("required"), "smtpd_tls_security_level"));
-        }
+        self.has_certificates = self.draft.blocks.iter().any(|block| block.header == "[[certificate]]");
         self.versions();
     }
 

@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 20;
 const OCTETS_MAX: usize = 256 * 1024;
 
 /// What Postfix takes where main.cf says nothing, for parameters that decide what is written or that others name.
-const DEFAULTS: [(&str, &str); 21] = [
+const DEFAULTS: [(&str, &str); 25] = [
     ("alias_maps", "hash:/etc/aliases"),
     ("config_directory", "/etc/postfix"),
     ("default_database_type", "hash"),
@@ -37,6 +37,10 @@ const DEFAULTS: [(&str, &str); 21] = [
     ("queue_directory", "/var/spool/postfix"),
     ("relay_domains", ""),
     ("relay_transport", "relay"),
+    ("parent_domain_matches_subdomains", "smtpd_access_maps"),
+    ("smtpd_relay_restrictions", "permit_mynetworks, permit_sasl_authenticated, defer_unauth_destination"),
+    ("smtpd_sasl_path", "smtpd"),
+    ("smtpd_sasl_type", "cyrus"),
     ("virtual_alias_domains", "$virtual_alias_maps"),
     ("virtual_alias_maps", ""),
     ("virtual_mailbox_domains", "$virtual_mailbox_maps"),
@@ -56,6 +60,14 @@ impl<'a> Values<'a> {
     /// The values of a file on the machine of this name.
     pub fn new(main: &'a MainCf, machine: &'a str) -> Self {
         Values { main, machine }
+    }
+
+    /// The same with another file, as a service has it that sets some parameters itself.
+    pub fn of<'b>(&self, main: &'b MainCf) -> Values<'b>
+    where
+        'a: 'b,
+    {
+        Values { main, machine: self.machine }
     }
 
     /// What a parameter was given or has by default, expanded; empty for one of which nothing is known.

@@ -13,7 +13,7 @@ enum Kind {
     Count,
     /// With this unit, where it names none.
     Span(char),
-    /// So many in a minute; zero for no bound.
+    /// So many in `anvil_rate_time_unit`; zero for no bound.
     Rate,
 }
 
@@ -47,9 +47,10 @@ const ZERO: &str = "0 takes the bound away; here there always is one";
 
 impl Conversion<'_> {
     pub(super) fn numbers(&mut self) {
+        let unit = self.values.given("anvil_rate_time_unit").map_or(Some(60), |text| span(&text, 's'));
         for (name, header, key, kind) in NUMBERS {
             let Some(value) = self.values.given(name) else { continue };
-            match read(&value, kind) {
+            match read(&value, kind, unit.unwrap_or_default()) {
                 _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
                     self.draft.lost(name, "this is no name of a host");
                 }
@@ -86,7 +87,10 @@ impl Conversion<'_> {
                         from.push(name);
                     }
                 }
-                None => self.draft.lost(name, "0 means one attempt; here mail is tried again"),
+                None => {
+                    octets.extend(self::span(default, unit));
+                    self.draft.lost(name, "0 means one attempt; here mail is tried again");
+                }
             }
         }
         if from.is_empty() {
@@ -106,7 +110,7 @@ impl Conversion<'_> {
 }
 
 /// A value of this kind as TOML, or why it is none.
-fn read(value: &str, kind: Kind) -> Result<String, &'static str> {
+fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static str> {
     match kind {
         Kind::Span(unit) => match span(value, unit) {
             Some(0) => Err(ZERO),
@@ -116,11 +120,23 @@ fn read(value: &str, kind: Kind) -> Result<String, &'static str> {
         _ => match (value.parse::<u32>(), kind) {
             (Ok(0), Kind::Rate) => Ok(quoted("0")),
             (Ok(0), _) => Err(ZERO),
-            (Ok(number), Kind::Rate) => Ok(quoted(&format!("{number}/m"))),
+            (Ok(number), Kind::Rate) => rate(number.into(), rate_seconds),
             (Ok(number), _) => Ok(number.to_string()),
             (Err(_), _) => Err("this is no number that is taken here"),
         },
     }
+}
+
+/// So many in so many seconds, by the second, the minute or the hour.
+fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
+    let (number, unit) = match seconds {
+        0 => return Err("anvil_rate_time_unit is no time"),
+        1 => (number, 's'),
+        60 => (number, 'm'),
+        // Rounded up: none would be no bound at all.
+        seconds => ((number * 3600).div_ceil(seconds), 'h'),
+    };
+    u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is no rate")
 }
 
 /// Seconds; the unit is that of the parameter, where the value has none.
@@ -153,9 +169,10 @@ mod tests {
 
     #[test]
     fn zero_is_no_bound_only_where_it_can_be_said() {
-        assert_eq!(read("0", Kind::Rate), Ok("\"0\"".to_owned()));
-        assert_eq!(read("30", Kind::Rate), Ok("\"30/m\"".to_owned()));
-        assert_eq!(read("0", Kind::Size), Err(ZERO));
-        assert_eq!(read("-1", Kind::Count), Err("this is no number that is taken here"));
+        assert_eq!(read("0", Kind::Rate, 60), Ok("\"0\"".to_owned()));
+        assert_eq!(read("30", Kind::Rate, 60), Ok("\"30/m\"".to_owned()));
+        assert_eq!(read("30", Kind::Rate, 600), Ok("\"180/h\"".to_owned()));
+        assert_eq!(read("0", Kind::Size, 60), Err(ZERO));
+        assert_eq!(read("-1", Kind::Count, 60), Err("this is no number that is taken here"));
     }
 }

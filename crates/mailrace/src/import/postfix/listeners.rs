@@ -1,90 +1,182 @@
-//! Where mail comes in: services of master.cf that run smtpd, on the addresses of `inet_interfaces`, and `mynetworks`.
+//! `[[listener]]` sections and `relay.networks`: what the services that take mail come to. A listener is written only where
+//! nobody gets further by it than with Postfix: one that demands TLS and has no certificate is none, nor is one that was
+//! only for those whom rules for all listeners cannot tell apart.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::Conversion;
+use super::doors::{self, Door, Level};
 use super::draft::{Block, quoted, quoted_list};
-use super::hops::port;
-use super::lookups::Named;
 use super::master_cf::Service;
-use super::words::list;
-use crate::config::Network;
+use super::networks::Net;
+use super::restrictions::Who;
+
+/// A key, its value and what it is from.
+type Key = (&'static str, String, &'static str);
+
+/// Parameters that decide which listeners there are, and what they say.
+const DECIDING: [&str; 5] = [
+    "smtpd_enforce_tls",
+    "smtpd_tls_wrappermode",
+    "smtpd_upstream_proxy_protocol",
+    "smtpd_use_tls",
+    "postscreen_upstream_proxy_protocol",
+];
+const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files of postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
     pub(super) fn listeners(&mut self) {
-        let services = self.master.services.clone();
-        let mut taken: Vec<SocketAddr> = Vec::new();
-        for service in &services {
-            let takes_mail = service.kind == "inet" && ["smtpd", "postscreen"].contains(&service.command.as_str());
-            match takes_mail {
-                true => self.listener(service, &mut taken),
-                false => self.other_service(service),
-            }
-        }
-        if services.is_empty() {
-            for ip in self.interfaces() {
-                taken.push(SocketAddr::new(ip, 25));
-                self.add_listener(SocketAddr::new(ip, 25), "");
-            }
-        }
-        if taken.is_empty() {
-            self.draft.look_at("no service of master.cf takes mail from the network; the listener is a placeholder, for this machine only");
-            self.add_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 2525)), "");
-        }
-        ["inet_interfaces", "inet_protocols"].iter().for_each(|name| self.draft.mapped(name));
-    }
-
-    fn listener(&mut self, service: &Service, taken: &mut Vec<SocketAddr>) {
-        let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
-        let (host, port_name) = match service.name.rsplit_once(':') {
-            Some((host, port)) => (Some(host.trim_matches(['[', ']'])), port),
-            None => (None, service.name.as_str()),
-        };
-        let submission = ["submission", "submissions", "smtps", "587", "465"].contains(&port_name);
-        if submission {
-            self.draft.look_at(
-                "submission (ports 587 and 465) is not taken over: let Postfix, or another server, go on taking it",
-            );
-            self.draft
-                .loss(what, "submission with passwords is not read from master.cf; see the manual of [[listener]]");
-            return;
-        }
-        let Some(port) = port(port_name) else {
-            self.draft.loss(what, "this port has no number here");
-            return;
-        };
-        let addresses = match host {
-            None | Some("") => self.interfaces(),
-            Some(host) => match host.parse() {
-                Ok(ip) => vec![ip],
-                Err(_) => {
-                    self.draft.loss(what, "expected an address; names are not looked up here");
-                    return;
+        DECIDING.iter().for_each(|name| self.draft.mapped(name));
+        let mut is_written = false;
+        for door in self.doors.clone() {
+            match self.listening(&door) {
+                Ok(keys) => {
+                    door.addresses.iter().for_each(|address| self.add_listener(*address, &door.what, &keys));
+                    is_written |= !door.addresses.is_empty();
                 }
-            },
-        };
-        for ip in addresses {
-            let address = SocketAddr::new(ip, port);
-            if !taken.contains(&address) {
-                taken.push(address);
-                self.add_listener(address, &what);
+                Err(why) => {
+                    self.draft.look_at(format!("{}: there is no listener for it: {why}", door.what));
+                    self.draft.loss(door.what.clone(), why);
+                }
             }
         }
-        if service.command == "postscreen" {
-            self.draft.loss(&what, "clients are not tested before they are let in; [limits] bounds what one may do");
-        }
-        for (name, value) in &service.overrides {
-            self.draft.loss(format!("{what}: -o {name}={value}"), "one setting is for all listeners");
+        if !is_written {
+            self.draft
+                .look_at("no service of master.cf became a listener; there is a placeholder, for this machine only");
+            self.add_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 2525)), "", &[]);
         }
     }
 
-    fn add_listener(&mut self, address: SocketAddr, from: &str) {
-        let block = Block::new("[[listener]]").key("protocol", quoted("smtp"), from);
-        self.draft.add(block.key("address", quoted(&address.to_string()), "inet_interfaces"));
+    fn add_listener(&mut self, address: SocketAddr, from: &str, keys: &[Key]) {
+        let is_ours = |(key, ..): &&Key| *key == "protocol";
+        let protocol = keys.iter().find(is_ours).map_or_else(|| quoted("smtp"), |(_, value, _)| value.clone());
+        let mut block = Block::new("[[listener]]").key("protocol", protocol, from);
+        block.set("address", quoted(&address.to_string()), "inet_interfaces");
+        keys.iter().filter(|it| !is_ours(it)).for_each(|(key, value, from)| block.set(key, value.clone(), from));
+        self.draft.add(block);
     }
 
-    fn other_service(&mut self, service: &Service) {
+    /// What its listener says beside its address, or why there is none.
+    fn listening(&mut self, door: &Door) -> Result<Vec<Key>, &'static str> {
+        let mut keys = Vec::new();
+        let with = self.has_certificates;
+        if (door.is_wrapped || door.level == Level::Demanded) && !with {
+            return Err(NO_CERTIFICATE);
+        }
+        if door.is_for_users() {
+            self.users_alone(door, &mut keys)?;
+        } else {
+            self.everybody(door, &mut keys)?;
+        }
+        match door.level {
+            _ if door.is_wrapped => keys.push(("tls", quoted("implicit"), "smtpd_tls_wrappermode")),
+            Level::Demanded => keys.push(("tls", quoted("required"), "smtpd_tls_security_level")),
+            Level::Never if with && !door.has_logins => keys.push(("tls", quoted("none"), "smtpd_tls_security_level")),
+            Level::Never | Level::Offered => {}
+        }
+        if door.is_balanced {
+            let mut balancers = doors::relays(&self.doors);
+            if balancers.is_empty() {
+                balancers = Net::loopback();
+            }
+            keys.push(("proxy_from", networks(&balancers), "smtpd_upstream_proxy_protocol"));
+            self.draft.look_at(format!(
+                "{}: name the balancers in `proxy_from`, and nobody else. Whoever may relay by his address is in it for now, so \
+                 that no balancer is taken for the client; from others the PROXY header is not taken",
+                door.what
+            ));
+        }
+        Ok(keys)
+    }
+
+    /// A listener for users.
+    fn users_alone(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
+        if !self.has_certificates {
+            return Err(NO_CERTIFICATE);
+        }
+        if !door.lists.relay(Who::User) {
+            return Err("whoever logs in may send to other people's domains here, and might not with Postfix");
+        }
+        keys.push(("protocol", quoted("submission"), "smtpd_sasl_auth_enable"));
+        self.has_users = true;
+        let is_same = |front: &Door| front.lists == door.lists && front.networks == door.networks;
+        let same_rules = self.front_door().is_some_and(is_same);
+        let is_open = |who| !door.lists.are_shut(who);
+        if is_open(Who::Stranger) && same_rules {
+            keys.push(("require_auth", "false".into(), "smtpd_recipient_restrictions"));
+        } else if is_open(Who::Network) {
+            self.draft.loss(
+                format!("{}: mynetworks", door.what),
+                "whoever does not log in sends by another listener; `require_auth = false` lets everybody in",
+            );
+        }
+        Ok(())
+    }
+
+    /// A listener for other servers, and perhaps for users.
+    fn everybody(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
+        let has_rules = self.front_door().is_some_and(|front| front.lists == door.lists);
+        let gets_further = |who| door.lists.are_shut(who) && !has_rules;
+        if gets_further(Who::Network) || gets_further(Who::Stranger) && !door.is_local() {
+            return Err("it is not for everybody whom [[access]] rules let in, and these are for all listeners");
+        }
+        if !door.has_logins || door.lists.are_shut(Who::User) {
+            return Ok(());
+        }
+        if !self.has_certificates || !door.lists.relay(Who::User) {
+            let why = match self.has_certificates {
+                false => "users log in within TLS alone, and there is no certificate",
+                true => "whoever logs in may send to other people's domains here, and might not with Postfix",
+            };
+            self.draft.loss(format!("{}: smtpd_sasl_auth_enable", door.what), why);
+            self.draft.look_at(format!("{}: users cannot log in there: {why}", door.what));
+            return Ok(());
+        }
+        keys.push(("auth", "true".into(), "smtpd_sasl_auth_enable"));
+        self.has_users = true;
+        Ok(())
+    }
+
+    /// Who may send to other people's domains.
+    pub(super) fn networks(&mut self) {
+        let relays = doors::relays(&self.doors);
+        let are_meant = |door: &Door| door.is_for_users() || door.lists.relay(Who::Network);
+        if !self.doors.iter().all(are_meant) {
+            self.draft.look_at(
+                "not every service lets the networks of mynetworks send to other people's domains, so that not all of them may: \
+                 see relay.networks",
+            );
+        }
+        if self.values.given("mynetworks").is_some() || relays != Net::loopback() {
+            self.draft.set("[relay]", "networks", networks(&relays), "mynetworks");
+        }
+        if self.main.value("mynetworks_style").is_some() && self.main.value("mynetworks").is_some() {
+            self.draft.same("mynetworks_style", "mynetworks says it");
+        } else if self.main.value("mynetworks").is_none() {
+            self.networks_by_style();
+        }
+    }
+
+    fn networks_by_style(&mut self) {
+        let Some(style) = self.values.given("mynetworks_style") else {
+            self.draft.look_at("mynetworks is not set: only this machine's loopback addresses may send elsewhere; Postfix let its other addresses, too");
+            return;
+        };
+        match style.as_str() {
+            "host" => {
+                self.draft.same("mynetworks_style", "only this machine may send elsewhere, by its loopback addresses")
+            }
+            style => {
+                self.draft
+                    .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
+                self.draft.look_at(format!(
+                    "mynetworks_style = {style}: write the networks that may send elsewhere into [relay]"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn other_service(&mut self, service: &Service) {
         let own = [
             "pickup",
             "cleanup",
@@ -119,93 +211,10 @@ impl Conversion<'_> {
             self.draft.loss(format!("{what} {}", service.arguments.join(" ")), why);
         }
     }
+}
 
-    /// The addresses at which mail is taken.
-    fn interfaces(&mut self) -> Vec<IpAddr> {
-        let (v4, v6) = match self.values.value("inet_protocols").as_str() {
-            "ipv4" => (true, false),
-            "ipv6" => (false, true),
-            _ => (true, true),
-        };
-        let mut addresses: Vec<IpAddr> = Vec::new();
-        for interface in list(&self.values.value("inet_interfaces")) {
-            match interface.as_str() {
-                "all" => addresses.extend([IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()]),
-                "loopback-only" | "localhost" => {
-                    addresses.extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()])
-                }
-                name => match name.trim_matches(['[', ']']).parse() {
-                    Ok(ip) => addresses.push(ip),
-                    Err(_) => {
-                        self.draft
-                            .look_at(format!("inet_interfaces names {name}: write its address into a [[listener]]"));
-                        self.draft
-                            .loss(format!("inet_interfaces: {name}"), "a listener has an address; write it there");
-                    }
-                },
-            }
-        }
-        addresses.retain(|ip| if ip.is_ipv4() { v4 } else { v6 });
-        addresses
-    }
-
-    /// Who may send to other people's domains.
-    pub(super) fn networks(&mut self) {
-        let Some(value) = self.values.given("mynetworks") else {
-            self.networks_by_style();
-            return;
-        };
-        let mut networks = Vec::new();
-        self.collect_networks(&value, &mut networks, 0);
-        self.draft.set("[relay]", "networks", quoted_list(networks.iter().map(String::as_str)), "mynetworks");
-        if self.main.value("mynetworks_style").is_some() {
-            self.draft.same("mynetworks_style", "mynetworks says it");
-        }
-    }
-
-    fn networks_by_style(&mut self) {
-        let Some(style) = self.values.given("mynetworks_style") else {
-            self.draft.look_at("mynetworks is not set: only this machine's loopback addresses may send elsewhere; Postfix let its other addresses, too");
-            return;
-        };
-        match style.as_str() {
-            "host" => {
-                self.draft.same("mynetworks_style", "only this machine may send elsewhere, by its loopback addresses")
-            }
-            style => {
-                self.draft
-                    .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
-                self.draft.look_at(format!(
-                    "mynetworks_style = {style}: write the networks that may send elsewhere into [relay]"
-                ));
-            }
-        }
-    }
-
-    fn collect_networks(&mut self, text: &str, networks: &mut Vec<String>, depth: usize) {
-        for element in list(text) {
-            let plain = element.replace(['[', ']'], "");
-            match plain.parse::<Network>() {
-                Ok(_) if networks.contains(&plain) => {}
-                Ok(_) => networks.push(plain),
-                Err(_) if plain.starts_with("::ffff:") => {}
-                Err(_) if element.starts_with('/') && depth == 0 => {
-                    if let Some(text) = self.read(Path::new(&element)) {
-                        let lines: String = super::main_cf::logical_lines(&text).join(" ");
-                        self.collect_networks(&lines, networks, 1);
-                    }
-                }
-                Err(_) => match Named::read(&element).and_then(|named| self.entries(&named, false)) {
-                    Some(entries) if depth == 0 => {
-                        entries.iter().for_each(|(key, _)| self.collect_networks(key, networks, 1));
-                    }
-                    _ => {
-                        self.draft
-                            .loss(format!("mynetworks: {element}"), "expected a network; write those that are meant");
-                        self.draft.look_at("mynetworks has parts that are not networks; see what has no counterpart");
-                    }
-                },
-            }
-        }
-    }
+/// Networks as TOML has them.
+pub(super) fn networks(networks: &[Net]) -> String {
+    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    quoted_list(texts.iter().map(String::as_str))
 }

@@ -32,6 +32,14 @@ impl MainCf {
         self.places.get(name).map(|place| &*self.settings[*place].1)
     }
 
+    /// The same file with other values for some names.
+    #[must_use]
+    pub fn with(&self, settings: &[(String, String)]) -> MainCf {
+        let mut file = self.clone();
+        settings.iter().for_each(|(name, value)| file.set(name, value));
+        file
+    }
+
     /// All definitions.
     pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         self.settings.iter().map(|(name, value)| (&**name, &**value))

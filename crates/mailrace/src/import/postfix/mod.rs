@@ -3,20 +3,29 @@
 //! Text goes in, text comes out: whoever asks gives a way to read files, and writes what comes back. Every parameter of
 //! main.cf is in the new file: mapped, or told as what has no counterpart, or as what does not have to be said.
 
+mod access;
+mod access_table;
 mod certificates;
+mod dnsbl;
 mod domains;
+mod doors;
 mod draft;
 pub mod expand;
 mod hops;
 mod ldap;
 mod limits;
 mod listeners;
+mod logins;
 mod lookups;
 pub mod main_cf;
 pub mod master_cf;
+mod networks;
 mod outbound;
 mod policy;
+mod quotas;
 mod render;
+mod restrictions;
+mod rules;
 mod sql;
 mod text;
 mod words;
@@ -25,6 +34,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use doors::Door;
 pub use draft::NewFile;
 use draft::{Draft, quoted};
 use expand::Values;
@@ -67,6 +77,10 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder
         made: Made::new(),
         names: BTreeSet::new(),
         site: Site::default(),
+        doors: Vec::new(),
+        has_certificates: false,
+        has_users: false,
+        owned: None,
     };
     conversion.run();
     let draft = conversion.draft;
@@ -85,6 +99,13 @@ struct Conversion<'a> {
     /// Names of tables, transports and files that are taken.
     names: BTreeSet<String>,
     site: Site,
+    /// The services that take mail.
+    doors: Vec<Door>,
+    has_certificates: bool,
+    /// Whether users log in at any listener.
+    has_users: bool,
+    /// The table of senders that users own.
+    owned: Option<String>,
 }
 
 impl Conversion<'_> {
@@ -100,12 +121,16 @@ impl Conversion<'_> {
         self.draft.set("", "hostname", quoted(&hostname), "myhostname");
         self.draft.section("").set("data_dir", quoted("/var/lib/mailrace"), "");
         self.find_site();
-        self.listeners();
-        self.certificates();
+        self.find_doors();
         self.networks();
+        self.certificates();
+        self.listeners();
         self.numbers();
         self.domains();
         self.outbound();
+        self.logins();
+        self.access();
+        self.quotas();
         self.policy();
     }
 

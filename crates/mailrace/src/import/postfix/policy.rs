@@ -1,10 +1,11 @@
 //! What Postfix is told and this server does by itself, and what it does not do at all.
 
 use super::Conversion;
+use super::restrictions;
 use super::words::list;
 
 /// Parameters for which nothing has to be said, and why.
-const SAME: [(&str, &str); 36] = [
+const SAME: [(&str, &str); 43] = [
     ("alias_database", "tables are read as text; nothing has to be built"),
     ("allow_percent_hack", "a % in an address means nothing"),
     ("append_at_myorigin", "addresses are taken as they are"),
@@ -33,18 +34,25 @@ const SAME: [(&str, &str); 36] = [
     ("sendmail_path", "a file of Postfix's own"),
     ("setgid_group", "a group of Postfix's own"),
     ("shlib_directory", "a folder of Postfix's own"),
-    ("smtpd_delay_reject", "nothing is refused before RCPT but by load and limits"),
+    ("anvil_rate_time_unit", "rates above are by this time"),
+    ("broken_sasl_auth_clients", "the old form of AUTH is not told; LOGIN is spoken"),
+    ("maps_rbl_reject_code", "a rule refuses with 5xx; with 4xx here, it puts off"),
+    ("parent_domain_matches_subdomains", "keys of access tables are written as it says; see relay_domains, too"),
+    ("smtpd_client_event_limit_exceptions", "`relay.networks` are exempt from these limits"),
+    ("smtpd_delay_reject", "all rules that were made of restrictions are asked at RCPT"),
+    ("smtpd_null_access_lookup_key", "no sender is <> in tables"),
+    ("smtpd_reject_unlisted_recipient", "who does not exist is refused, always"),
+    ("smtpd_restriction_classes", "they are filled in where lists name them"),
     ("smtpd_forbid_bare_newline", "a bare CR or LF is refused"),
     ("smtpd_helo_required", "a client introduces itself first"),
     ("smtpd_relay_before_recipient_restrictions", "only `relay.networks` may send elsewhere, always"),
     ("smtputf8_enable", "SMTPUTF8 is always there"),
     ("strict_rfc821_envelopes", "addresses are read strictly"),
     ("unknown_local_recipient_reject_code", "who does not exist is answered 550"),
-    ("parent_domain_matches_subdomains", "see relay_domains"),
 ];
 
 /// Parameters that nothing stands for, and why or what to do. Those that end in `*` stand for all that begin so.
-const LOST: [(&str, &str); 44] = [
+const LOST: [(&str, &str); 47] = [
     ("always_bcc", "nobody gets copies of others' mail"),
     ("recipient_bcc_maps", "nobody gets copies of others' mail"),
     ("sender_bcc_maps", "nobody gets copies of others' mail"),
@@ -72,8 +80,6 @@ const LOST: [(&str, &str); 44] = [
     ("mail_spool_directory", "there are no mbox files; see `path` of [transport.maildir]"),
     ("mailbox_command", "mail is not given to programs; an LMTP server can do that"),
     ("mailbox_command_maps", "mail is not given to programs; an LMTP server can do that"),
-    ("mailbox_size_limit", "mailboxes have no quota; an LMTP server can have one"),
-    ("virtual_mailbox_limit", "mailboxes have no quota; an LMTP server can have one"),
     ("virtual_uid_maps", "all Maildirs belong to the user that the server runs as"),
     ("virtual_gid_maps", "all Maildirs belong to the user that the server runs as"),
     ("virtual_minimum_uid", "all Maildirs belong to the user that the server runs as"),
@@ -83,8 +89,7 @@ const LOST: [(&str, &str); 44] = [
     ("sender_dependent_relayhost_maps", "routes are by the recipient's domain"),
     ("sender_dependent_default_transport_maps", "routes are by the recipient's domain"),
     ("smtp_sasl_*", "this server does not log on to next hops; a relay host has to know it by its address"),
-    ("smtpd_sasl_*", "not read from Postfix; only `relay.networks` may send elsewhere with what is written here"),
-    ("broken_sasl_auth_clients", "not read from Postfix"),
+    ("smtpd_sasl_*", "there is no such setting; see [auth]"),
     (
         "smtpd_tls_*",
         "not read from Postfix; what this version has of TLS for clients stands in the list of all settings",
@@ -94,43 +99,36 @@ const LOST: [(&str, &str); 44] = [
     ("postscreen_*", "clients are not tested before they are let in; [limits] bounds what one may do"),
     ("smtpd_banner", "the greeting is the host name"),
     ("smtpd_proxy_*", "there is no filter in front of the queue"),
-    ("smtpd_end_of_data_restrictions", "messages are not refused by rules"),
+    ("smtpd_client_recipient_rate_limit", "messages of a client are counted, and not its recipients"),
+    ("smtpd_client_auth_rate_limit", "logins that fail are counted: [auth.throttle]"),
+    ("smtpd_client_new_tls_session_rate_limit", "connections of a client are counted, and not those with TLS"),
+    (
+        "smtpd_authorized_xforward_hosts",
+        "what a proxy says of a client is not only logged here: `xclient_from` of [smtp]",
+    ),
+    ("smtpd_authorized_verp_clients", "`verp` of [bounce] is by sender"),
+    ("rbl_reply_maps", "a client is told which list it is on"),
+    ("default_rbl_reply", "a client is told which list it is on"),
 ];
 
-/// Restrictions, and what this server does by itself.
-const RESTRICTIONS: [(&str, &str); 17] = [
+/// Lists that are asked behind RCPT, or of other commands.
+const LATE: [&str; 3] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
+
+/// Restrictions of the lists that are asked when the message is there, and what this server does by itself.
+const RESTRICTIONS: [(&str, &str); 4] = [
     ("permit", "nothing comes behind it"),
-    ("permit_mynetworks", "`relay.networks` may send elsewhere, always"),
-    ("reject_unauth_destination", "always"),
-    ("defer_unauth_destination", "always, and refused rather than put off"),
     ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
-    ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
-    ("reject_non_fqdn_recipient", "a recipient has a domain, always"),
-    ("reject_unknown_recipient_domain", "not asked at RCPT; the sender gets a bounce"),
-    ("permit_auth_destination", "mail for our domains is taken, always"),
-    ("reject_invalid_helo_hostname", "not checked"),
-    ("reject_non_fqdn_helo_hostname", "not checked"),
-    ("reject_non_fqdn_sender", "not checked"),
-    ("reject_unknown_sender_domain", "not checked"),
-    ("reject_rbl_client", "not read from Postfix; `dnsbl` in [[access]] asks lists in the DNS"),
-    ("check_policy_service", "policy services are not asked"),
-    ("permit_sasl_authenticated", "not read from Postfix"),
-    ("sleep", "nobody is kept waiting"),
+    ("permit_mynetworks", "no rule is asked then"),
+    ("permit_sasl_authenticated", "no rule is asked then"),
 ];
-
-/// Rules that are followed by what they ask.
-fn takes_argument(rule: &str) -> bool {
-    let beginnings = ["check_", "reject_rbl_", "reject_rhsbl_", "permit_dnswl_", "permit_rhswl_", "sleep"];
-    beginnings.iter().any(|beginning| rule.starts_with(beginning))
-}
 
 impl Conversion<'_> {
     /// Gives a fate to every parameter that has none.
     pub(super) fn policy(&mut self) {
         let names: Vec<String> = self.main.settings().map(|(name, _)| name.to_owned()).collect();
         for name in names {
-            if name.ends_with("_restrictions") {
-                self.restrictions(&name);
+            if name.ends_with("_restrictions") && LATE.contains(&name.as_str()) {
+                self.late_restrictions(&name);
             }
             if !self.draft.fates.contains_key(&name) {
                 self.fate(&name);
@@ -139,17 +137,14 @@ impl Conversion<'_> {
         self.notices();
     }
 
-    fn restrictions(&mut self, name: &str) {
-        self.draft.lost(name, "there are no lists of restrictions; what becomes of each stands below");
-        let elements = list(&self.values.value(name));
-        let mut elements = elements.iter();
-        while let Some(element) = elements.next() {
-            let known = RESTRICTIONS.iter().find(|(known, _)| known == element).map(|(_, does)| *does);
-            let does = known.unwrap_or("there is no such rule");
-            let argument = if takes_argument(element) { elements.next() } else { None };
-            let words: Vec<&str> = std::iter::once(element).chain(argument).map(String::as_str).collect();
-            self.draft.rules.push((format!("{name}: {}", words.join(" ")), does.to_owned()));
-            if known.is_none() || does.starts_with("not ") || does.contains("not asked") {
+    /// Lists that are asked behind RCPT.
+    fn late_restrictions(&mut self, name: &str) {
+        self.draft.lost(name, "rules are asked at RCPT and before; what becomes of each restriction stands below");
+        for element in restrictions::elements(&self.values, name) {
+            let known = RESTRICTIONS.iter().find(|(known, _)| *known == element.rule).map(|(_, does)| *does);
+            let does = known.unwrap_or("no rule is asked then");
+            self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
+            if known.is_none() {
                 self.draft.look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
             }
         }
@@ -169,7 +164,8 @@ impl Conversion<'_> {
         let used = format!("${name}");
         let other = [format!("${{{name}"), format!("$({name}")];
         let uses = |value: &str| value.contains(&used) || other.iter().any(|it| value.contains(it.as_str()));
-        match self.main.settings().any(|(_, value)| uses(value)) {
+        let mut of_services = self.master.services.iter().flat_map(|service| &service.overrides);
+        match self.main.settings().any(|(_, value)| uses(value)) || of_services.any(|(_, value)| uses(value)) {
             true => self.draft.same(name, "filled in where other parameters name it"),
             false => self.draft.lost(name, "no setting is known that stands for it; see postconf(5) for what it did"),
         }

@@ -7,13 +7,15 @@ use super::draft::{Block, Draft, Fate};
 use super::main_cf::MainCf;
 
 /// Headers in the order of default.toml; any other one comes where its first word does.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 15] = [
     "",
     "[[listener]]",
     "[[certificate]]",
     "[tls]",
+    "[auth]",
     "[relay]",
     "[smtp]",
+    "[[access]]",
     "[limits]",
     "[[table]]",
     "[[domain]]",

@@ -21,6 +21,8 @@ pub(super) enum Use {
     LocalAliases,
     /// Names at our own domains that exist.
     LocalUsers,
+    /// What access(5) says of a client, a name or an address; only in tables that are asked as they are.
+    Access,
 }
 
 /// What names without a domain are completed with.
@@ -78,7 +80,7 @@ pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> (
 }
 
 /// The keys that one key stands for.
-fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str> {
+pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str> {
     let is_plain = !key.is_empty() && !key.ends_with(':') && !key.starts_with('#');
     let whole = |key: String| match key.strip_prefix('@') {
         Some(domain) => Address::new("postmaster", domain).is_ok(),
@@ -90,6 +92,7 @@ fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str
         (Use::Domains, false) if key.starts_with('.') => Err("a domain is named, not all below it"),
         (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is no name of a domain"),
         (Use::Domains, false) => Ok(vec![key.to_owned()]),
+        (Use::Access, _) => Ok(vec![key.to_owned()]),
         (Use::Mailboxes, true) if key.starts_with('@') => Err("a mailbox for all others is `catch_all` of its domain"),
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is no address"),
@@ -112,8 +115,8 @@ fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str
 fn values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
     match of_use {
         Use::Domains | Use::LocalUsers => Ok(String::new()),
-        Use::Mailboxes if value.contains([',', '"']) => Err("the place has a comma or a quote"),
-        Use::Mailboxes => Ok(value.to_owned()),
+        Use::Mailboxes | Use::Access if value.contains([',', '"']) => Err("the place has a comma or a quote"),
+        Use::Mailboxes | Use::Access => Ok(value.to_owned()),
         Use::Aliases | Use::LocalAliases => {
             let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
             let targets = targets?;

@@ -1,0 +1,400 @@
+//! From lists of restrictions to `[[access]]` rules.
+//!
+//! Postfix asks each list to its end, or to what permits, and takes mail that no list refuses. Here the first rule that
+//! matches decides, in one list for all. Both come to the same as long as whoever a rule accepts would have been asked by no
+//! rule behind it:
+//!
+//! 1. All rules are asked at RCPT. First come those that the networks of `permit_mynetworks` are asked by, then these
+//!    networks are accepted, then come all others.
+//! 2. Whoever logs in is left out by a rule itself, where `permit_sasl_authenticated` let him pass it.
+//! 3. The list in which something else lets pass comes last. Where that is not enough, as with two such lists, it lets
+//!    nobody pass: a rule too many is asked then, never one too few.
+//!
+//! To relay is another matter, which `restrictions` looks at and `listeners` writes down.
+
+use std::path::Path;
+
+use super::Conversion;
+use super::access_table::{self, Act, Content, Subject};
+use super::dnsbl::Zone;
+use super::listeners::networks;
+use super::logins::ASKS_STRANGERS;
+use super::lookups::Named;
+use super::networks::Net;
+use super::restrictions::{Element, LISTS, Lists, Who};
+use super::rules::runs;
+use super::text::Use;
+use super::words::{braced, list};
+
+/// Rules that one table of networks may become.
+const RUNS_MAX: usize = 100;
+/// The place of what postscreen asks, behind all lists.
+const SCREEN: usize = LISTS.len();
+
+/// One rule on its way.
+pub(super) struct Rule {
+    /// Which list it is from.
+    list: usize,
+    /// What it is from.
+    pub(super) from: String,
+    pub(super) what: What,
+    /// Whether `permit_mynetworks` stands before it.
+    pub(super) behind_networks: bool,
+    pub(super) spares_users: bool,
+}
+
+/// What a rule is about.
+pub(super) enum What {
+    /// Whoever it is, with this action.
+    All(&'static str),
+    /// Whoever is on a list in the DNS, with this action.
+    Listed(Zone, &'static str),
+    /// What a table says.
+    Table(Subject, Named, Content),
+    /// Whoever names a sender of this table without logging in.
+    Owned(String),
+}
+
+impl Rule {
+    fn passes(&self) -> bool {
+        match &self.what {
+            What::All(_) | What::Owned(_) => false,
+            What::Listed(_, action) => *action == "accept",
+            What::Table(_, _, content) => content.passes(),
+        }
+    }
+
+    fn is_opaque(&self) -> bool {
+        matches!(&self.what, What::Table(_, _, Content::Opaque(_)))
+    }
+}
+
+/// What becomes of a restriction.
+enum Step {
+    Rule(What),
+    /// The networks pass.
+    Networks,
+    /// The server does so by itself, or it does nothing.
+    Same(&'static str),
+    /// It does not hold here.
+    Lost(&'static str),
+    /// Nothing behind it is asked.
+    End(&'static str),
+}
+
+const BEHIND_PERMIT: &str = "nothing behind it is asked";
+const FOR_OTHERS: &str =
+    "what comes behind it is for other people's domains, to which only `relay.networks` and users may send anyway";
+
+/// Restrictions, and what this server does by itself.
+const SAME: [(&str, &str); 13] = [
+    ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (users = false)"),
+    ("reject_unauth_destination", "always"),
+    ("defer_unauth_destination", "always, and refused rather than put off"),
+    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
+    ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
+    ("reject_unverified_recipient", "who exists is asked of `mailboxes` of [[domain]], always"),
+    ("reject_non_fqdn_recipient", "a recipient has a domain, always"),
+    ("reject_unknown_recipient_domain", "not asked at RCPT; the sender gets a bounce"),
+    ("reject_sender_login_mismatch", "see `senders` of [auth]"),
+    ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
+    ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may name no sender that nobody owns"),
+    ("reject_plaintext_session", "users log in within TLS alone; tls = \"required\" of [[listener]] demands it of all"),
+    ("defer_if_reject", "what is refused is refused, and not put off"),
+];
+
+/// Restrictions that do not hold here, and why.
+const LOST: [(&str, &str); 14] = [
+    ("check_policy_service", "policy services are not asked"),
+    ("reject_rhsbl_", "lists of domains in the DNS are not asked"),
+    ("permit_rhswl_", "lists of domains in the DNS are not asked"),
+    ("reject_unknown_", "names are not looked up for that"),
+    ("reject_non_fqdn_", "not checked; `helos_in` and `senders_in` can refuse what is known"),
+    ("reject_invalid_", "not checked"),
+    ("reject_unverified_", "other servers are not asked whether an address exists"),
+    ("reject_unlisted_sender", "whether a sender exists is not checked"),
+    (
+        "reject_unauthenticated_sender_login_mismatch",
+        "no table of senders is known for it: see smtpd_sender_login_maps",
+    ),
+    ("reject_multi_recipient_bounce", "not checked"),
+    ("permit_mx_backup", "mail is passed on for domains that have a [[domain]] section alone"),
+    ("permit_tls_", "certificates of clients are not asked for; a network in `relay.networks` may send elsewhere"),
+    ("check_", "it is asked about what is not known here: names in the DNS, certificates, or users"),
+    ("sleep", "nobody is kept waiting"),
+];
+
+impl Conversion<'_> {
+    /// Writes the rules of the first service that others come in by; what other services ask beside is told.
+    pub(super) fn access(&mut self) {
+        let front = self.front_door().cloned();
+        let (lists, values) = match &front {
+            Some(front) => (front.lists.clone(), front.main.clone()),
+            None => (Lists::read(&self.values), self.main.clone()),
+        };
+        let mynetworks = front.as_ref().map_or_else(Net::loopback, |front| front.networks.clone());
+        for class in list(&self.values.value("smtpd_restriction_classes")) {
+            self.draft.same(&class, "it is filled in where a list names it");
+        }
+        let mut rules = Vec::new();
+        for (place, name) in LISTS.into_iter().enumerate() {
+            if values.value(name).is_some() {
+                self.collect_rules(place, name, &lists, &mut rules);
+            }
+            match self.main.value(name) {
+                Some(own) if values.value(name) != Some(own) => {
+                    self.draft.lost(name, "the service that others come in by says something else in master.cf");
+                }
+                _ => self.draft.same(name, "what becomes of each restriction stands above"),
+            }
+        }
+        self.screen(&mut rules);
+        self.other_doors(&lists);
+        self.settle(&mut rules);
+        self.write_rules(&rules, &mynetworks);
+        self.proxies();
+    }
+
+    fn collect_rules(&mut self, list: usize, name: &str, lists: &Lists, rules: &mut Vec<Rule>) {
+        let (mut behind_networks, mut ended) = (false, None);
+        for element in &lists.0[list] {
+            let told = format!("{name}: {}", element.text());
+            let step = match ended {
+                Some(why) => Step::Same(why),
+                None => self.step(list, element),
+            };
+            let does = match step {
+                Step::Same(does) => does,
+                Step::Networks => {
+                    behind_networks = true;
+                    "they are accepted before all rules that come behind it in any list; see relay.networks, too"
+                }
+                Step::End(does) => {
+                    ended =
+                        Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
+                    does
+                }
+                Step::Lost(why) => {
+                    self.draft
+                        .look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
+                    why
+                }
+                Step::Rule(what) => {
+                    let is_all = matches!(what, What::All(_));
+                    let spares_users = self.spares_users(list, element);
+                    rules.push(Rule { list, from: told.clone(), what, behind_networks, spares_users });
+                    ended = ended.or(is_all.then_some("it is behind what lets all pass, or none"));
+                    "see [[access]], or what has no counterpart"
+                }
+            };
+            self.draft.rules.push((told, does.to_owned()));
+        }
+    }
+
+    /// Whether no service that users log in to asks this of them.
+    fn spares_users(&self, list: usize, element: &Element) -> bool {
+        let asks = |door: &super::doors::Door| door.has_logins && door.lists.reach(list, element, Who::User);
+        self.has_users && !self.doors.iter().any(asks)
+    }
+
+    fn step(&mut self, list: usize, element: &Element) -> Step {
+        let rule = element.rule.as_str();
+        if let Some(why) = element.idle {
+            return Step::Same(why);
+        }
+        match rule {
+            "permit" => return Step::End(BEHIND_PERMIT),
+            "permit_auth_destination" => return Step::End(FOR_OTHERS),
+            "permit_mynetworks" => return Step::Networks,
+            "reject" => return Step::Rule(What::All("refuse")),
+            "defer" | "defer_if_permit" => return Step::Rule(What::All("defer")),
+            _ => {}
+        }
+        let argument = element.argument.as_deref().unwrap_or_default();
+        if let Some(subject) = Subject::of_rule(rule) {
+            return match self.content(subject, argument) {
+                Some((named, content)) => Step::Rule(What::Table(subject, named, content)),
+                None => Step::Lost("its table cannot be read here"),
+            };
+        }
+        if ["reject_rbl_client", "permit_dnswl_client"].contains(&rule) {
+            let action = if rule.starts_with("permit") { "accept" } else { self.refusal("maps_rbl_reject_code") };
+            return match Zone::read(argument) {
+                Some(zone) => Step::Rule(What::Listed(zone, action)),
+                None => Step::Lost("this is no list with answers that can be said here"),
+            };
+        }
+        self.step_by_name(list, rule)
+    }
+
+    fn step_by_name(&mut self, list: usize, rule: &str) -> Step {
+        let has_logins = self.front_door().is_some_and(|front| front.has_logins);
+        if let Some(owned) =
+            self.owned.clone().filter(|_| has_logins && list < SCREEN && ASKS_STRANGERS.contains(&rule))
+        {
+            return Step::Rule(What::Owned(owned));
+        }
+        if let Some((_, does)) = SAME.iter().find(|(known, _)| *known == rule) {
+            return Step::Same(does);
+        }
+        let lost = LOST.iter().find(|(beginning, _)| rule.starts_with(beginning));
+        Step::Lost(lost.map_or("there is no such rule", |(_, why)| why))
+    }
+
+    fn refusal(&self, parameter: &str) -> &'static str {
+        if self.values.value(parameter).starts_with('4') { "defer" } else { "refuse" }
+    }
+
+    /// What the table of a check says.
+    fn content(&mut self, subject: Subject, argument: &str) -> Option<(Named, Content)> {
+        // In braces the table comes first, its own settings behind it.
+        let named = match braced(argument) {
+            Some(inside) => Named::read(list(inside).first()?)?,
+            None => Named::read(argument)?,
+        };
+        let content = match named.kind.as_str() {
+            "static" => {
+                let act = Act::read(braced(&named.name).unwrap_or(&named.name));
+                Content::Patterns(vec![("/^/".into(), Some(act))])
+            }
+            "regexp" | "pcre" => {
+                let text = self.read(Path::new(&named.name))?;
+                Content::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
+            }
+            "cidr" if subject == Subject::Client => self.cidr(&named)?,
+            "ldap" | "pgsql" | "sqlite" => Content::Opaque(self.chain(vec![named.clone()], Use::Access)?),
+            _ => match self.entries(&named, false) {
+                Some(entries) => {
+                    Content::Entries(entries.into_iter().map(|(key, value)| (key, Act::read(&value))).collect())
+                }
+                None => {
+                    // It tells why there is none.
+                    self.chain(vec![named], Use::Access);
+                    return None;
+                }
+            },
+        };
+        Some((named, content))
+    }
+
+    fn cidr(&mut self, named: &Named) -> Option<Content> {
+        let text = self.read(Path::new(&named.name))?;
+        let mut networks = Vec::new();
+        for line in super::main_cf::logical_lines(&text) {
+            let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
+            let Some(net) = Net::read(net) else {
+                self.draft.look_at(format!("cidr:{}: not taken over, because of its line \"{line}\"", named.name));
+                return None;
+            };
+            networks.push((net, Act::read(value)));
+        }
+        if runs(&networks).len() > RUNS_MAX {
+            self.draft.look_at(format!("cidr:{}: not taken over: it would be too many rules", named.name));
+            return None;
+        }
+        Some(Content::Networks(networks))
+    }
+
+    /// What postscreen asks of lists: those that are enough by themselves become rules.
+    fn screen(&mut self, rules: &mut Vec<Rule>) {
+        let is_screened = self.doors.iter().any(|door| door.is_screened);
+        let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
+        let action = self.values.value("postscreen_dnsbl_action");
+        if !["enforce", "drop"].contains(&action.as_str()) {
+            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not say that it refuses");
+        }
+        ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
+            .iter()
+            .for_each(|name| self.draft.mapped(name));
+        let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
+        let exempt = self.values.given("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
+        let behind_networks = list(&exempt).first().is_some_and(|first| first == "permit_mynetworks");
+        for site in list(&sites) {
+            let from = format!("postscreen_dnsbl_sites: {site}");
+            match Zone::read(&site) {
+                Some(zone) if zone.weight >= threshold => {
+                    let what = What::Listed(zone, "refuse");
+                    let spares_users = self.has_users;
+                    self.draft.rules.push((from.clone(), "see [[access]]".into()));
+                    rules.push(Rule { list: SCREEN, from, what, behind_networks, spares_users });
+                }
+                Some(_) => {
+                    self.draft.loss(
+                        from,
+                        "what several lists say is not added up; a rule is for a list that is enough by itself",
+                    );
+                    self.draft
+                        .look_at("postscreen_dnsbl_sites: not all lists became rules; see what has no counterpart");
+                }
+                None => self.draft.loss(from, "this is no list with answers that can be said here"),
+            }
+        }
+    }
+
+    /// Restrictions that only services for others ask.
+    fn other_doors(&mut self, front: &Lists) {
+        let expected =
+            ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
+        for door in self.doors.clone() {
+            for (place, name) in LISTS.into_iter().enumerate() {
+                let own = door.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
+                let told = own
+                    .filter(|it| !expected.contains(&it.rule.as_str()) && !SAME.iter().any(|same| same.0 == it.rule));
+                for element in told {
+                    let what = format!("{}: {name}: {}", door.what, element.text());
+                    self.draft.loss(what, "rules are for all listeners; this one would be asked of everybody");
+                    self.draft.look_at(format!(
+                        "{}: not all of its restrictions hold; see what has no counterpart",
+                        door.what
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Brings rules into their order, in which nobody passes a rule that his own list did not let him pass.
+    fn settle(&mut self, rules: &mut Vec<Rule>) {
+        let weight = |list: usize| {
+            let own = || rules.iter().filter(move |rule| rule.list == list);
+            usize::from(own().any(Rule::passes)) + usize::from(own().any(Rule::is_opaque))
+        };
+        let weights: Vec<usize> = (0..=SCREEN).map(weight).collect();
+        rules.sort_by_key(|rule| (rule.behind_networks, weights[rule.list], rule.list));
+        for place in (0..rules.len()).rev() {
+            let own = rules[place].list;
+            if !rules[place].passes() || rules[place + 1..].iter().all(|rule| rule.list == own) {
+                continue;
+            }
+            let from = rules[place].from.clone();
+            match &mut rules[place].what {
+                What::Table(_, _, content) if !matches!(content, Content::Opaque(_)) => {
+                    content.lets_nobody_pass();
+                    self.draft.loss(
+                        format!("{from}: OK"),
+                        "it lets pass this list alone, and here it would let pass all: whom it says so of is asked by the \
+                         rules behind it",
+                    );
+                }
+                _ => {
+                    rules.remove(place);
+                    self.draft.loss(&*from, "it lets pass this list alone, and here it would let pass all lists");
+                    self.draft.look_at(format!("{from}: not taken over; see what has no counterpart"));
+                }
+            }
+        }
+    }
+
+    /// Who may speak for others, where it is the same for all services.
+    fn proxies(&mut self) {
+        let name = "smtpd_authorized_xclient_hosts";
+        let Some(value) = self.values.given(name) else { return };
+        if self.doors.iter().any(|door| door.main.value(name) != self.main.value(name)) {
+            return self.draft.lost(name, "a service of master.cf says something else, and here it is for all of them");
+        }
+        let proxies = self.network_list(name, &value);
+        match proxies.is_empty() {
+            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] says so"),
+            false => self.draft.set("[smtp]", "xclient_from", networks(&proxies), name),
+        }
+    }
+}

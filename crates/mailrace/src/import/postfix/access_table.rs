@@ -1,0 +1,383 @@
+//! Tables of access(5), read and written anew in our words: which keys are asked for, and what a value says.
+//!
+//! | of Postfix                              | here                                                               |
+//! |-----------------------------------------|--------------------------------------------------------------------|
+//! | `OK`, `PERMIT`, digits                  | `OK`                                                               |
+//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD` | the same                                                           |
+//! | `DEFER_IF_PERMIT`                       | `DEFER`                                                            |
+//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                                       |
+//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions | `DEFER`: nobody is let in whom Postfix did not simply let in |
+//!
+//! A domain without a dot before it means all below it, too, unless `parent_domain_matches_subdomains` says otherwise; here
+//! such a key is there twice. Clients are known by their address alone, so that keys that are names of clients are told.
+
+use std::collections::HashSet;
+use std::net::Ipv6Addr;
+
+use mail::Reply;
+
+use super::networks::Net;
+
+/// What a table is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Client,
+    Helo,
+    Sender,
+    Recipient,
+}
+
+impl Subject {
+    /// The subject of `check_SUBJECT_access`.
+    pub(super) fn of_rule(rule: &str) -> Option<Subject> {
+        Some(match rule {
+            "check_client_access" => Subject::Client,
+            "check_helo_access" => Subject::Helo,
+            "check_sender_access" => Subject::Sender,
+            "check_recipient_access" => Subject::Recipient,
+            _ => return None,
+        })
+    }
+
+    /// The key of a rule that names a table.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Subject::Client => "clients_in",
+            Subject::Helo => "helos_in",
+            Subject::Sender => "senders_in",
+            Subject::Recipient => "recipients_in",
+        }
+    }
+}
+
+/// What a value says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Pass,
+    /// `REJECT`, `DEFER`, or a code, with its text.
+    No(String),
+    Hold,
+    /// Nothing; the first is what is lost by that.
+    Dunno(Option<&'static str>),
+    /// It has no counterpart; why.
+    Other(&'static str),
+}
+
+impl Act {
+    /// Reads a value.
+    pub(super) fn read(value: &str) -> Act {
+        let value = sound(value);
+        let (word, text) = value.split_once(' ').unwrap_or((&value, ""));
+        let digits = word.bytes().all(|b| b.is_ascii_digit());
+        let is_code = digits && word.len() == 3 && word.starts_with(['4', '5']);
+        match &*word.to_ascii_uppercase() {
+            "" | "DUNNO" => Act::Dunno(None),
+            "OK" | "PERMIT" => Act::Pass,
+            "REJECT" => Act::No(value),
+            "DEFER" | "DEFER_IF_PERMIT" => Act::No(format!("DEFER {text}").trim_end().to_owned()),
+            "HOLD" => Act::Hold,
+            "DEFER_IF_REJECT" => Act::Dunno(Some("what is refused later is refused and not put off")),
+            "WARN" | "INFO" => Act::Dunno(Some("the log has no line of its own for it")),
+            "PREPEND" => Act::Dunno(Some("nothing is written into a message's header")),
+            "BCC" => Act::Dunno(Some("nobody gets copies of others' mail")),
+            "DISCARD" => Act::Other("mail is not thrown away"),
+            "FILTER" => Act::Other("mail is not given to filters"),
+            "REDIRECT" => Act::Other("mail is not sent to others than its recipients"),
+            _ if is_code => Act::No(value),
+            _ if digits && text.is_empty() => Act::Pass,
+            _ => Act::Other("a table says no restrictions"),
+        }
+    }
+
+    /// In words of a table.
+    fn words(&self) -> &str {
+        match self {
+            Act::Pass => "OK",
+            Act::No(text) => text,
+            Act::Hold => "HOLD",
+            Act::Dunno(_) => "DUNNO",
+            Act::Other(_) => "DEFER",
+        }
+    }
+
+    /// What is lost.
+    fn loss(&self) -> Option<&'static str> {
+        match self {
+            Act::Dunno(why) => *why,
+            Act::Other(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// `action` and `reply` of a rule that says the same; None where it says nothing.
+    pub(super) fn action(&self) -> Option<(&'static str, Option<String>)> {
+        match self {
+            Act::Pass => Some(("accept", None)),
+            Act::Hold => Some(("hold", None)),
+            Act::Dunno(_) => None,
+            Act::Other(_) => Some(("defer", None)),
+            Act::No(value) => {
+                let (word, text) = value.split_once(' ').unwrap_or((value, ""));
+                let is_later = word.starts_with('4') || word == "DEFER";
+                let action = if is_later { "defer" } else { "refuse" };
+                let usual = if is_later { "450 4.7.1" } else { "554 5.7.1" };
+                let own = format!("{word} {text}").parse::<Reply>().ok().filter(|reply| !reply.text.is_empty());
+                let with = |line: String| line.parse::<Reply>().ok();
+                let enhanced = || with(format!("{} {text}", &usual[..3])).filter(|reply| reply.enhanced.is_some());
+                let worded = || enhanced().or_else(|| with(format!("{usual} {text}")));
+                let reply = own.or_else(|| (!text.is_empty()).then(worded).flatten());
+                Some((action, reply.map(|reply| reply.to_string())))
+            }
+        }
+    }
+}
+
+/// A value that a text table can have: without quotes, and without a comma too many.
+fn sound(value: &str) -> String {
+    let value = value.replace('"', "'");
+    let parts = value.split(',').map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a table says, as far as it can be read.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Keys and what they say.
+    Entries(Vec<(String, Act)>),
+    /// Lines of regular expressions: all up to the value, and what it says. None: a line that says nothing itself.
+    Patterns(Vec<(String, Option<Act>)>),
+    /// Networks, of which the first one counts.
+    Networks(Vec<(Net, Act)>),
+    /// A table of this name, which is asked when it is needed.
+    Opaque(String),
+}
+
+impl Content {
+    /// Whether it lets anybody pass.
+    pub(super) fn passes(&self) -> bool {
+        let mut acts: Box<dyn Iterator<Item = &Act>> = match self {
+            Content::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
+            Content::Patterns(lines) => Box::new(lines.iter().filter_map(|(_, act)| act.as_ref())),
+            Content::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
+            Content::Opaque(_) => return true,
+        };
+        acts.any(|act| *act == Act::Pass)
+    }
+
+    /// Lets nobody pass: who would have, goes on to the next rule.
+    pub(super) fn lets_nobody_pass(&mut self) {
+        let acts: Box<dyn Iterator<Item = &mut Act>> = match self {
+            Content::Entries(entries) => Box::new(entries.iter_mut().map(|(_, act)| act)),
+            Content::Patterns(lines) => Box::new(lines.iter_mut().filter_map(|(_, act)| act.as_mut())),
+            Content::Networks(networks) => Box::new(networks.iter_mut().map(|(_, act)| act)),
+            Content::Opaque(_) => return,
+        };
+        acts.filter(|act| **act == Act::Pass).for_each(|act| *act = Act::Dunno(Some("it let pass one list alone")));
+    }
+}
+
+/// Lines of `/pattern/flags value`.
+pub(super) fn patterns(lines: &[String]) -> Vec<(String, Option<Act>)> {
+    let read = |line: &String| match pattern_end(line) {
+        Some(end) => (line[..end].trim_end().to_owned(), Some(Act::read(&line[end..]))),
+        None => (line.clone(), None),
+    };
+    lines.iter().map(read).collect()
+}
+
+/// Where the value begins; None where there is none, as behind `if` and `endif`.
+fn pattern_end(line: &str) -> Option<usize> {
+    let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
+    let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
+    let mut is_escaped = false;
+    let closes = |(_, c): &(usize, char)| {
+        let found = *c == mark && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        found
+    };
+    let begin = start + mark.len_utf8();
+    let close = begin + line[begin..].char_indices().find(closes)?.0;
+    Some(line[close..].find(char::is_whitespace).map_or(line.len(), |behind| close + behind))
+}
+
+/// The lines of a table of patterns.
+pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
+    let line = |(head, act): &(String, Option<Act>)| match act {
+        None => format!("{head}\n"),
+        Some(act) => {
+            let why = act.loss().map(|why| format!("# no counterpart of the value below: {why}\n"));
+            format!("{}{head} {}\n", why.unwrap_or_default(), act.words())
+        }
+    };
+    lines.iter().map(line).collect()
+}
+
+/// A written table, and what of it was lost.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) text: String,
+    /// Entries that say something else here, or nothing.
+    pub(super) lost: usize,
+    /// Entries that are not there at all and refused somebody.
+    pub(super) unrefused: usize,
+}
+
+/// Entries as a text table. `parents`: a domain means those below it, too.
+pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: bool) -> Written {
+    let (mut written, mut seen) = (Written::default(), HashSet::new());
+    for (key, act) in entries {
+        let keys = match keys(key, subject, parents) {
+            Ok(keys) => keys,
+            Err(why) => {
+                written.lost += 1;
+                written.unrefused += usize::from(matches!(act, Act::No(_) | Act::Hold | Act::Other(_)));
+                let entry = format!("{key} {}", act.words()).split_whitespace().collect::<Vec<_>>().join(" ");
+                written.text.push_str(&format!("# no counterpart: {entry}: {why}\n"));
+                continue;
+            }
+        };
+        if let Some(why) = act.loss() {
+            written.lost += 1;
+            written.text.push_str(&format!("# no counterpart of the value below: {why}\n"));
+        }
+        for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
+            written.text.push_str(&format!("{key:<31} {}\n", act.words()));
+        }
+    }
+    written
+}
+
+/// The keys that one key stands for.
+fn keys(key: &str, subject: Subject, parents: bool) -> Result<Vec<String>, &'static str> {
+    let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
+    if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
+        return Err("this is no key here");
+    }
+    if subject == Subject::Client {
+        return match is_address(key) {
+            true => Ok(vec![key.trim_end_matches('.').to_owned()]),
+            false => Err("a client is known by its address alone, not by a name"),
+        };
+    }
+    if key == "<>" && subject == Subject::Sender || key.starts_with('[') {
+        return Ok(vec![key.to_owned()]);
+    }
+    match key.split_once('@') {
+        Some(_) if subject == Subject::Helo => Err("no client calls itself so"),
+        Some(("", _)) => Err("Postfix never asks for it: a domain stands without @"),
+        Some(_) => Ok(vec![key.to_owned()]),
+        None if key.starts_with('.') && parents => Err("Postfix never asks for it: parent_domain_matches_subdomains"),
+        None if parents => Ok(vec![key.to_owned(), format!(".{key}")]),
+        None => Ok(vec![key.to_owned()]),
+    }
+}
+
+/// Whether it is an address, or begins one: whole octets of IPv4, or groups of IPv6.
+fn is_address(key: &str) -> bool {
+    let octets: Vec<&str> = key.trim_end_matches('.').split('.').collect();
+    let is_v4 = octets.len() <= 4 && octets.iter().all(|octet| octet.parse::<u8>().is_ok());
+    let is_group = |group: &str| group.len() <= 4 && group.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_v6 = key.parse::<Ipv6Addr>().is_ok() || key.contains(':') && key.split(':').all(is_group);
+    let begins_v6 = !key.contains('.') && key.len() == 4 && is_group(key) && key.starts_with(['2', '3', 'f']);
+    is_v4 || is_v6 || begins_v6
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::import::postfix::text;
+
+    fn entries(text: &str) -> Vec<(String, Act)> {
+        text::entries(text, false).into_iter().map(|(key, value)| (key, Act::read(&value))).collect()
+    }
+
+    #[test]
+    fn values_say_the_same_or_put_off() {
+        for (value, expected) in [
+            ("OK", "OK"),
+            ("permit", "OK"),
+            ("12345", "OK"),
+            ("reject", "reject"),
+            ("REJECT \"no\",, way,", "REJECT 'no', way"),
+            ("550 5.1.1 moved", "550 5.1.1 moved"),
+            ("defer_if_permit later", "DEFER later"),
+            ("WARN of it", "DUNNO"),
+            ("PREPEND X-A: b", "DUNNO"),
+            ("DISCARD", "DEFER"),
+            ("REDIRECT a@b.example", "DEFER"),
+            ("permit_mynetworks, reject", "DEFER"),
+            ("", "DUNNO"),
+        ] {
+            assert_eq!(Act::read(value).words(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_rule_says_what_the_value_says() {
+        for (value, action, reply) in [
+            ("REJECT", "refuse", None),
+            ("reject go away", "refuse", Some("554 5.7.1 go away")),
+            ("REJECT 5.1.1 moved", "refuse", Some("554 5.1.1 moved")),
+            ("521 5.3.2 no mail", "refuse", Some("521 5.3.2 no mail")),
+            ("554", "refuse", None),
+            ("DEFER in an hour", "defer", Some("450 4.7.1 in an hour")),
+            ("450 later", "defer", Some("450 later")),
+            ("554 4.7.1 of another class", "refuse", Some("554 5.7.1 4.7.1 of another class")),
+        ] {
+            assert_eq!(Act::read(value).action(), Some((action, reply.map(str::to_owned))), "{value}");
+        }
+    }
+
+    #[test]
+    fn keys_stand_for_what_postfix_asks_for() {
+        let text = "example.org REJECT\n.dead.example OK\nbob@example.org OK\npostmaster@ OK\n<> DUNNO\n@x.example REJECT\n\
+                    \"a b\"@x.example REJECT\n";
+        insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
+        example.org                     REJECT
+        .example.org                    REJECT
+        # no counterpart: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
+        bob@example.org                 OK
+        postmaster@                     OK
+        <>                              DUNNO
+        # no counterpart: @x.example REJECT: Postfix never asks for it: a domain stands without @
+        # no counterpart: "a b"@x.example REJECT: this is no key here
+        "#);
+        let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
+        let written = entry_text(&entries(clients), Subject::Client, true);
+        assert_eq!((written.lost, written.unrefused), (2, 1));
+        insta::assert_snapshot!(written.text, @r"
+        192.0.2                         OK
+        192.0.2.1                       REJECT
+        2001:db8                        HOLD
+        # no counterpart: bad.example REJECT: a client is known by its address alone, not by a name
+        # no counterpart: 10.0.0.0/8 OK: a client is known by its address alone, not by a name
+        ");
+    }
+
+    #[test]
+    fn patterns_keep_all_but_their_value() {
+        let lines = ["/^a\\/b/i  OK", "if /x/", "!|y z| REDIRECT q@r", "endif", "/z/"].map(str::to_owned);
+        insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
+        /^a\/b/i OK
+        if /x/
+        # no counterpart of the value below: mail is not sent to others than its recipients
+        !|y z| DEFER
+        endif
+        /z/ DUNNO
+        ");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_a_text_table(text in "(?s)[1a.@:,\"#<> \n\t/\\[OKREJ45]{0,80}|(?s).{0,80}", parents: bool) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("table");
+            for subject in [Subject::Client, Subject::Helo, Subject::Sender, Subject::Recipient] {
+                std::fs::write(&path, entry_text(&entries(&text), subject, parents).text).unwrap();
+                lookup::text::Text::load("table", &path).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Lists in the DNS, as Postfix names them: `zen.spamhaus.org=127.0.0.[2..11]*3`. A part of an answer is a number, or numbers
+//! and ranges in brackets; here answers are addresses and networks.
+
+use std::net::Ipv4Addr;
+
+use mail::Address;
+
+use super::draft::{quoted, quoted_list};
+
+/// Answers of one list that are told apart; ranges beyond are told.
+const ANSWERS_MAX: usize = 65_536;
+/// Networks that stand for them.
+const CODES_MAX: usize = 64;
+
+/// A list, and the answers that count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Zone {
+    pub(super) name: String,
+    /// None: all.
+    pub(super) codes: Vec<String>,
+    /// By how much an answer counts, where answers are added up.
+    pub(super) weight: i64,
+}
+
+impl Zone {
+    /// Reads one; None where it cannot be said here.
+    pub(super) fn read(text: &str) -> Option<Zone> {
+        let (text, weight) = match text.rsplit_once('*') {
+            Some((text, weight)) => (text, weight.trim().parse().ok()?),
+            None => (text, 1),
+        };
+        let (name, answers) = match text.split_once('=') {
+            Some((name, answers)) => (name, Some(answers)),
+            None => (text, None),
+        };
+        let name = name.trim().trim_end_matches('.');
+        let is_name = name.contains('.') && name.parse::<Ipv4Addr>().is_err();
+        is_name.then(|| Address::new("postmaster", name).ok()).flatten()?;
+        let codes = answers.map_or(Some(Vec::new()), codes)?;
+        Some(Zone { name: name.to_owned(), codes, weight })
+    }
+
+    /// As `dnsbl` of a rule has it.
+    pub(super) fn value(&self) -> String {
+        match self.codes.as_slice() {
+            [] => format!("{{ zone = {} }}", quoted(&self.name)),
+            codes => {
+                let codes = quoted_list(codes.iter().map(String::as_str));
+                format!("{{ zone = {}, codes = {codes} }}", quoted(&self.name))
+            }
+        }
+    }
+}
+
+/// Answers as addresses and networks; none of them may be what no list says.
+fn codes(text: &str) -> Option<Vec<String>> {
+    let mut numbers: Vec<u32> = vec![0];
+    for part in parts(text)? {
+        if numbers.len() * part.len() > ANSWERS_MAX {
+            return None;
+        }
+        numbers = numbers.iter().flat_map(|head| part.iter().map(move |octet| head << 8 | u32::from(*octet))).collect();
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    let codes = blocks(&numbers);
+    let is_code = numbers.iter().all(|number| number >> 24 == 127);
+    (is_code && !codes.is_empty() && codes.len() <= CODES_MAX).then_some(codes)
+}
+
+/// The four parts of an answer, each with all that it may be.
+fn parts(text: &str) -> Option<Vec<Vec<u8>>> {
+    let (mut parts, mut rest) = (Vec::new(), text.trim());
+    while parts.len() < 4 {
+        let (part, behind) = match rest.strip_prefix('[') {
+            Some(inside) => inside.split_once(']')?,
+            None => rest.split_at(rest.find('.').unwrap_or(rest.len())),
+        };
+        parts.push(octets(part)?);
+        rest = match behind.strip_prefix('.') {
+            Some(rest) if parts.len() < 4 => rest,
+            None if behind.is_empty() && parts.len() == 4 => "",
+            _ => return None,
+        };
+    }
+    Some(parts)
+}
+
+fn octets(text: &str) -> Option<Vec<u8>> {
+    let range = |text: &str| -> Option<std::ops::RangeInclusive<u8>> {
+        match text.split_once("..") {
+            Some((first, last)) => Some(first.trim().parse().ok()?..=last.trim().parse().ok()?),
+            None => text.trim().parse().ok().map(|octet| octet..=octet),
+        }
+    };
+    let ranges: Option<Vec<_>> = text.split(';').map(range).collect();
+    Some(ranges?.into_iter().flatten().collect())
+}
+
+/// The fewest networks that have these numbers in them, and no others.
+fn blocks(numbers: &[u32]) -> Vec<String> {
+    let (mut blocks, mut rest) = (Vec::new(), numbers);
+    while let Some(first) = rest.first() {
+        let run =
+            rest.iter().zip(0..).take_while(|(number, place)| first.checked_add(*place) == Some(**number)).count();
+        let fits = |bits: &u32| first.trailing_zeros() >= *bits && run >> bits > 0;
+        let bits = (0..32).take_while(fits).last().unwrap_or(0);
+        let base = Ipv4Addr::from_bits(*first);
+        blocks.push(if bits == 0 { base.to_string() } else { format!("{base}/{}", 32 - bits) });
+        rest = &rest[1 << bits..];
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ranges_become_networks() {
+        for (text, expected) in [
+            ("zen.spamhaus.org", Some("{ zone = \"zen.spamhaus.org\" }")),
+            (
+                "zen.spamhaus.org=127.0.0.[2..11]*3",
+                Some("{ zone = \"zen.spamhaus.org\", codes = [\"127.0.0.2/31\", \"127.0.0.4/30\", \"127.0.0.8/30\"] }"),
+            ),
+            ("a.example=127.0.0.[2;4..5]", Some("{ zone = \"a.example\", codes = [\"127.0.0.2\", \"127.0.0.4/31\"] }")),
+            ("a.example=127.0.[0..255].1", None),
+            ("a.example=127.0.[0..255].[0..255]", Some("{ zone = \"a.example\", codes = [\"127.0.0.0/16\"] }")),
+            ("a.example=192.0.2.1", None),
+            ("a.example=127.0.0", None),
+            ("a.example=127.0.0.[11..2]", None),
+            ("a b.example", None),
+            ("127.0.0.1", None),
+        ] {
+            assert_eq!(Zone::read(text).map(|zone| zone.value()).as_deref(), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "[a.=127\\[\\];*-]{0,30}|(?s).{0,30}") {
+            Zone::read(&text);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The services of master.cf that take mail, each with what holds there: its own settings in place of main.cf's. What they
+//! come to is looked at here; `listeners` writes it down.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::Conversion;
+use super::hops::port;
+use super::main_cf::MainCf;
+use super::master_cf::Service;
+use super::networks::{Net, common};
+use super::restrictions::{LISTS, Lists, Who};
+use super::words::list;
+
+/// Ports that are for users.
+const USER_PORTS: [u16; 2] = [587, 465];
+/// Settings of a service that are looked at here, or that nothing has to be said of.
+const READ: [&str; 17] = [
+    "milter_macro_daemon_name",
+    "mynetworks",
+    "postscreen_upstream_proxy_protocol",
+    "smtpd_enforce_tls",
+    "smtpd_reject_unlisted_recipient",
+    "smtpd_sasl_auth_enable",
+    "smtpd_sasl_path",
+    "smtpd_sasl_security_options",
+    "smtpd_sasl_tls_security_options",
+    "smtpd_sasl_type",
+    "smtpd_sender_login_maps",
+    "smtpd_tls_auth_only",
+    "smtpd_tls_security_level",
+    "smtpd_tls_wrappermode",
+    "smtpd_upstream_proxy_protocol",
+    "smtpd_use_tls",
+    "syslog_name",
+];
+
+/// How much TLS is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Never,
+    Offered,
+    Demanded,
+}
+
+/// One way in.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    /// The service, for people.
+    pub(super) what: String,
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Its settings.
+    pub(super) main: MainCf,
+    pub(super) lists: Lists,
+    /// Whether users log in.
+    pub(super) has_logins: bool,
+    pub(super) level: Level,
+    /// TLS from the first byte.
+    pub(super) is_wrapped: bool,
+    /// Balancers say for whom they connect.
+    pub(super) is_balanced: bool,
+    pub(super) is_screened: bool,
+    /// Whom `mynetworks` means there.
+    pub(super) networks: Vec<Net>,
+}
+
+impl Door {
+    fn is_at(&self, ports: &[u16]) -> bool {
+        self.addresses.iter().any(|address| ports.contains(&address.port()))
+    }
+
+    /// Whether nobody but this machine can come in by it.
+    pub(super) fn is_local(&self) -> bool {
+        !self.addresses.is_empty() && self.addresses.iter().all(|address| address.ip().is_loopback())
+    }
+
+    /// Whether it is for users, who log in.
+    pub(super) fn is_for_users(&self) -> bool {
+        let is_meant = self.is_wrapped || self.is_at(&USER_PORTS);
+        let takes_users_alone = self.lists.are_shut(Who::Stranger) && !self.lists.are_shut(Who::User);
+        self.has_logins && (is_meant || takes_users_alone && !self.is_at(&[25]))
+    }
+
+    /// Who may send to other people's domains because of where he is.
+    fn relays(&self) -> Vec<Net> {
+        if self.lists.relay(Who::Network) { self.networks.clone() } else { Vec::new() }
+    }
+}
+
+/// Which networks may relay by all doors. One for users counts no networks; what one for this machine alone says holds for
+/// this machine alone.
+pub(super) fn relays(doors: &[Door]) -> Vec<Net> {
+    let (mut relays, mut is_first) = (Vec::new(), true);
+    let counted = || doors.iter().filter(|door| !door.is_for_users());
+    for door in counted().filter(|door| !door.is_local()) {
+        relays = if is_first { door.relays() } else { common(&relays, &door.relays()) };
+        is_first = false;
+    }
+    for door in counted().filter(|door| door.is_local()) {
+        let own = door.relays();
+        match is_first {
+            true => relays = own,
+            false => {
+                let is_heard = |net: &Net| door.addresses.iter().any(|address| address.is_ipv4() == net.is_v4());
+                let is_here = |net: &Net| is_heard(net) && Net::loopback().iter().any(|loopback| loopback.covers(net));
+                relays.retain(|net| !is_here(net) || own.iter().any(|other| other.covers(net)));
+            }
+        }
+        is_first = false;
+    }
+    relays
+}
+
+impl Conversion<'_> {
+    /// Looks at all services.
+    pub(super) fn find_doors(&mut self) {
+        let services = self.master.services.clone();
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        for service in &services {
+            let takes_mail = service.kind == "inet" && ["smtpd", "postscreen"].contains(&service.command.as_str());
+            match takes_mail {
+                true => self.find_door(service, &mut taken),
+                // What postscreen lets in goes to this one; it is read there.
+                false if service.kind == "pass" && service.command == "smtpd" => {}
+                false => self.other_service(service),
+            }
+        }
+        if services.is_empty() {
+            let addresses = self.interfaces().into_iter().map(|ip| SocketAddr::new(ip, 25)).collect();
+            self.add_door("", addresses, &[], false);
+        }
+        ["inet_interfaces", "inet_protocols"].iter().for_each(|name| self.draft.mapped(name));
+    }
+
+    fn find_door(&mut self, service: &Service, taken: &mut Vec<SocketAddr>) {
+        let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
+        let (host, port_name) = match service.name.rsplit_once(':') {
+            Some((host, port)) => (Some(host.trim_matches(['[', ']'])), port),
+            None => (None, service.name.as_str()),
+        };
+        let Some(port) = port(port_name) else {
+            return self.draft.loss(what, "this port has no number here");
+        };
+        let ips = match host {
+            None | Some("") => self.interfaces(),
+            Some(host) => match host.parse() {
+                Ok(ip) => vec![ip],
+                Err(_) => return self.draft.loss(what, "expected an address; names are not looked up here"),
+            },
+        };
+        let mut addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        addresses.retain(|address| !taken.contains(address));
+        taken.extend(&addresses);
+        let is_screened = service.command == "postscreen";
+        let mut overrides = service.overrides.clone();
+        let behind = self.master.services.iter().find(|it| is_screened && it.kind == "pass" && it.command == "smtpd");
+        overrides.extend(behind.into_iter().flat_map(|it| it.overrides.clone()));
+        self.add_door(&what, addresses, &overrides, is_screened);
+    }
+
+    fn add_door(&mut self, what: &str, addresses: Vec<SocketAddr>, overrides: &[(String, String)], is_screened: bool) {
+        for (name, value) in overrides {
+            if !READ.contains(&name.as_str()) && !LISTS.contains(&name.as_str()) {
+                self.draft.loss(format!("{what}: -o {name}={value}"), "one setting is for all listeners");
+            }
+        }
+        let main = self.main.with(overrides);
+        let values = self.values.of(&main);
+        let is_yes = |name: &str| values.value(name).eq_ignore_ascii_case("yes");
+        let level = match values.value("smtpd_tls_security_level").as_str() {
+            "" if is_yes("smtpd_enforce_tls") => Level::Demanded,
+            "" if is_yes("smtpd_use_tls") => Level::Offered,
+            "" | "none" => Level::Never,
+            "may" => Level::Offered,
+            _ => Level::Demanded,
+        };
+        let balanced = ["smtpd_upstream_proxy_protocol", "postscreen_upstream_proxy_protocol"];
+        let lists = Lists::read(&values);
+        let (has_logins, is_wrapped) = (is_yes("smtpd_sasl_auth_enable"), is_yes("smtpd_tls_wrappermode"));
+        let is_balanced = !values.value(balanced[usize::from(is_screened)]).is_empty();
+        let mynetworks = values.given("mynetworks");
+        let networks = match mynetworks {
+            Some(value) => self.network_list("mynetworks", &value),
+            None => Net::loopback(),
+        };
+        let what = what.to_owned();
+        let door =
+            Door { what, addresses, main, lists, has_logins, level, is_wrapped, is_balanced, is_screened, networks };
+        self.doors.push(door);
+    }
+
+    /// The door whose restrictions become rules: the first that is not for users alone.
+    pub(super) fn front_door(&self) -> Option<&Door> {
+        self.doors.iter().find(|door| !door.is_for_users() && !door.is_local()).or(self.doors.first())
+    }
+
+    /// The addresses at which mail is taken.
+    fn interfaces(&mut self) -> Vec<IpAddr> {
+        let (v4, v6) = match self.values.value("inet_protocols").as_str() {
+            "ipv4" => (true, false),
+            "ipv6" => (false, true),
+            _ => (true, true),
+        };
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for interface in list(&self.values.value("inet_interfaces")) {
+            match interface.as_str() {
+                "all" => addresses.extend([IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()]),
+                "loopback-only" | "localhost" => {
+                    addresses.extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()])
+                }
+                name => match name.trim_matches(['[', ']']).parse() {
+                    Ok(ip) => addresses.push(ip),
+                    Err(_) => {
+                        self.draft
+                            .look_at(format!("inet_interfaces names {name}: write its address into a [[listener]]"));
+                        self.draft
+                            .loss(format!("inet_interfaces: {name}"), "a listener has an address; write it there");
+                    }
+                },
+            }
+        }
+        addresses.retain(|ip| if ip.is_ipv4() { v4 } else { v6 });
+        addresses
+    }
+}

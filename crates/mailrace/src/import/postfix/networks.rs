@@ -1,0 +1,209 @@
+//! Networks as Postfix's lists have them: the first element that matches an address decides, and one behind a `!` says no.
+//! Ours have no exceptions, so that what is excepted is cut out: a network becomes those that remain of it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use super::Conversion;
+use super::lookups::Named;
+use super::words::list;
+use crate::config::Network;
+
+/// A network, as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Net {
+    bits: u128,
+    prefix: u32,
+    /// Bits of an address of this family.
+    width: u32,
+}
+
+impl Net {
+    /// The loopback addresses, who are this machine.
+    pub(super) fn loopback() -> Vec<Net> {
+        ["127.0.0.0/8", "::1/128"].iter().filter_map(|text| Net::read(text)).collect()
+    }
+
+    /// Reads our own notation, also with brackets around the address.
+    pub(super) fn read(text: &str) -> Option<Net> {
+        let plain = text.replace(['[', ']'], "");
+        let network = plain.parse::<Network>().ok()?.to_string();
+        let (base, prefix) = network.split_once('/')?;
+        let (bits, width) = match base.parse().ok()? {
+            IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
+            IpAddr::V6(v6) => (v6.to_bits(), 128),
+        };
+        Some(Net { bits, prefix: prefix.parse().ok()?, width })
+    }
+
+    /// Whether it is one of IPv4.
+    pub(super) fn is_v4(&self) -> bool {
+        self.width == 32
+    }
+
+    /// Whether all of the other one is in it.
+    pub(super) fn covers(&self, other: &Net) -> bool {
+        let beyond = self.width - self.prefix;
+        let head = |net: &Net| net.bits.checked_shr(beyond).unwrap_or(0);
+        self.width == other.width && self.prefix <= other.prefix && head(self) == head(other)
+    }
+
+    /// What remains of it without another one, the largest networks first.
+    pub(super) fn without(self, hole: &Net) -> Vec<Net> {
+        if hole.covers(&self) {
+            return Vec::new();
+        }
+        if !self.covers(hole) {
+            return vec![self];
+        }
+        let sibling = |prefix: u32| {
+            let beyond = self.width - prefix;
+            let bits = (hole.bits ^ (1_u128 << beyond)) >> beyond << beyond;
+            Net { bits, prefix, width: self.width }
+        };
+        (self.prefix + 1..=hole.prefix).map(sibling).collect()
+    }
+}
+
+impl fmt::Display for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = match self.width {
+            32 => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(self.bits).unwrap_or(u32::MAX))),
+            _ => IpAddr::V6(Ipv6Addr::from_bits(self.bits)),
+        };
+        write!(f, "{base}/{}", self.prefix)
+    }
+}
+
+/// What is in both.
+pub(super) fn common(one: &[Net], other: &[Net]) -> Vec<Net> {
+    let both = |a: &Net, b: &Net| if a.covers(b) { Some(*b) } else { b.covers(a).then_some(*a) };
+    let mut all: Vec<Net> = Vec::new();
+    for net in one.iter().flat_map(|a| other.iter().filter_map(move |b| both(a, b))) {
+        if !all.iter().any(|known| known.covers(&net)) {
+            all.push(net);
+        }
+    }
+    all
+}
+
+/// A list of networks on its way.
+#[derive(Debug, Default)]
+struct Listed {
+    networks: Vec<Net>,
+    holes: Vec<Net>,
+    /// Something is excepted of which nobody knows what: what comes behind may be it.
+    is_blurred: bool,
+}
+
+impl Listed {
+    fn add(&mut self, net: Net, negated: bool) -> bool {
+        if negated {
+            self.holes.push(net);
+            return true;
+        }
+        if self.is_blurred {
+            return false;
+        }
+        let mut rest = vec![net];
+        for hole in &self.holes {
+            rest = rest.into_iter().flat_map(|net| net.without(hole)).collect();
+        }
+        for net in rest {
+            if !self.networks.contains(&net) {
+                self.networks.push(net);
+            }
+        }
+        true
+    }
+}
+
+impl Conversion<'_> {
+    /// The networks that a parameter's value names. What cannot be read is left out, and told: nobody is in it who was not.
+    pub(super) fn network_list(&mut self, parameter: &str, value: &str) -> Vec<Net> {
+        let mut listed = Listed::default();
+        self.collect(parameter, value, false, 0, &mut listed);
+        listed.networks
+    }
+
+    fn collect(&mut self, parameter: &str, value: &str, negated: bool, depth: usize, listed: &mut Listed) {
+        for element in list(value) {
+            let bare = element.trim_start_matches('!');
+            let negated = negated ^ ((element.len() - bare.len()) % 2 == 1);
+            let net = Net::read(bare);
+            let is_added = net.is_some_and(|net| listed.add(net, negated));
+            // IPv4 in IPv6 is taken for IPv4.
+            if is_added || net.is_none() && bare.replace('[', "").starts_with("::ffff:") {
+                continue;
+            }
+            if let Some(inside) = (net.is_none() && depth == 0).then(|| self.named_networks(bare)).flatten() {
+                self.collect(parameter, &inside, negated, 1, listed);
+                continue;
+            }
+            listed.is_blurred |= negated;
+            let why = match (net.is_some(), negated) {
+                (true, _) => "something is excepted before it that is no network; write what is meant",
+                (false, true) => "expected a network; what comes behind it is left out, since it may be excepted",
+                (false, false) => "expected a network; write those that are meant",
+            };
+            self.draft.loss(format!("{parameter}: {element}"), why);
+            self.draft.look_at(format!("{parameter} has parts that are not networks; see what has no counterpart"));
+        }
+    }
+
+    /// The networks of a file, or the keys of a table, as a list.
+    fn named_networks(&mut self, element: &str) -> Option<String> {
+        if element.starts_with('/') {
+            return self.read(Path::new(element)).map(|text| super::main_cf::logical_lines(&text).join(" "));
+        }
+        let entries = Named::read(element).and_then(|named| self.entries(&named, false))?;
+        Some(entries.into_iter().map(|(key, _)| key).collect::<Vec<_>>().join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<Net> {
+        texts.iter().map(|text| Net::read(text).unwrap()).collect()
+    }
+
+    fn texts(nets: &[Net]) -> Vec<String> {
+        nets.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_excepted_is_cut_out() {
+        let ten = Net::read("10.0.0.0/8").unwrap();
+        assert_eq!(texts(&ten.without(&Net::read("10.128.0.0/10").unwrap())), ["10.0.0.0/9", "10.192.0.0/10"]);
+        assert_eq!(texts(&ten.without(&Net::read("11.0.0.0/8").unwrap())), ["10.0.0.0/8"]);
+        assert_eq!(ten.without(&Net::read("0.0.0.0/0").unwrap()), []);
+        assert_eq!(Net::read("::/0").unwrap().without(&Net::read("[::1]").unwrap()).len(), 128);
+    }
+
+    #[test]
+    fn what_two_lists_have_in_common_is_in_both() {
+        let common = common(&nets(&["10.0.0.0/8", "::1", "192.0.2.0/24"]), &nets(&["10.1.0.0/16", "::/0"]));
+        assert_eq!(texts(&common), ["10.1.0.0/16", "::1/128"]);
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_in_what_remains_if_it_is_not_in_the_hole(
+            base: u32, prefix in 0..=32_u32, hole: u32, narrow in 0..=32_u32, address: u32, near: bool,
+        ) {
+            let net = |base: u32, prefix: u32| {
+                let beyond = 32 - prefix;
+                Net { bits: (u128::from(base) >> beyond) << beyond, prefix, width: 32 }
+            };
+            let (net_of_all, hole) = (net(base, prefix), net(if near { base ^ (hole >> 20) } else { hole }, narrow));
+            let address = net(if near { base ^ (address >> 20) } else { address }, 32);
+            let remains = net_of_all.without(&hole).iter().filter(|net| net.covers(&address)).count();
+            prop_assert_eq!(remains, usize::from(net_of_all.covers(&address) && !hole.covers(&address)));
+        }
+    }
+}

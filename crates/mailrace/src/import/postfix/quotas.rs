@@ -1,0 +1,98 @@
+//! `virtual_mailbox_limit` and `mailbox_size_limit`, which bound one file: all of a mailbox in mbox format, one message of a
+//! Maildir. Here all mailboxes are Maildirs, and a quota is for all of one: it is written for those that were mbox files.
+
+use super::Conversion;
+use super::draft::quoted;
+use super::lookups::{Named, file_name};
+use super::words::list;
+
+const OF_FILES: &str =
+    "it bounds one file of a Maildir, which `message` of [limits] does; `quota` of its transport bounds all of it";
+
+impl Conversion<'_> {
+    pub(super) fn quotas(&mut self) {
+        self.virtual_quota();
+        self.local_quota();
+    }
+
+    /// Octets; None where nothing is bounded, which is told.
+    fn bound(&mut self, parameter: &str) -> Option<u64> {
+        let value = self.values.given(parameter)?;
+        match value.parse::<u64>() {
+            Ok(0) => self.draft.same(parameter, "mailboxes have no quota, unless `quota` of their transport says so"),
+            Ok(octets) => return Some(octets),
+            Err(_) => self.draft.lost(parameter, "this is no number that is taken here"),
+        }
+        None
+    }
+
+    fn local_quota(&mut self) {
+        let parameter = "mailbox_size_limit";
+        let Some(octets) = self.bound(parameter) else { return };
+        let own_transport = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]").any(|block| {
+            let has =
+                |key: &str, from: &str| block.keys.iter().any(|it| it.0 == key && (from.is_empty() || it.2 == from));
+            (has("name", "mydestination") || has("names", "mydestination")) && !has("transport", "")
+        });
+        let is_maildir = self.values.value("home_mailbox").ends_with('/');
+        match (own_transport, is_maildir) {
+            (false, _) => self.draft.lost(parameter, "no mail of system users is kept here"),
+            (true, true) => self.draft.lost(parameter, OF_FILES),
+            (true, false) => self.set_quota("[transport.maildir]", octets, parameter),
+        }
+    }
+
+    fn set_quota(&mut self, transport: &str, octets: u64, from: &str) {
+        self.draft.set(transport, "quota", format!("{{ bytes = {octets} }}"), from);
+        self.draft.section(transport).set("quota_full", quoted("refuse"), "");
+    }
+
+    fn virtual_quota(&mut self) {
+        let parameter = "virtual_mailbox_limit";
+        let Some(octets) = self.bound(parameter) else { return };
+        let is_ours = |key: &(String, String, String)| key.0 == "places" && key.2 == "virtual_mailbox_maps";
+        let transport = self.draft.blocks.iter().find(|block| block.keys.iter().any(is_ours));
+        let Some(transport) = transport.map(|block| block.header.clone()) else {
+            return self.draft.lost(parameter, "no Maildirs of virtual_mailbox_domains are written here");
+        };
+        let tables: Vec<Option<Named>> =
+            list(&self.values.value("virtual_mailbox_maps")).iter().map(|it| Named::read(it)).collect();
+        let mut boxes: Vec<(String, String)> = Vec::new();
+        for table in tables {
+            match table.and_then(|table| self.entries(&table, false)) {
+                Some(entries) => boxes.extend(entries),
+                None => {
+                    self.draft.look_at(format!("{parameter}: no quotas are written; see what has no counterpart"));
+                    return self.draft.lost(
+                        parameter,
+                        "whether mailboxes were mbox files is not known: for these, `quota` of their transport is the same",
+                    );
+                }
+            }
+        }
+        let (maildirs, files): (Vec<_>, Vec<_>) = boxes.into_iter().partition(|(_, place)| place.ends_with('/'));
+        match (maildirs.is_empty(), files.is_empty()) {
+            (_, true) => self.draft.lost(parameter, OF_FILES),
+            (true, false) => self.set_quota(&transport, octets, parameter),
+            (false, false) => {
+                let files: Vec<(String, String)> =
+                    files.into_iter().map(|(address, _)| (address, octets.to_string())).collect();
+                let table = self.quota_table(&files);
+                self.draft.set(&transport, "quota_table", quoted(&table), parameter);
+                self.draft.section(&transport).set("quota_full", quoted("refuse"), "");
+            }
+        }
+    }
+
+    /// Mailboxes that were mbox files, and what they may hold.
+    fn quota_table(&mut self, boxes: &[(String, String)]) -> String {
+        let (text, _) = super::text::table(boxes, super::text::Use::Mailboxes, &self.site);
+        let path = self.add_file("quotas", "", text, false);
+        let name = file_name(&path);
+        let block =
+            super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and what they may hold.");
+        let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        name
+    }
+}

@@ -1,0 +1,255 @@
+//! Lists of restrictions, as smtpd reads them, and what they come to for whoever asks: whether anything is taken from him,
+//! and whether he may send to other people's domains. Classes of restrictions are filled in where a list names them.
+
+use super::expand::Values;
+use super::words::list;
+
+/// The lists that are looked at, in the order in which smtpd asks them at RCPT.
+pub(super) const LISTS: [&str; 5] = [
+    "smtpd_client_restrictions",
+    "smtpd_helo_restrictions",
+    "smtpd_sender_restrictions",
+    "smtpd_relay_restrictions",
+    "smtpd_recipient_restrictions",
+];
+/// Behind `warn_if_reject`.
+const WARNS: &str = "only warns, so that nothing is refused";
+/// About what comes later.
+const EARLY: &str = "with smtpd_delay_reject = no it is asked before that is known, and says nothing";
+/// Classes within classes.
+const DEPTH_MAX: usize = 10;
+/// Elements of one list: classes can ask for more than any memory has.
+const ELEMENTS_MAX: usize = 1000;
+
+/// Restrictions that nothing passes by.
+const CLOSING: [&str; 3] = ["reject", "defer", "defer_if_permit"];
+/// Those that nothing passes by that is for other people's domains.
+const GUARDING: [&str; 2] = ["reject_unauth_destination", "defer_unauth_destination"];
+
+/// One restriction, with what it asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Element {
+    pub(super) rule: String,
+    pub(super) argument: Option<String>,
+    /// Why it says nothing, where it does not.
+    pub(super) idle: Option<&'static str>,
+}
+
+impl Element {
+    /// As it is written.
+    pub(super) fn text(&self) -> String {
+        let warns = if self.idle == Some(WARNS) { "warn_if_reject " } else { "" };
+        match &self.argument {
+            Some(argument) => format!("{warns}{} {argument}", self.rule),
+            None => format!("{warns}{}", self.rule),
+        }
+    }
+
+    /// Whether it lets pass whoever this is.
+    fn lets(&self, who: Who) -> bool {
+        match self.rule.as_str() {
+            _ if self.idle.is_some() => false,
+            "permit" => true,
+            "permit_mynetworks" => who == Who::Network,
+            "permit_sasl_authenticated" => who == Who::User,
+            _ => false,
+        }
+    }
+
+    fn is_one_of(&self, rules: &[&str]) -> bool {
+        self.idle.is_none() && rules.contains(&self.rule.as_str())
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Nobody that is known.
+    Stranger,
+    /// A client in `mynetworks`.
+    Network,
+    /// Somebody who has logged in.
+    User,
+}
+
+/// All lists of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lists(pub(super) [Vec<Element>; 5]);
+
+impl Lists {
+    /// Those that these values say. Without `smtpd_delay_reject` a list says nothing of what comes behind its command.
+    pub(super) fn read(values: &Values<'_>) -> Lists {
+        let mut lists = Lists(LISTS.map(|name| elements(values, name)));
+        if values.value("smtpd_delay_reject") == "no" {
+            let unknown: [&[&str]; 3] = [
+                &["helo", "sender", "recipient", "destination"],
+                &["sender", "recipient", "destination"],
+                &["recipient", "destination"],
+            ];
+            for (list, subjects) in lists.0.iter_mut().zip(unknown) {
+                let is_early = |it: &&mut Element| it.rule.split('_').any(|word| subjects.contains(&word));
+                list.iter_mut().filter(is_early).for_each(|it| it.idle = Some(EARLY));
+            }
+        }
+        lists
+    }
+
+    /// Whether nothing at all is taken from him.
+    pub(super) fn are_shut(&self, who: Who) -> bool {
+        self.0.iter().any(|elements| is_shut(elements, who))
+    }
+
+    /// Whether he may send to other people's domains: what guards them does so in any list.
+    pub(super) fn relay(&self, who: Who) -> bool {
+        !self.are_shut(who) && self.0.iter().all(|elements| relays(elements, who))
+    }
+
+    /// Whether this element of a list is asked of him.
+    pub(super) fn reach(&self, list: usize, element: &Element, who: Who) -> bool {
+        for own in &self.0[list] {
+            match own {
+                own if own == element => return true,
+                own if own.lets(who) => return false,
+                _ => {}
+            }
+        }
+        false
+    }
+}
+
+fn is_shut(elements: &[Element], who: Who) -> bool {
+    let ends = |it: &&Element| it.lets(who) || it.is_one_of(&CLOSING) || it.is_one_of(&["permit_auth_destination"]);
+    elements.iter().find(ends).is_some_and(|end| end.is_one_of(&CLOSING))
+}
+
+fn relays(elements: &[Element], who: Who) -> bool {
+    let mut asks_others_alone = false;
+    for element in elements {
+        if element.lets(who) {
+            return true;
+        }
+        // A rule cannot say what is asked of mail for other people's domains alone: who is asked so may send none.
+        let is_asked = asks_others_alone && element.idle.is_none();
+        if is_asked || element.is_one_of(&CLOSING) || element.is_one_of(&GUARDING) {
+            return false;
+        }
+        asks_others_alone |= element.is_one_of(&["permit_auth_destination"]);
+    }
+    true
+}
+
+/// The elements of the list of this name.
+pub(super) fn elements(values: &Values<'_>, name: &str) -> Vec<Element> {
+    let classes = list(&values.value("smtpd_restriction_classes"));
+    let mut words = Vec::new();
+    fill_in(values, &classes, &values.value(name), 0, &mut words);
+    let mut elements = Vec::new();
+    let (mut words, mut idle) = (words.into_iter(), None);
+    while let Some(word) = words.next() {
+        if word == "warn_if_reject" {
+            idle = Some(WARNS);
+            continue;
+        }
+        let is_table = word.contains(':') && !word.starts_with('{');
+        let element = match is_table {
+            // A table alone stands for the check of the list that it is in.
+            true => Element { rule: check_of(name), argument: Some(word), idle },
+            false => {
+                let argument = if takes_argument(&word) { words.next() } else { None };
+                Element { rule: word.to_ascii_lowercase(), argument, idle }
+            }
+        };
+        elements.push(element);
+        idle = None;
+    }
+    elements
+}
+
+fn fill_in(values: &Values<'_>, classes: &[String], text: &str, depth: usize, words: &mut Vec<String>) {
+    for word in list(text) {
+        if words.len() >= ELEMENTS_MAX {
+            return;
+        }
+        match classes.contains(&word) && depth < DEPTH_MAX {
+            true => fill_in(values, classes, &values.value(&word), depth + 1, words),
+            false => words.push(word),
+        }
+    }
+}
+
+fn check_of(list: &str) -> String {
+    let subject = match list {
+        "smtpd_client_restrictions" => "client",
+        "smtpd_helo_restrictions" => "helo",
+        "smtpd_sender_restrictions" => "sender",
+        _ => "recipient",
+    };
+    format!("check_{subject}_access")
+}
+
+/// Rules that are followed by what they ask.
+fn takes_argument(rule: &str) -> bool {
+    let beginnings = ["check_", "reject_rbl_", "reject_rhsbl_", "permit_dnswl_", "permit_rhswl_", "sleep"];
+    beginnings.iter().any(|beginning| rule.to_ascii_lowercase().starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::main_cf::MainCf;
+    use super::*;
+
+    fn lists(main: &str) -> Lists {
+        let main = MainCf::parse(main);
+        Lists::read(&Values::new(&main, "mail.example.com"))
+    }
+
+    #[test]
+    fn classes_are_filled_in_and_tables_stand_for_the_check_of_their_list() {
+        let lists = lists(
+            "smtpd_restriction_classes = strict, round\nround = round\nstrict = Permit_Mynetworks reject\n\
+             smtpd_helo_restrictions = hash:/h, strict\nsmtpd_recipient_restrictions = warn_if_reject \
+             reject_rbl_client a.example, check_policy_service { unix:x, timeout=1s } round\n",
+        );
+        let texts = |place: usize| lists.0[place].iter().map(Element::text).collect::<Vec<_>>();
+        assert_eq!(texts(1), ["check_helo_access hash:/h", "permit_mynetworks", "reject"]);
+        assert_eq!(texts(4)[0], "warn_if_reject reject_rbl_client a.example");
+        assert_eq!(texts(4)[1], "check_policy_service { unix:x, timeout=1s }");
+    }
+
+    #[test]
+    fn who_may_relay_is_whom_both_lists_let() {
+        let both = "permit_mynetworks, permit_sasl_authenticated, reject_unauth_destination";
+        for (relay, recipient, networks, users) in [
+            (both, "", true, true),
+            (both, "permit_sasl_authenticated, reject", false, true),
+            ("permit_mynetworks, reject_unauth_destination", "permit_sasl_authenticated", true, false),
+            ("reject_unauth_destination, permit_mynetworks", "", false, false),
+            (both, "reject_unauth_destination", false, false),
+            ("permit", "permit_mynetworks, warn_if_reject reject", true, true),
+            ("permit_mynetworks, permit_auth_destination, reject", "", true, false),
+            (both, "permit_auth_destination, permit_sasl_authenticated, reject_rbl_client a.example", false, true),
+        ] {
+            let lists =
+                lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));
+            assert_eq!((lists.relay(Who::Network), lists.relay(Who::User)), (networks, users), "{relay} | {recipient}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_before_it_is_known_says_nothing() {
+        let lists = lists(
+            "smtpd_delay_reject = no\nsmtpd_client_restrictions = permit_auth_destination, check_sender_access static:OK, reject\n\
+             smtpd_sender_restrictions = check_sender_access static:OK, reject_unauth_destination\n",
+        );
+        assert!(lists.are_shut(Who::Stranger));
+        let idle = |list: usize| lists.0[list].iter().map(|it| it.idle.is_some()).collect::<Vec<_>>();
+        assert_eq!((idle(0), idle(2)), (vec![true, true, false], vec![false, true]));
+    }
+
+    #[test]
+    fn shut_is_what_takes_nothing_from_somebody() {
+        let lists = lists("smtpd_client_restrictions = permit_mynetworks, permit_sasl_authenticated, reject\n");
+        assert!(lists.are_shut(Who::Stranger));
+        assert!(!lists.are_shut(Who::Network) && !lists.are_shut(Who::User));
+    }
+}

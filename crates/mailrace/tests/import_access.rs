@@ -1,0 +1,453 @@
+//! What an import of restrictions comes to. Lists of them are made up, Postfix's way to ask them is written down here a second
+//! time, and the rules that come out are asked by the server's own code: nobody is let in, and nobody may relay, who was
+//! refused by Postfix. Where all lists are of the usual kind, nobody is refused either who was let in.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use intake::Troubles;
+use intake::access::{Access, Condition, Decision, Rule, Stage, Subject, Test, Visit, Zone};
+use lookup::regexp::Regexp;
+use lookup::text::Text;
+use lookup::{Answer, Answers, Table};
+use mail::Address;
+use mailrace::config::{AccessRule, Config, Listener, Protocol, TableKind};
+use mailrace::import::postfix::{Files, Import, import};
+use proptest::prelude::*;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// The lists, in the order in which Postfix asks them.
+const LISTS: [&str; 5] = [
+    "smtpd_client_restrictions",
+    "smtpd_helo_restrictions",
+    "smtpd_sender_restrictions",
+    "smtpd_relay_restrictions",
+    "smtpd_recipient_restrictions",
+];
+
+const MAIN: &str = "\
+    mydestination = example.org\n\
+    local_recipient_maps =\n\
+    mynetworks = 127.0.0.0/8, !192.0.2.8, 192.0.2.0/28\n\
+    smtpd_tls_cert_file = /c\n\
+    smtpd_tls_key_file = /k\n\
+    smtpd_tls_security_level = may\n\
+    smtpd_restriction_classes = class\n\
+    class = permit_mynetworks, reject_rbl_client list.example\n";
+
+/// Whoever writes, and to whom.
+#[derive(Clone, Copy, Debug)]
+struct Guest {
+    client: &'static str,
+    logged_in: bool,
+    helo: &'static str,
+    /// Empty: the null sender.
+    sender: &'static str,
+    recipient: &'static str,
+}
+
+impl Guest {
+    fn is_in_mynetworks(&self) -> bool {
+        ["127.0.0.1", "192.0.2.9"].contains(&self.client)
+    }
+
+    fn is_for_others(&self) -> bool {
+        !self.recipient.ends_with("@example.org")
+    }
+}
+
+const CLIENTS: [&str; 7] =
+    ["127.0.0.1", "192.0.2.8", "192.0.2.9", "198.51.100.66", "198.51.100.77", "198.51.100.200", "203.0.113.5"];
+/// Who is on which list.
+const LISTED: [(&str, &str); 4] = [
+    ("list.example", "198.51.100.66"),
+    ("list.example", "192.0.2.9"),
+    ("white.example", "198.51.100.77"),
+    ("white.example", "198.51.100.66"),
+];
+const HELOS: [&str; 3] = ["localhost", "mx.bad.example", "mx.good.example"];
+const SENDERS: [&str; 4] = ["", "bad@bad.example", "x@sub.bad.example", "good@good.example"];
+const RECIPIENTS: [&str; 4] = ["bob@example.org", "trap@example.org", "eve@elsewhere.example", "bob@elsewhere.example"];
+
+static GUESTS: LazyLock<Vec<Guest>> = LazyLock::new(|| {
+    let mut guests = Vec::new();
+    for client in CLIENTS {
+        for (logged_in, helo) in [false, true].into_iter().flat_map(|it| HELOS.map(|helo| (it, helo))) {
+            for (sender, recipient) in SENDERS.into_iter().flat_map(|it| RECIPIENTS.map(|recipient| (it, recipient))) {
+                guests.push(Guest { client, logged_in, helo, sender, recipient });
+            }
+        }
+    }
+    guests
+});
+
+/// What a restriction says, as Postfix has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Says {
+    Yes,
+    No,
+    Nothing,
+}
+
+fn yes_if(holds: bool) -> Says {
+    if holds { Says::Yes } else { Says::Nothing }
+}
+
+fn no_if(holds: bool) -> Says {
+    if holds { Says::No } else { Says::Nothing }
+}
+
+fn is_listed(zone: &str, client: &str) -> bool {
+    LISTED.contains(&(zone, client))
+}
+
+/// A restriction and what it means.
+type Restriction = (&'static str, fn(&Guest) -> Says);
+
+const RESTRICTIONS: [Restriction; 21] = [
+    ("permit_mynetworks", |it| yes_if(it.is_in_mynetworks())),
+    ("permit_sasl_authenticated", |it| yes_if(it.logged_in)),
+    ("permit", |_| Says::Yes),
+    ("reject", |_| Says::No),
+    ("defer", |_| Says::No),
+    ("reject_unauth_destination", |it| no_if(it.is_for_others())),
+    ("permit_auth_destination", |it| yes_if(!it.is_for_others())),
+    ("warn_if_reject reject", |_| Says::Nothing),
+    ("reject_rbl_client list.example", |it| no_if(is_listed("list.example", it.client))),
+    ("permit_dnswl_client white.example=127.0.0.[0..255]", |it| yes_if(is_listed("white.example", it.client))),
+    ("check_client_access inline:{ {203.0.113=REJECT}, {192.0.2.9=OK}, 198.51.100.66=FILTER }", |it| match it.client {
+        "203.0.113.5" | "198.51.100.66" => Says::No,
+        client => yes_if(client == "192.0.2.9"),
+    }),
+    ("check_client_access cidr:/cidr", |it| match it.client {
+        "198.51.100.200" => Says::No,
+        "198.51.100.66" | "198.51.100.77" => Says::Nothing,
+        client => yes_if(client.starts_with("192.0.2.")),
+    }),
+    ("check_helo_access inline:{ bad.example=REJECT, {mx.good.example=OK} }", |it| match it.helo {
+        "mx.bad.example" => Says::No,
+        helo => yes_if(helo == "mx.good.example"),
+    }),
+    ("check_helo_access inline:{ {localhost=550 no} }", |it| no_if(it.helo == "localhost")),
+    ("check_sender_access inline:{ bad.example=REJECT, {good.example=OK}, {sub.bad.example=DUNNO} }", |it| {
+        match it.sender {
+            "bad@bad.example" => Says::No,
+            sender => yes_if(sender == "good@good.example"),
+        }
+    }),
+    ("check_sender_access inline:{ {<>=DEFER later}, {good@=WARN} }", |it| no_if(it.sender.is_empty())),
+    ("check_sender_access pcre:/pcre", |it| match it.sender {
+        "good@good.example" => Says::Yes,
+        sender => no_if(sender.contains("bad")),
+    }),
+    ("check_recipient_access inline:{ trap@example.org=REJECT, bob@=OK }", |it| match it.recipient {
+        "trap@example.org" => Says::No,
+        recipient => yes_if(recipient.starts_with("bob@")),
+    }),
+    ("check_client_access static:OK", |_| Says::Yes),
+    ("check_recipient_access static:{REJECT nobody}", |_| Says::No),
+    ("class", |it| match it.is_in_mynetworks() {
+        true => Says::Yes,
+        false => no_if(is_listed("list.example", it.client)),
+    }),
+];
+
+/// Those that a service for users has of its own.
+const OWN: [usize; 6] = [0, 1, 2, 3, 5, 6];
+
+/// Places in [`RESTRICTIONS`], for each list.
+type Lists = [Vec<usize>; 5];
+
+/// Whether Postfix takes the recipient.
+fn is_taken_by_postfix(lists: &Lists, guest: &Guest) -> bool {
+    let first = |list: &Vec<usize>| {
+        list.iter()
+            .map(|&place| RESTRICTIONS[place].1(guest))
+            .find(|says| *says != Says::Nothing)
+            .unwrap_or(Says::Nothing)
+    };
+    lists.iter().all(|list| first(list) != Says::No)
+}
+
+fn text(lists: &Lists, line: impl Fn(&str, &str) -> String) -> String {
+    let words = |list: &Vec<usize>| list.iter().map(|&place| RESTRICTIONS[place].0).collect::<Vec<_>>().join(", ");
+    LISTS.iter().zip(lists).map(|(name, list)| line(name, &words(list))).collect()
+}
+
+struct Tables;
+
+impl Files for Tables {
+    fn text(&self, path: &Path) -> io::Result<String> {
+        let text = match path.to_str() {
+            Some("/cidr") => "198.51.100.0/25 DUNNO\n198.51.0.0/16 REJECT\n192.0.2.0/24 OK\n",
+            Some("/pcre") => "/good/ OK\n/bad/i REJECT no\n",
+            _ => return Err(io::Error::new(io::ErrorKind::NotFound, "no such file")),
+        };
+        Ok(text.to_owned())
+    }
+}
+
+/// A list in the DNS.
+struct ListOf(&'static str);
+
+impl Table for ListOf {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+        let answer = |key: &&str| match is_listed(self.0, key) {
+            true => Answer::Found(vec!["127.0.0.2".into()]),
+            false => Answer::NotFound,
+        };
+        Box::pin(std::future::ready(keys.iter().map(answer).collect()))
+    }
+}
+
+/// A server as an import configures it.
+struct Server {
+    import: Import,
+    config: Config,
+    access: Option<Access>,
+    runtime: Runtime,
+    _folder: TempDir,
+}
+
+impl Server {
+    fn new(main: &str, master: &str) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let import = import(main, master, "mail.example.org", &Tables, folder.path());
+        let config = Config::parse(&import.text, "mailrace.toml", "mail.example.org")
+            .unwrap_or_else(|faults| panic!("{faults}\n{}", import.text));
+        for file in &import.files {
+            std::fs::write(&file.path, &file.text).unwrap();
+        }
+        let tables: BTreeMap<&str, Arc<dyn Table>> =
+            config.tables.iter().map(|table| (&*table.name, open(table))).collect();
+        let access = Access::new(config.access.iter().map(|rule| rule_of(rule, &tables)).collect());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        Server { import, config, access, runtime, _folder: folder }
+    }
+
+    fn listener(&self, port: u16) -> Option<&Listener> {
+        self.config.listeners.iter().find(|listener| listener.address.port() == port)
+    }
+
+    /// Whether it takes the recipient at a listener: for our domains from whom rules do not refuse, for others from whom
+    /// may relay.
+    fn takes(&self, listener: &Listener, guest: &Guest) -> bool {
+        let client: IpAddr = guest.client.parse().unwrap();
+        let can_log_in = listener.auth || !guest.logged_in;
+        let has_to = listener.require_auth && !guest.logged_in;
+        let relays = guest.logged_in || self.config.relay.networks.iter().any(|network| network.contains(client));
+        if !can_log_in || has_to || guest.is_for_others() && !relays {
+            return false;
+        }
+        let (sender, recipient): (Option<Address>, Address) =
+            (guest.sender.parse().ok(), guest.recipient.parse().unwrap());
+        let visit = Visit {
+            client: Some(client),
+            helo: Some(guest.helo),
+            sender: Some(sender.as_ref()),
+            recipient: Some(&recipient),
+            is_user: listener.require_auth || guest.logged_in,
+        };
+        let Some(access) = &self.access else { return true };
+        let troubles = Troubles::new(|line, _| panic!("{line}"));
+        let verdict = self.runtime.block_on(access.judge(Stage::Rcpt, &visit, &troubles));
+        !matches!(verdict.decision, Some(Decision::Refuse { .. }))
+    }
+}
+
+fn open(table: &mailrace::config::Table) -> Arc<dyn Table> {
+    match &table.kind {
+        TableKind::Text { path } => Arc::new(Text::load(&table.name, path).unwrap()),
+        TableKind::Regexp { path } => Arc::new(Regexp::load(&table.name, path).unwrap()),
+        _ => panic!("{}: a table of another type", table.name),
+    }
+}
+
+/// The rule as sessions ask it.
+fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
+    assert_eq!(rule.stage, Stage::Rcpt);
+    assert!(rule.helos.is_empty() && rule.senders.is_empty() && rule.recipients.is_empty());
+    let mut tests = Vec::new();
+    let networks = rule.clients.clone();
+    if !networks.is_empty() {
+        tests.push(Test::Client(Arc::new(move |client| networks.iter().any(|network| network.contains(client)))));
+    }
+    let named = [
+        (Subject::Client, &rule.clients_in),
+        (Subject::Helo, &rule.helos_in),
+        (Subject::Sender, &rule.senders_in),
+        (Subject::Recipient, &rule.recipients_in),
+    ];
+    for (subject, name) in named {
+        tests.extend(name.as_ref().map(|name| Test::Table(subject, tables[&**name].clone())));
+    }
+    if let Some(zone) = &rule.dnsbl {
+        let name = if &*zone.zone == "list.example" { "list.example" } else { "white.example" };
+        let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
+        tests.push(Test::Listed(Zone { name: name.into(), table: Arc::new(ListOf(name)), codes }));
+    }
+    let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
+    let (name, action) = (rule.name.clone(), rule.action.clone());
+    Rule { name, stage: rule.stage, conditions, action, asks_users: rule.users }
+}
+
+const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";
+
+/// Lists of up to so many restrictions of these.
+fn lists(of: &'static [usize], most: usize) -> impl Strategy<Value = Lists> {
+    let list = move || prop::collection::vec(prop::sample::select(of), 0..=most);
+    [list(), list(), list(), list(), list()]
+}
+
+static ALL: LazyLock<Vec<usize>> = LazyLock::new(|| (0..RESTRICTIONS.len()).collect());
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn nobody_is_let_in_whom_postfix_refused(lists in lists(&ALL, 4)) {
+        let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
+        let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
+        let listener = server.listener(25).unwrap();
+        for guest in GUESTS.iter().filter(|guest| server.takes(listener, guest)) {
+            prop_assert!(
+                is_taken_by_postfix(&lists, guest),
+                "{guest:?}\n{restrictions}\n{}", server.import.text
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_gets_further_by_a_listener_for_users(front in lists(&ALL, 3), own in lists(&OWN, 3), logins: bool) {
+        let restrictions = text(&front, |name, words| format!("{name} = {words}\n"));
+        let overrides = text(&own, |name, words| format!("  -o {{ {name} = {words} }}\n"));
+        let logins = if logins { "yes" } else { "no" };
+        let master = format!(
+            "smtp inet n - y - - smtpd\nsubmission inet n - y - - smtpd\n  -o smtpd_sasl_auth_enable={logins}\n{overrides}"
+        );
+        let server = Server::new(&format!("{MAIN}{restrictions}"), &master);
+        for (port, lists) in [(25, &front), (587, &own)] {
+            let Some(listener) = server.listener(port) else { continue };
+            for guest in GUESTS.iter().filter(|guest| server.takes(listener, guest)) {
+                // What the rules of port 25 refuse is refused everywhere; what relaying asks is asked of each alone.
+                prop_assert!(
+                    is_taken_by_postfix(lists, guest),
+                    "port {port}: {guest:?}\n{restrictions}{overrides}\n{}", server.import.text
+                );
+            }
+        }
+    }
+}
+
+/// Places of restrictions by what they begin with.
+fn places(of: &[&str]) -> Vec<usize> {
+    let place = |word: &&str| RESTRICTIONS.iter().position(|(text, _)| text.starts_with(word)).unwrap();
+    of.iter().map(place).collect()
+}
+
+#[test]
+fn usual_lists_let_in_and_refuse_the_same() {
+    let first = ["permit_mynetworks", "permit_sasl_authenticated"];
+    let with = |more: &[&str]| places(&first.iter().chain(more).copied().collect::<Vec<_>>());
+    let guarded = with(&["reject_unauth_destination"]);
+    let listed = with(&["reject_unauth_destination", "reject_rbl_client"]);
+    let excepted =
+        with(&["reject_unauth_destination", "check_client_access inline", "permit_dnswl", "reject_rbl_client"]);
+    let (none, senders, helos) =
+        (Vec::new(), places(&["check_sender_access inline:{ {<>"]), with(&["check_helo_access inline:{ {localhost"]));
+    for lists in [
+        [none.clone(), none.clone(), none.clone(), guarded.clone(), none.clone()],
+        [with(&["reject_rbl_client"]), helos.clone(), senders.clone(), guarded.clone(), listed.clone()],
+        [none.clone(), none.clone(), senders.clone(), guarded.clone(), excepted],
+        [with(&["reject"]), none.clone(), none.clone(), guarded.clone(), none.clone()],
+        [with(&["check_client_access cidr"]), helos, senders, guarded, places(&["class"])],
+        [none.clone(), none.clone(), none.clone(), with(&["permit_auth_destination", "reject"]), none],
+    ] {
+        let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
+        let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
+        let listener = server.listener(25).unwrap();
+        for guest in GUESTS.iter() {
+            let taken = is_taken_by_postfix(&lists, guest);
+            assert_eq!(server.takes(listener, guest), taken, "{guest:?}\n{restrictions}\n{}", server.import.text);
+        }
+    }
+}
+
+#[test]
+fn no_import_is_an_open_relay() {
+    let relayers = |main: &str, master: &str| {
+        let server = Server::new(&format!("{MAIN}{main}"), master);
+        let networks: Vec<String> = server.config.relay.networks.iter().map(ToString::to_string).collect();
+        let users = server.config.listeners.iter().any(|listener| listener.auth);
+        (networks.join(" "), users)
+    };
+    let smtp = "smtp inet n - y - - smtpd\n";
+    let all = "127.0.0.0/8 192.0.2.0/29 192.0.2.12/30 192.0.2.10/31 192.0.2.9/32";
+    let cases: &[(&str, &str, &str, bool)] = &[
+        // By default the networks may relay, and nobody is a user.
+        ("", smtp, all, false),
+        // Nobody may.
+        ("smtpd_relay_restrictions = reject_unauth_destination\n", smtp, "", false),
+        ("smtpd_recipient_restrictions = reject_unauth_destination, permit_mynetworks\n", smtp, "", false),
+        // Users only, who come by another port.
+        (
+            "smtpd_relay_restrictions = permit_sasl_authenticated, reject_unauth_destination\n",
+            "smtp inet n - y - - smtpd\nsubmission inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n",
+            "",
+            true,
+        ),
+        // Users may log in, and not relay.
+        (
+            "smtpd_sasl_auth_enable = yes\nsmtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination\n",
+            smtp,
+            all,
+            false,
+        ),
+        // Some service lets fewer networks than others.
+        ("", "smtp inet n - y - - smtpd\n2525 inet n - y - - smtpd -o mynetworks=192.0.2.12\n", "192.0.2.12/32", false),
+        // A service for this machine says nothing of others.
+        (
+            "",
+            "smtp inet n - y - - smtpd\n127.0.0.1:10025 inet n - y - - smtpd -o smtpd_relay_restrictions=reject\n",
+            "192.0.2.0/29 192.0.2.12/30 192.0.2.10/31 192.0.2.9/32",
+            false,
+        ),
+        // What is excepted cannot be read, so that nothing behind it counts.
+        ("mynetworks = 127.0.0.0/8, !host.example, 192.0.2.0/28\n", smtp, "127.0.0.0/8", false),
+        // An entry of a table lets pass, and lets nobody relay.
+        ("smtpd_relay_restrictions = check_client_access static:OK, reject_unauth_destination\n", smtp, "", false),
+    ];
+    for (main, master, networks, users) in cases {
+        assert_eq!(relayers(main, master), ((*networks).to_owned(), *users), "{main}{master}");
+    }
+}
+
+#[test]
+fn no_balancer_is_taken_for_the_client() {
+    let server =
+        Server::new(&format!("{MAIN}smtpd_upstream_proxy_protocol = haproxy\n"), "smtp inet n - y - - smtpd\n");
+    let listener = server.listener(25).unwrap();
+    assert!(!server.config.relay.networks.is_empty());
+    assert_eq!(listener.proxies, server.config.relay.networks);
+}
+
+#[test]
+fn nobody_logs_in_until_somebody_says_who_may() {
+    let master = "submission inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n\
+                  \x20 -o smtpd_recipient_restrictions=permit_sasl_authenticated,reject\n";
+    let server = Server::new(MAIN, master);
+    let listener = server.listener(587).unwrap();
+    assert_eq!((listener.protocol, listener.auth, listener.require_auth), (Protocol::Submission, true, true));
+    let logins = server.import.files.iter().find(|file| file.path.ends_with("logins")).unwrap();
+    assert!(logins.secret && logins.text.lines().all(|line| line.starts_with('#')), "{}", logins.text);
+}
