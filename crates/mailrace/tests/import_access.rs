@@ -257,6 +257,7 @@ impl Server {
             sender: Some(sender.as_ref()),
             recipient: Some(&recipient),
             is_user: listener.require_auth || guest.logged_in,
+            ..Visit::default()
         };
         let Some(access) = &self.access else { return true };
         let troubles = Troubles::new(|line, _| panic!("{line}"));

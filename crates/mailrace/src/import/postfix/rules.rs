@@ -103,7 +103,7 @@ impl Conversion<'_> {
                 let parents = list(&self.values.value("parent_domain_matches_subdomains"));
                 let parents = parents.iter().any(|it| it == "smtpd_access_maps");
                 let written = access_table::entry_text(entries, subject, parents);
-                self.tell_entries(from, entries, subject, &written);
+                self.tell_entries(from, &written);
                 (written.text, "text")
             }
         };
@@ -120,29 +120,13 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    fn tell_entries(
-        &mut self,
-        from: &str,
-        entries: &[(String, Act)],
-        subject: Subject,
-        written: &access_table::Written,
-    ) {
+    fn tell_entries(&mut self, from: &str, written: &access_table::Written) {
         if written.lost > 0 {
             self.draft.look_at(format!(
                 "{from}: {} entries say something else here, of which {} refused somebody and are not there; they are \
                  comments in its file",
                 written.lost, written.unrefused
             ));
-        }
-        let is_box = |(key, act): &(String, Act)| {
-            matches!(act, Act::No(_)) && key.split_once('@').is_some_and(|(local, _)| !local.is_empty())
-        };
-        let has_tags = !self.values.value("recipient_delimiter").is_empty();
-        let is_who = matches!(subject, Subject::Sender | Subject::Recipient);
-        if has_tags && is_who && entries.iter().any(is_box) {
-            self.draft.look_at(format!("{from}: what it refuses to an address is not refused to it with a tag"));
-            self.draft
-                .loss(from, "an entry for an address is not for the same address with a tag (recipient_delimiter)");
         }
     }
 }

@@ -81,7 +81,8 @@ pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> (
 
 /// The keys that one key stands for.
 pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str> {
-    let is_plain = !key.is_empty() && !key.ends_with(':') && !key.starts_with('#');
+    let is_plain =
+        !key.is_empty() && !key.ends_with(':') && !key.starts_with('#') && !key.contains(char::is_whitespace);
     let whole = |key: String| match key.strip_prefix('@') {
         Some(domain) => Address::new("postmaster", domain).is_ok(),
         None => key.parse::<Address>().is_ok(),
