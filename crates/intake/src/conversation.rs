@@ -334,7 +334,9 @@ impl Intake {
 
     fn log_refusal(&mut self, stage: &'static str, address: Option<Address>, reply: Reply) {
         let rule = self.denied_by.take();
-        if Refusal::told_by(&reply).is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
+        // What a rule says is its own, whatever it sounds like.
+        let of_ours = if rule.is_none() { Refusal::told_by(&reply) } else { None };
+        if of_ours.is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
             return;
         }
         let (client, helo) = (self.session.peer().address, self.session.helo().into());

@@ -3,7 +3,7 @@
 //! What a session asks goes to the [`Credentials`], which compute nothing on this thread. Passwords are in no log line; who
 //! tried, from where and with what result is a fact each time.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use lookup::Table;
@@ -13,6 +13,7 @@ use protocol::sasl::{Keys, Mechanism, Nonce, Outcome, Refusal, Verdict};
 use protocol::smtp::server::{Answer, KeysRequest, LoginRequest};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::standing::UNKNOWN_CLIENT;
 use crate::{Desk, replies};
 
 /// Who may log in, and what follows from it. A handle: clones share the credentials.
@@ -150,9 +151,9 @@ fn is_meant(value: &str, sender: &Address) -> bool {
     meant.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
 }
 
-/// Whoever comes over a unix socket is on this machine.
+/// As whom a client is counted.
 fn address(client: Option<IpAddr>) -> IpAddr {
-    client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    client.unwrap_or(UNKNOWN_CLIENT)
 }
 
 #[cfg(test)]

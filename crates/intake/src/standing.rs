@@ -12,7 +12,7 @@ use crate::conversation::Intake;
 use crate::{Desk, Networks, Refusal};
 
 /// As whom all are counted of whom a proxy does not know the address. It is nobody's.
-const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+pub(crate) const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What the rules of one stage said, as far as it lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

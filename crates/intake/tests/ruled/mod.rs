@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use intake::Refusal;
 use intake::access::{Access, Action, Condition, Rule, Stage, Subject, Test};
 use lookup::Table;
-use mail::Address;
+use mail::{Address, Enhanced, Reply};
 use spool::State;
 use tokio::sync::Notify;
 
@@ -183,6 +184,20 @@ async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
     let mut client = server.client().await;
     client.expect("XCLIENT ADDR=192.0.2.9", "554 5.7.1 Access denied").await;
     assert_eq!(client.until_closed().await, "");
+    // Whoever goes by the log bans the client, and not the proxy.
+    assert_eq!(server.facts.clients_refused(), ["192.0.2.9".parse().ok()]);
+}
+
+#[tokio::test]
+async fn a_rule_that_speaks_as_a_full_mailbox_does_is_not_counted_as_one() {
+    let full = Reply::new(552, Enhanced(5, 2, 2), "Mailbox is full, says a rule");
+    let server = server(vec![rule(Stage::Rcpt, None, Action::Refuse(Some(full)))]);
+    let mut client = server.client().await;
+    client.expect("HELO client.example", "250").await;
+    client.expect("MAIL FROM:<a@client.example>", "250").await;
+    client.expect("RCPT TO:<bob@example.org>", "552 5.2.2 Mailbox is full, says a rule").await;
+    assert_eq!(server.facts.denied(), [("RCPT", Some("rcpt".into()))]);
+    assert_eq!(server.desk.refusals.counted(Refusal::MailboxFull), 0);
 }
 
 /// The proxy hands on what the client says: with the proxy's trust it would call itself one of the relay networks.

@@ -267,6 +267,15 @@ impl Facts {
         self.0.lock().unwrap().iter().filter_map(refused).collect()
     }
 
+    /// Who was refused something.
+    pub(crate) fn clients_refused(&self) -> Vec<Option<std::net::IpAddr>> {
+        let client = |fact: &Fact| match fact {
+            Fact::Refused { client, .. } => Some(*client),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(client).collect()
+    }
+
     /// Which access rules said no, by stage.
     pub(crate) fn denied(&self) -> Vec<(&'static str, Option<Box<str>>)> {
         let denied = |fact: &Fact| match fact {

@@ -130,7 +130,7 @@ pub enum Tls {
 /// What is known of the peer before it says a word.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address; None over a unix socket.
+    /// Its address; None where nobody knows it.
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
     pub normalise_bare_newlines: bool,
@@ -384,11 +384,6 @@ impl Session {
     /// then belongs to [`handle_input`](Session::handle_input), which ends the session; what comes later is the handshake's.
     pub fn wants_handshake(&self) -> bool {
         matches!(self.state, State::Securing)
-    }
-
-    /// Whether TLS is in force.
-    pub fn is_secured(&self) -> bool {
-        self.secured
     }
 
     /// Whether the connection is to be closed once the output is sent.

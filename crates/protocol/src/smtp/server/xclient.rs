@@ -45,8 +45,9 @@ impl Session {
             return Err(replies::NOT_IN_TRANSACTION);
         }
         let identity = read(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
-        if identity.address.is_some() {
+        if let Some(address) = identity.address {
             // Whatever the answer is, the proxy is not the peer any more.
+            self.peer.address = address;
             self.trusts_xclient = false;
             self.peer.normalise_bare_newlines = false;
         }
@@ -63,9 +64,6 @@ impl Session {
         // Whoever logged in was another client.
         self.user = None;
         self.failed_logins = 0;
-        if let Some(address) = identity.address {
-            self.peer.address = address;
-        }
         if let Some(helo) = identity.helo {
             self.named = helo;
             self.named_ahead = identity.address.is_none();
