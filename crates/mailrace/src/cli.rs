@@ -21,7 +21,7 @@ keep everything under ./mailrace-data, take mail for anyone at localhost.
 Exit codes:
    0  done
    1  done, and the answer is no: the key is not in the table, the spool has damage,
-      there is no such queue, message or table
+      there is no such queue, message or table, a reload needs a restart
   64  the command line is wrong
   65  the data is wrong: a table's text has a fault
   69  the server does not answer, or a table cannot say
@@ -77,8 +77,10 @@ impl Cli {
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let cli = Cli::try_parse_from(words)?;
         match &cli.command {
-            Command::Explain(Explain { target: Target::Message(_), sender: Some(_), .. }) => {
-                let text = "--sender goes with an address: a message that waits has its sender";
+            Command::Explain(Explain { target: Target::Message(_), sender, client, .. })
+                if sender.is_some() || client.is_some() =>
+            {
+                let text = "--sender and --client go with an address: a message that waits has come from somebody";
                 Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
             }
             _ => Ok(cli),
@@ -352,12 +354,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_is_asked_for_with_an_address_alone() {
+    fn a_sender_and_a_client_are_asked_for_with_an_address_alone() {
         let read = |line: &str| Cli::read(line.split(' ').map(OsString::from));
         assert!(read("mailrace explain bob@a.example --sender carol@b.example").is_ok());
         assert!(read("mailrace explain 7-0-1").is_ok());
-        let told = read("mailrace explain 7-0-1 --sender carol@b.example").unwrap_err();
-        assert_eq!(told.kind(), ErrorKind::ArgumentConflict);
-        assert!(told.to_string().contains("--sender goes with an address"), "{told}");
+        for option in ["--sender carol@b.example", "--client 192.0.2.1"] {
+            let told = read(&format!("mailrace explain 7-0-1 {option}")).unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::ArgumentConflict);
+            assert!(told.to_string().contains("--sender and --client go with an address"), "{told}");
+        }
     }
 }

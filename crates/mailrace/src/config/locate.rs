@@ -91,7 +91,7 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
 }
 
 /// What the machine calls itself; empty if it has no name that can be written.
-fn machine_name() -> String {
+pub(crate) fn machine_name() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }
 

@@ -40,6 +40,7 @@ pub use examine::examine;
 pub use fault::{Fault, Faults};
 pub use limits::Limits;
 pub use load::Load;
+pub(crate) use locate::machine_name;
 pub use locate::{Loaded, Source, USUAL_FILES, load, load_for_mail};
 pub use network::Network;
 pub use path::MaildirPath;

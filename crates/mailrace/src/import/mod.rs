@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use postfix::{Files, NewFile};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::exit::{self, Exit};
 use crate::say::say;
 
@@ -34,7 +34,7 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
     let file = folder.join("main.cf");
     let main = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let master = fs::read_to_string(folder.join("master.cf")).unwrap_or_default();
-    let machine = machine_name();
+    let machine = config::machine_name();
     let beside = match output {
         Some(output) => std::path::absolute(output)?.parent().unwrap_or(Path::new("/")).to_owned(),
         None => PathBuf::from("."),
@@ -55,11 +55,6 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         say(faults);
     }
     Ok(())
-}
-
-/// What the machine calls itself; empty if it has no name that can be written.
-fn machine_name() -> String {
-    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }
 
 /// Files of this machine. A copy of Postfix's folder counts as that folder.

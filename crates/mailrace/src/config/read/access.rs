@@ -50,13 +50,14 @@ pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Ac
 }
 
 fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &mut Unique) -> Option<AccessRule> {
-    let name = section.placed("name", &key::TEXT);
-    if let Some(name) = &name {
-        names.claim(&section, "name", name.get_ref(), name.span());
-    }
+    let (name, at) = match section.placed("name", &key::TEXT) {
+        Some(name) => (name.get_ref().clone(), name.span()),
+        None => (format!("rule {place}"), section.place()),
+    };
+    names.claim(&section, "name", &name, at);
     let table = |section: &mut Section<'_, '_>, key| named(section, key, "[[table]]", tables).map(text);
     let mut rule = AccessRule {
-        name: name.map_or_else(|| format!("rule {place}").into(), text),
+        name: name.into(),
         stage: Stage::Connect,
         users: true,
         clients: some(&mut section, "clients", &key::NETWORK),
@@ -216,5 +217,7 @@ mod tests {
         }
         let twice = parse("[[access]]\nname = \"a\"\naction = \"hold\"\n[[access]]\nname = \"a\"\naction = \"hold\"\n");
         assert!(twice.unwrap_err().contains("\"a\" is there twice"));
+        let as_another = parse("[[access]]\nname = \"rule 2\"\naction = \"hold\"\n[[access]]\naction = \"hold\"\n");
+        assert!(as_another.unwrap_err().contains("\"rule 2\" is there twice"));
     }
 }
