@@ -5,7 +5,9 @@
 //! takes mail from programs here, and `maildrop` is the folder where it leaves them; `log` makes lines of facts; `say` is
 //! for whoever started the process; `privileges` are the process's rights; `quota` knows which mailboxes are full; `tables`
 //! opens what the directory is asked of, and `logins` who may log in; `password` makes what a table keeps of a password;
-//! `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
+//! `plan` makes of the configuration what the rooms want, `desk` what sessions go by and `workers` their threads; `reload`
+//! exchanges all of it; `import` reads what Postfix was told; `service` is what systemd hears, `manual` the pages that are
+//! made of the definitions, `exit` the codes; `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
 
 pub mod admin;
 pub mod certificates;
