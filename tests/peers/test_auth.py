@@ -19,6 +19,7 @@ from test_tls import TlsMailrace, credulous, issue, listener, section
 # In the order of the configuration; the first is the one that every test server has.
 LISTENERS = ("smtp", "submission", "submissions")
 PASSWORD = "tanstaaf, hm"
+_SWAKS_AUTH_FAILED = 28
 USERS = ["bob", "carol", "eve", "dora", "swaks", "msmtp", "curl", "lacks", "has", "chunks", "trusted", "out", "full"]
 
 
@@ -120,14 +121,25 @@ class Logins(SubmissionCase):
         client = self.session()
         self.assertEqual(client.docmd("MAIL", "FROM:<bob@bench.test>"), (530, b"5.7.0 Authentication required"))
 
-    def test_swaks_logs_in_by_plain_and_by_login_over_both_kinds_of_tls(self):
-        for where, tls in (("submission", "--tls"), ("submissions", "--tls-on-connect")):
+    def swaks(self, where, tls, mechanism, user, password):
+        return self.run_client(
+            "swaks", "--server", "127.0.0.1", "--port", self.server.at[where], *tls, "--auth", mechanism,
+            "--auth-user", user, "--auth-password", password, "--from", "bob@bench.test",
+            "--to", "swaks@bench.test")  # fmt: skip
+
+    def test_swaks_logs_in_by_every_mechanism_that_it_knows_of_ours_over_every_kind_of_tls(self):
+        kinds = {"submission": ["--tls"], "submissions": ["--tls-on-connect"]}
+        for where, tls in kinds.items():
             for mechanism in ("PLAIN", "LOGIN"):
-                code, said = self.run_client(
-                    "swaks", "--server", "127.0.0.1", "--port", self.server.at[where], tls, "--auth", mechanism,
-                    "--auth-user", "bob", "--auth-password", PASSWORD, "--from", "bob@bench.test",
-                    "--to", "swaks@bench.test")  # fmt: skip
+                code, said = self.swaks(where, tls, mechanism, "bob", PASSWORD)
                 self.assertEqual(code, 0, said)
+                code, said = self.swaks(where, tls, mechanism, f"nobody-{where}-{mechanism}", PASSWORD)
+                self.assertEqual(code, _SWAKS_AUTH_FAILED, said)
+                self.assertIn("535 5.7.8", said)
+                # In clear text nothing is offered, so swaks does not even try.
+                code, said = self.swaks("submission", [], mechanism, "bob", PASSWORD)
+                self.assertEqual(code, _SWAKS_AUTH_FAILED, said)
+                self.assertNotIn("AUTH ", said)
         for path in self.await_letters("swaks", 4):
             self.assertIn("with ESMTPSA\r\n", path.read_bytes().decode())
         self.await_log("protocol=ESMTPSA tls=TLSv1.3")
