@@ -82,9 +82,7 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
     let named = options.config.take().or(configuration);
     if options.mode == Mode::Aliases {
         // Whoever calls it has changed a text, and wants to know whether more is to be done.
-        println!(
-            "mailrace: tables of type text are read when the server starts; `mailrace table build` makes those of type cdb"
-        );
+        println!("mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb");
         return Ok(());
     }
     let config = config::load_for_mail(named.as_deref())?.config;
