@@ -9,7 +9,7 @@ import unittest
 
 from harness import Client, ServerCase, letter
 
-_CONFIG = """\
+CONFIG = """\
 base_dir = {home}/run
 state_dir = {home}/state
 mail_home = {home}
@@ -52,7 +52,7 @@ class Dovecot(ServerCase):
         user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
         cls.config = cls.server.folder / "dovecot.conf"
         cls.config.write_text(
-            _CONFIG.format(
+            CONFIG.format(
                 home=cls.home, maildir=maildir, uid=owner.st_uid, gid=owner.st_gid, user=user, group=group
             )  # fmt: skip
         )

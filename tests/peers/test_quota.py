@@ -13,23 +13,11 @@ import unittest
 
 from harness import Client, await_letters, await_that, letters
 from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from test_dovecot import CONFIG
 from test_reload import edit, reload
 
 MAILDIR = 'type = "maildir"\n'
-DOVECOT = """\
-base_dir = {home}/run
-state_dir = {home}/state
-mail_home = {home}
-mail_location = maildir:{maildir}:INDEX={home}/index
-mail_uid = {uid}
-mail_gid = {gid}
-first_valid_uid = 0
-first_valid_gid = 0
-default_internal_user = {user}
-default_login_user = {user}
-default_internal_group = {group}
-ssl = no
-log_path = {home}/dovecot.log
+DOVECOT = CONFIG + """\
 mail_plugins = quota
 plugin {{
   quota = maildir:User quota

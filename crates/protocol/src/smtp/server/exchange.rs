@@ -161,7 +161,7 @@ pub struct RcptRequest {
 /// The end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageEnd {
-    /// What is known of the bytes that this session appended.
+    /// What is known of the bytes that were appended.
     pub flags: BodyFlags,
     /// How many they are.
     pub octets: u64,
