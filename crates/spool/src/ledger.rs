@@ -323,3 +323,6 @@ impl Ledger {
         self.segments.values().filter(|segment| segment.stage == stage).count()
     }
 }
+
+#[cfg(test)]
+mod tests;
