@@ -37,6 +37,8 @@ class Source:
     users: int = 1
     recipients_from: str | None = None  # a file of addresses, in place of the two
     order: str = "random"  # or in `turn`
+    secure: bool = False  # every connection uses STARTTLS
+    resumes: bool = True  # and resumes a TLS session where the server lets it
     seconds_max: int = 600
 
     @property
@@ -51,11 +53,13 @@ class Source:
         each = str(self.per_connection) if self.per_connection else "all" if self.reuse else "1"
         order = ["--order", self.order] if self.order != "random" else []
         one_of = ["--recipient", self.recipient, "--users", str(self.users)]
+        secure = ["--starttls", "100%"] if self.secure else []
+        secure += ["--no-resumption"] if self.secure and not self.resumes else []
         to = ["--recipients-from", self.recipients_from] if self.recipients_from else one_of
         return [
             str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
             *ends, *pace, "--size", str(self.octets), "--per-connection", each,
-            "--sender", SENDER, *to, *order, "--json",
+            "--sender", SENDER, *to, *order, *secure, "--json",
         ]  # fmt: skip
 
     def run(self, port, _folder=None):

@@ -96,6 +96,9 @@ pub struct Sending {
     /// The share of connections that TLS secures by STARTTLS; the server's certificate is not checked
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = share)]
     pub starttls: f64,
+    /// A full handshake for each connection: TLS sessions are not resumed
+    #[arg(long)]
+    pub no_resumption: bool,
     /// Log in (RFC 4954)
     #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
     pub auth: Option<Credentials>,
@@ -167,6 +170,7 @@ struct Source {
     plain: Arc<Config>,
     secure: Arc<Config>,
     secure_share: f64,
+    resumes: bool,
     trust: OnceLock<Trust>,
     ledger: Option<Ledger>,
 }
@@ -209,6 +213,7 @@ impl Source {
             secure: Arc::new(Config { tls: Tls::Required, ..plain.clone() }),
             plain: Arc::new(plain),
             secure_share: sending.starttls,
+            resumes: !sending.no_resumption,
             trust: OnceLock::new(),
             ledger: sending.ledger.as_deref().map(|path| Ledger::open(path, run)).transpose()?,
         })
@@ -242,7 +247,8 @@ impl Source {
     }
 
     fn trust(&self) -> &Trust {
-        self.trust.get_or_init(Trust::anyone)
+        let trust = || if self.resumes { Trust::anyone() } else { Trust::anyone_without_resumption() };
+        self.trust.get_or_init(trust)
     }
 }
 

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -30,15 +31,25 @@ impl std::fmt::Debug for Trust {
 
 impl Trust {
     /// Every certificate is: encryption without knowing whose (RFC 7435). It hides from those who listen and from
-    /// nobody who stands between.
+    /// nobody who stands between. Sessions are resumed where the server offers it (RFC 8446 section 2.2).
     pub fn anyone() -> Trust {
+        Trust::believing(Resumption::default())
+    }
+
+    /// The same, but each connection makes a full handshake.
+    pub fn anyone_without_resumption() -> Trust {
+        Trust::believing(Resumption::disabled())
+    }
+
+    fn believing(resumption: Resumption) -> Trust {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider.clone())
+        let mut config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .expect("the provider has the suites of TLS 1.2 and 1.3")
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
             .with_no_client_auth();
+        config.resumption = resumption;
         Trust(TlsConnector::from(Arc::new(config)))
     }
 
