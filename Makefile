@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
-SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many servers-one \
+SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one resumed-one passing servers-many servers-one \
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 

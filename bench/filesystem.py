@@ -1,61 +1,52 @@
-"""Accepting on other file systems: ext4 with a journal, and xfs, each in a file of its own on a loop device.
+"""A file system made for one run: ext4 with a journal, or xfs, in a file of its own on a loop device.
 
-Many machines' root file system syncs cheaper than a journalled one, or dearer; the ratios must hold on each. Needs
-root.
+What holds the temporary folder may sync cheaper or dearer than what others have (ext4 can be without a journal), and
+ratios have to hold on each. Making one needs root, and room for what the run writes: the file is sparse.
 """
 
 import contextlib
-import dataclasses
 import os
 
 from peers import machine
-from peers.smtp import Load
-
-from . import Scenario, accept
 
 KINDS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
-_IMAGE_OCTETS = 6 << 30
-_SINK_COUNT = 20_000
-
-
-def scenario(options):
-    """One round of accept-many on each."""
-    if os.geteuid() != 0:
-        raise RuntimeError("file systems can only be mounted by root")
-    one = dataclasses.replace(options, pairs=1)
-    met = True
-    with machine.run_folder("filesystems") as folder:
-        machine.require_space(folder, _IMAGE_OCTETS)
-        for kind in KINDS:
-            with mounted(folder, kind) as place:
-                met &= _contest(kind).measure(f"filesystems-{kind}", place, one).finish(options)
-    return met
-
-
-def _contest(kind):
-    sink = dataclasses.replace(accept.MANY.sides["sink"], load=Load(_SINK_COUNT))
-    return dataclasses.replace(
-        accept.MANY,
-        title=f"Accepting on {kind}, on a loop device",
-        sides=accept.MANY.sides | {"sink": sink},
-        notes=(*accept.NOTES, "One round only: it shows whether the ratios hold, not by how much."),
-    )
+_IMAGE_OCTETS = 24 << 30
 
 
 @contextlib.contextmanager
-def mounted(folder, kind):
-    """A fresh file system of that kind."""
+def chosen(kind):
+    """Runs have their folders on a fresh file system of that kind; None: where they have them anyway."""
+    if kind is None:
+        yield
+        return
+    if os.geteuid() != 0:
+        raise RuntimeError("file systems can only be mounted by root")
+    with machine.run_folder(kind) as folder, _mounted(folder, kind) as place:
+        before = os.environ.get("MAILRACE_BENCH_DIR")
+        os.environ["MAILRACE_BENCH_DIR"] = str(place)
+        try:
+            yield
+        finally:
+            _restore(before)
+
+
+def _restore(before):
+    if before is None:
+        del os.environ["MAILRACE_BENCH_DIR"]
+    else:
+        os.environ["MAILRACE_BENCH_DIR"] = before
+
+
+@contextlib.contextmanager
+def _mounted(folder, kind):
     image, place = folder / f"{kind}.image", folder / kind
     place.mkdir()
     with open(image, "wb") as file:
         file.truncate(_IMAGE_OCTETS)
     machine.run(*KINDS[kind], str(image))
-    machine.run("mount", "-o", "loop", str(image), str(place))
+    machine.run("mount", "-o", "loop,discard", str(image), str(place))
     try:
         yield place
     finally:
         machine.run("umount", str(place))
         image.unlink()
-
-
-SCENARIOS = {"filesystems": Scenario(scenario, tuple(accept.MANY.sides))}

@@ -38,15 +38,16 @@ class Report:
         """Writes its files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
         print("\n".join(self._verdict_lines()))
         if options.whole:
-            self._write(options.command)
+            self._write(options)
         else:
             print("Only a trial: nothing was written to the results.")
         return all(met for _, _, met in self._verdicts())
 
-    def _write(self, command):
+    def _write(self, options):
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{self.name}.json").write_text(self._clean(json.dumps(self._facts(command), indent=1) + "\n"))
-        (RESULTS / f"{self.name}.md").write_text(self._clean("\n".join(self._lines(command)) + "\n"))
+        name, command = self.name + options.suffix, options.command
+        (RESULTS / f"{name}.json").write_text(self._clean(json.dumps(self._facts(command), indent=1) + "\n"))
+        (RESULTS / f"{name}.md").write_text(self._clean("\n".join(self._lines(command)) + "\n"))
         for name, text in self.plots.items():
             (RESULTS / f"{name}.svg").write_text(text)
 

@@ -1,0 +1,68 @@
+"""Passing through: messages come in and leave at the same time, to one next hop, beside Postfix.
+
+The time runs from the first connection of the load until the last message has arrived at the sink, so that accepting,
+queueing, sending and forgetting all count, and the disk serves both directions at once.
+"""
+
+import dataclasses
+import time
+
+import contest
+import drain
+import pairs
+from contest import Contest
+from drain import Drain
+from peers import load
+from peers.laboratory import Source
+from peers.outbound import Hops
+
+from .accept import MESSAGE_DISK_OCTETS
+
+COUNTS = {"mailrace": 100_000, "postfix": 10_000}
+_RECIPIENT = "user@d1.test"
+
+
+@dataclasses.dataclass(frozen=True)
+class Passing(Drain):
+    """One side, whose server holds nothing back."""
+
+    def measure(self, server, place):
+        """Sends all of it, and waits until it has come out."""
+        figures = pairs.measure(server, lambda: self._pass(server, place))
+        server.check_arrived(self.load.count)
+        return figures
+
+    def _pass(self, server, place):
+        sink, arrivals = server.sinks[0], server.arrivals()
+        cpu, begin = sink.group.cpu_seconds(), time.monotonic()
+        try:
+            sent = self.load.run(server.port, place)
+            seconds = arrivals.wait_for(self.load.count, self.seconds_max) - begin
+        finally:
+            arrivals.stop()
+        return load.Done(self.load.count, seconds, sent.cpu_seconds + sink.group.cpu_seconds() - cpu)
+
+
+def _side(server, name):
+    return Passing(server, Source(COUNTS[name], recipient=_RECIPIENT, users=1), MESSAGE_DISK_OCTETS)
+
+
+PASSING = Contest(
+    "Passing through",
+    {
+        "postfix": _side(drain.postfix_tuned(Hops(1), held=False), "postfix"),
+        "mailrace": _side(drain.mailrace(Hops(1), held=False), "mailrace"),
+    },
+    (
+        pairs.Target("mailrace", "postfix", "rate", least=8),
+        pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
+    ),
+    (
+        "100 sessions, 6,000 bytes, one recipient. What leaves goes to `mailrace bench sink`, which examines what comes: each "
+        "message came whole, and once. No DNS is asked.",
+        contest.REST_NOTE,
+        "The load's CPU is that of the source and of the sink.",
+    ),
+)
+
+SCENARIOS = contest.scenarios({"passing": PASSING})

@@ -1,0 +1,77 @@
+"""Accepting by STARTTLS: Mailrace and Postfix with the same certificate, and Mailrace in clear text beside them.
+
+    secure-many   many messages a connection: what encryption of the bytes costs
+    secure-one    one message a connection, and a full handshake for each
+    resumed-one   the same, where the client resumes TLS sessions as mail servers do among each other
+
+The certificate is ECDSA on P-256. Both servers sync before their 250 and deliver nothing.
+"""
+
+import dataclasses
+
+import contest
+import pairs
+from contest import Contest, Side
+from peers import machine, postfix
+from peers.laboratory import Source
+from peers.mailrace import Mailrace
+
+from .accept import MESSAGE_DISK_OCTETS, mailrace
+
+_POSTFIX_COUNT = 10_000
+_NOTES = (
+    "100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards. The load is `mailrace "
+    "bench smtp`, for both servers.",
+    "The certificate is ECDSA on P-256, the same for both, and not checked by the load.",
+    "`clear` is Mailrace under the same load without TLS: the difference is the price of TLS.",
+    contest.REST_NOTE,
+)
+
+
+def _certificate(place):
+    """A chain and its key, for one run."""
+    chain, key = place / "chain.pem", place / "key.pem"
+    machine.run(
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+        "-subj", "/CN=bench.test", "-addext", "subjectAltName=DNS:bench.test", "-out", str(chain), "-keyout", str(key),
+    )  # fmt: skip
+    key.chmod(0o644)  # the server reads it when it is no longer root; it is nobody's secret
+    return chain, key
+
+
+def _postfix(place):
+    chain, key = _certificate(place)
+    lines = [postfix.HOLD, "smtpd_tls_security_level = may", f"smtpd_tls_chain_files = {key}, {chain}"]
+    return postfix.Postfix(place, "tuned", lines)
+
+
+def _mailrace(place):
+    chain, key = _certificate(place)
+    return Mailrace(place, concurrency=0, extra=f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n')
+
+
+def _contest(title, count, rate_least, price_most, **load):
+    ours = Source(count, secure=True, **load)
+    return Contest(
+        title,
+        {
+            "postfix": Side(_postfix, dataclasses.replace(ours, count=_POSTFIX_COUNT), MESSAGE_DISK_OCTETS),
+            "mailrace": Side(_mailrace, ours, MESSAGE_DISK_OCTETS),
+            "clear": Side(mailrace, dataclasses.replace(ours, secure=False), MESSAGE_DISK_OCTETS),
+        },
+        (
+            pairs.Target("mailrace", "postfix", "rate", least=rate_least),
+            pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 5),
+            pairs.Target("mailrace", "clear", "cpu_per_thousand", most=price_most),
+        ),
+        _NOTES,
+    )
+
+
+SCENARIOS = contest.scenarios(
+    {
+        "secure-many": _contest("Accepting by STARTTLS: many messages a connection", 80_000, 7, 1.5),
+        "secure-one": _contest("Accepting by STARTTLS: one message a connection", 20_000, 3, 6, reuse=False, resumes=False),
+        "resumed-one": _contest("Accepting by STARTTLS: one message a connection, resumed", 20_000, 3, 4, reuse=False),
+    }
+)
