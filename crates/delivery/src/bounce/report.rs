@@ -97,6 +97,16 @@ impl<'a> Report<'a> {
         self.to
     }
 
+    /// Whether the message came from a client that is trusted: its sender is not forged.
+    pub fn is_of_trusted_client(&self) -> bool {
+        self.envelope.client.trusted
+    }
+
+    /// Of how many recipients it tells.
+    pub fn recipients(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Whether it tells the postmaster of a message from the null sender.
     pub fn is_double_bounce(&self) -> bool {
         self.envelope.sender.is_none()
