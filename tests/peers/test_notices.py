@@ -299,6 +299,43 @@ class Verp(NoticeCase):
         }
         self.assertEqual(came, expected)
 
+    def test_a_bounce_of_ours_goes_to_the_sender_that_names_the_recipient(self):
+        """It went to the plain sender, who had to read it to know of whom it is."""
+        home = self.host()
+        server = self.serving(
+            script=Failures.REFUSES,
+            extra=route("home.test", f"[127.0.0.1]:{home.port}") + '\n[bounce]\nverp = ["news@home.test"]\n',
+        )
+        self.send(server, "bob@one.test", "carol@one.test", sender="news@home.test")
+        came = {letter.recipients[0].split()[0]: letter for letter in self.await_letters(home, 2, server)}
+        expected = {f"TO:<news+{name}=one.test@home.test>": f"{name}@one.test" for name in ("bob", "carol")}
+        self.assertEqual(
+            {to: Notice(letter.content).actions for to, letter in came.items()},
+            {to: {name: "failed"} for to, name in expected.items()},
+        )
+
+    def test_a_bounce_goes_to_the_plain_sender_where_nobody_has_the_other_address(self):
+        self.one = self.host(script=Failures.REFUSES)
+        extra = route("one.test", f"[127.0.0.1]:{self.one.port}") + '\n[bounce]\nverp = ["alice@bench.test"]\n'
+        server = self.configure(extra=extra)
+        text = server.config.read_text()
+        server.config.write_text(text.replace('name      = "bench.test"\n', 'name = "bench.test"\ndelimiter = ""\n', 1))
+        server.start()
+        self.send(server, "bob@one.test")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.message["To"], "alice@bench.test")
+
+    def test_a_delay_is_told_to_the_plain_sender(self):
+        """Who counts what comes to the other addresses as failures must not count it."""
+        server = self.serving(
+            script=Delays.LATER, retry=QUICK + ', lifetime = "2s"',
+            extra='\n[bounce]\ndelay_notice_after = "500ms"\nverp = ["alice@bench.test"]\n',
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        delayed, failed = self.notices(server, 2)
+        self.assertEqual(delayed.message["To"], "alice@bench.test")
+        self.assertEqual(failed.message["To"], "alice+bob=one.test@bench.test")
+
     def test_other_senders_stay_as_they_are(self):
         server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')
         self.send(server, "bob@one.test", "carol@one.test", sender="bob@bench.test")

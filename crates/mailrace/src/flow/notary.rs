@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use delivery::bounce::{Cap, Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
+use delivery::verp;
 use lookup::directory::{Directory, Resolution};
 use mail::{Address, Notify, QueueId, Recipient, Timestamp};
 use queue::{Purpose, QueueNumber, Verdict};
@@ -248,7 +249,8 @@ impl Notary {
             return Ok(None);
         };
         let is_verp = self.office.rules.is_verp(message.envelope.sender.as_ref());
-        let recipients = self.address(report.to(), telling)?;
+        let own_path = report.only_failure().filter(|_| is_verp).and_then(|to| verp::address(report.to(), to));
+        let (report, recipients) = self.address_report(report, own_path.as_ref(), telling)?;
         let now = SystemTime::now().into();
         if recipients.is_empty() || !self.may_tell(now, judged.attempt.id, &report, is_verp, telling) {
             return Ok(None);
@@ -268,6 +270,24 @@ impl Notary {
         let told = Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64 };
         let (content, flags) = (Content::Memory(letter.content), letter.flags);
         Ok(Some((told, Entry::Message { id, envelope, content, flags })))
+    }
+
+    /// The report, and who gets it: by the sender's own path for the recipient, if it leads to somebody, else by the sender's
+    /// address.
+    fn address_report<'a>(
+        &self,
+        report: Report<'a>,
+        own_path: Option<&'a Address>,
+        telling: &mut Telling,
+    ) -> Result<(Report<'a>, Vec<Recipient>), Unaddressed> {
+        if let Some(own_path) = own_path {
+            let recipients = self.address(own_path, telling)?;
+            if !recipients.is_empty() {
+                return Ok((report.sent_to(own_path), recipients));
+            }
+        }
+        let recipients = self.address(report.to(), telling)?;
+        Ok((report, recipients))
     }
 
     /// Whether a notice is sent. What was decided once holds when the same attempt is recorded again.
