@@ -105,7 +105,7 @@ fn envelope() -> Envelope {
         sender: None,
         recipients: vec![recipient("one@example.org"), recipient("two@example.org")],
         accepted_at: Timestamp(1),
-        client: Client { address: None, helo: "fuzz".into() },
+        client: Client { address: None, helo: "fuzz".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

@@ -1,17 +1,19 @@
 """What senders are told: bounces, delays and successes (RFC 3461, RFC 3464), as they asked for them, wherever they are.
 
     failed      to the sender here or elsewhere; a notice that fails itself goes to the postmaster or nowhere
+    how many    all, except for mail from clients that are not trusted
     delayed     once, when a message has waited for long
     delivered   where SUCCESS was asked for; `relayed` where the next hop cannot go on asking
 """
 
 import email
 import email.policy
+import subprocess
 import unittest
 
-from harness import await_letters, await_that, letters
+from harness import Client, await_letters, await_that, letters
 from hosts import EXTENSIONS
-from outbound import OutboundCase, await_fact, facts, text_message
+from outbound import OutboundCase, await_fact, facts, metrics, text_message
 from peers.mailrace import route
 
 QUICK = 'first = "200ms", factor = 1.0, jitter = 0.0'
@@ -114,15 +116,90 @@ class Failures(NoticeCase):
         self.assertIn("450 4.3.2 later", notice.of_recipients[0]["Diagnostic-Code"])
         self.assertTrue(facts(server, "deferred", to="<bob@one.test>"))
 
-    def test_one_sender_gets_so_many_notices_and_no_more(self):
-        server = self.serving(script=self.REFUSES, extra='\n[bounce]\nper_sender = "2/h"\n')
+
+class Limits(NoticeCase):
+    """How many notices one sender gets: all, unless the message came from a client that is not trusted."""
+
+    REFUSES = Failures.REFUSES
+    FEW = '\n[bounce]\nper_sender = "2/h"\n'
+
+    def forwarding(self, **settings):
+        """A server that trusts nobody, and sends what comes for `away` on to the host of one.test."""
+        patterns = self.folder / "patterns"
+        patterns.write_text("/^away@bench\\.test$/ bob@one.test\n")
+        patterns.chmod(0o644)
+        table = f'\n[[table]]\nname = "patterns"\ntype = "regexp"\npath = "{patterns}"\n'
+        return self.serving(script=self.REFUSES, extra=table + settings.pop("extra", self.FEW), networks=[],
+                            aliases="patterns", **settings)  # fmt: skip
+
+    def assert_dropped(self, server, dropped, sender="alice@bench.test"):
+        """These messages, and no others, are told to nobody, and the log and the metrics say so."""
+        told = {fact.id: fact.bounce for fact in facts(server, "bounced")}
+        self.assertEqual({identity for identity, bounce in told.items() if not bounce}, set(dropped))
+        lines = [line for line in server.log.read_text().splitlines() if "a notice is not sent" in line]
+        self.assertEqual(len(lines), len(dropped))
+        for identity in dropped:
+            (line,) = (line for line in lines if f"id={identity} " in line)
+            self.assertIn(sender, line)
+        self.assertEqual(metrics(server)["mailrace_notices_dropped_total"], len(dropped))
+
+    def test_a_relay_network_is_told_of_every_failure(self):
+        """Of 1,022 refused recipients of one sender 922 were told to nobody."""
+        server = self.serving(script=self.REFUSES, extra=self.FEW)
+        count = 150
+        with Client(server.port) as client:
+            client.greet()
+            for number in range(count):
+                reply = client.deliver(text_message(), f"user{number}@one.test", sender="alice@bench.test")
+                self.assertEqual(reply.code, 250)
+        told = {name for notice in self.notices(server, count) for name in notice.actions}
+        self.assertEqual(told, {f"user{number}@one.test" for number in range(count)})
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        self.assert_dropped(server, [])
+
+    def test_a_program_on_this_machine_is_told_of_every_failure(self):
+        server = self.serving(script=self.REFUSES, extra=self.FEW, networks=[])
+        argv = [str(server.binary), "inject", "--config", str(server.config), "-f", "alice@bench.test"]
         for number in range(4):
-            self.send(server, f"user{number}@one.test")
-        await_that(lambda: len(facts(server, "bounced")) == 4, "four failures", server)
+            for to in (f"user{number}@one.test", f"nobody{number}@bench.test"):
+                subprocess.run([*argv, to], input=b"Subject: x\n\nx\n", check=True, timeout=60)
+        self.assertEqual(len(self.notices(server, 8)), 8)
+        self.assert_dropped(server, [])
+
+    def test_a_stranger_gets_so_many_notices_and_no_more_and_the_log_tells_of_the_rest(self):
+        server = self.forwarding()
+        sent = [self.send(server, "away@bench.test") for _ in range(5)]
+        await_that(lambda: len(facts(server, "bounced")) == 5, "five failures", server)
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(len(self.notices(server, 2)), 2)
-        self.assertEqual(len([fact for fact in facts(server, "bounced") if fact.bounce]), 2)
-        self.assertIn("a sender gets no more notices", server.log.read_text())
+        told = {fact.id for fact in facts(server, "bounced") if fact.bounce}
+        self.assertEqual(len(told), 2)
+        self.assert_dropped(server, set(sent) - told)
+
+    def test_a_crash_makes_no_stranger_trusted_and_no_user_a_stranger(self):
+        server = self.forwarding(standard="concurrency = 0")
+        strangers = [self.send(server, "away@bench.test") for _ in range(4)]
+        server.kill()
+        text = server.config.read_text()
+        server.config.write_text(text.replace("networks = []", 'networks = ["127.0.0.0/8"]'))
+        server.start()
+        known = [self.send(server, "away@bench.test") for _ in range(4)]
+        server.kill()
+        server.config.write_text(text.replace("concurrency = 0", ""))
+        server.start()
+        await_that(lambda: len(facts(server, "bounced")) == 8, "eight failures", server)
+        await_that(lambda: server.queued() == 0, "an empty queue", server)
+        told = {fact.id for fact in facts(server, "bounced") if fact.bounce}
+        self.assertEqual((len(told & set(strangers)), len(told & set(known))), (2, 4))
+        self.assertEqual(len(self.notices(server, 6)), 6)
+        self.assert_dropped(server, set(strangers) - told)
+
+    def test_a_sender_of_a_list_is_told_of_every_failure_whoever_brings_its_mail(self):
+        server = self.forwarding(extra=self.FEW + 'verp = ["alice@bench.test"]\n')
+        for _ in range(4):
+            self.send(server, "away@bench.test")
+        self.assertEqual(len(self.notices(server, 4)), 4)
+        self.assert_dropped(server, [])
 
 
 class Delays(NoticeCase):
@@ -221,6 +298,43 @@ class Verp(NoticeCase):
             "FROM:<alice+carol=one.test@bench.test>": ["TO:<carol@one.test>"],
         }
         self.assertEqual(came, expected)
+
+    def test_a_bounce_of_ours_goes_to_the_sender_that_names_the_recipient(self):
+        """It went to the plain sender, who had to read it to know of whom it is."""
+        home = self.host()
+        server = self.serving(
+            script=Failures.REFUSES,
+            extra=route("home.test", f"[127.0.0.1]:{home.port}") + '\n[bounce]\nverp = ["news@home.test"]\n',
+        )
+        self.send(server, "bob@one.test", "carol@one.test", sender="news@home.test")
+        came = {letter.recipients[0].split()[0]: letter for letter in self.await_letters(home, 2, server)}
+        expected = {f"TO:<news+{name}=one.test@home.test>": f"{name}@one.test" for name in ("bob", "carol")}
+        self.assertEqual(
+            {to: Notice(letter.content).actions for to, letter in came.items()},
+            {to: {name: "failed"} for to, name in expected.items()},
+        )
+
+    def test_a_bounce_goes_to_the_plain_sender_where_nobody_has_the_other_address(self):
+        self.one = self.host(script=Failures.REFUSES)
+        extra = route("one.test", f"[127.0.0.1]:{self.one.port}") + '\n[bounce]\nverp = ["alice@bench.test"]\n'
+        server = self.configure(extra=extra)
+        text = server.config.read_text()
+        server.config.write_text(text.replace('name      = "bench.test"\n', 'name = "bench.test"\ndelimiter = ""\n', 1))
+        server.start()
+        self.send(server, "bob@one.test")
+        (notice,) = self.notices(server)
+        self.assertEqual(notice.message["To"], "alice@bench.test")
+
+    def test_a_delay_is_told_to_the_plain_sender(self):
+        """Who counts what comes to the other addresses as failures must not count it."""
+        server = self.serving(
+            script=Delays.LATER, retry=QUICK + ', lifetime = "2s"',
+            extra='\n[bounce]\ndelay_notice_after = "500ms"\nverp = ["alice@bench.test"]\n',
+        )  # fmt: skip
+        self.send(server, "bob@one.test")
+        delayed, failed = self.notices(server, 2)
+        self.assertEqual(delayed.message["To"], "alice@bench.test")
+        self.assertEqual(failed.message["To"], "alice+bob=one.test@bench.test")
 
     def test_other_senders_stay_as_they_are(self):
         server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')

@@ -119,7 +119,7 @@ fn envelope() -> Result<Envelope, Box<dyn Error>> {
         sender: Some("alice@example.org".parse()?),
         recipients: vec![recipient],
         accepted_at: net::steady_now(),
-        client: Client { address: None, helo: "rate.example".into() },
+        client: Client { address: None, helo: "rate.example".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

@@ -1,6 +1,6 @@
 //! What a sender is told: delivery status notifications (RFC 3464) of failures, delays and, where they were asked
 //! for, successes. A [`Report`] decides who is told what, a [`Letter`] is its text, a [`Cap`] bounds how many go to
-//! one sender.
+//! a sender that may be forged.
 //!
 //! | became of a recipient | reported where NOTIFY (RFC 3461) has | Action |
 //! |---|---|---|
@@ -15,6 +15,7 @@
 //! | sender | failed recipient | who is told |
 //! |---|---|---|
 //! | given | any | the sender |
+//! | given, and its letters name their recipients ([`crate::verp`]) | one alone | the sender's address for this recipient |
 //! | null | not the postmaster | the postmaster, if there is one to tell: a double bounce |
 //! | null | the postmaster | nobody: this is what ends it |
 

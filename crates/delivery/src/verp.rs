@@ -1,6 +1,7 @@
 //! Variable envelope return paths: a sender that names the recipient, so that whoever gets a bounce back knows of
 //! whom it is without reading it. `news@example.org` to `bob@example.net` becomes
-//! `news+bob=example.net@example.org`, with the delimiters that Postfix has by default.
+//! `news+bob=example.net@example.org`, with the delimiters that Postfix has by default. Our own bounces go there as well as
+//! those of other servers, so that the sender need not read any of them.
 
 use mail::Address;
 

@@ -272,7 +272,8 @@ impl Intake {
             Ok(finished) => finished,
             Err(error) => return self.unwritten(id, &error),
         };
-        let client = Client { address: self.session.peer().address, helo: self.session.helo().into() };
+        let (address, trusted) = (self.session.peer().address, self.is_trusted());
+        let client = Client { address, helo: self.session.helo().into(), trusted };
         let fact = Fact::Received {
             id,
             client: client.address,

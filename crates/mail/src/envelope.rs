@@ -45,6 +45,9 @@ pub struct Client {
     pub address: Option<IpAddr>,
     /// What it called itself in HELO, EHLO or LHLO.
     pub helo: Box<str>,
+    /// It is in a relay network, has logged in, or is a program on this machine. Of anyone else the sender's address may be
+    /// forged, so that notices to it are limited. A notice has this from the message that it is about.
+    pub trusted: bool,
 }
 
 /// BODY= of RFC 6152.

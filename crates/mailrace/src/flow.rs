@@ -143,8 +143,8 @@ struct Judged {
 struct Telling {
     /// Since when nobody knows who he is.
     unaddressed_since: Option<Instant>,
-    /// It counts against what he may be sent.
-    is_counted: bool,
+    /// Whether the notice is sent, once that was decided.
+    allowed: Option<bool>,
 }
 
 /// A notice that was made of an attempt.
@@ -255,8 +255,13 @@ impl Flow {
         let couriers = workshop.couriers(transports, &hostname, &mailbag)?;
         let registrar = Registrar { spool, mailbag: mailbag.clone() };
         let patience = notices.patience(queues.config());
-        let office =
-            notary::Office { registrar: registrar.clone(), shelf: shelf.clone(), directory: directory.clone() };
+        let office = notary::Office {
+            registrar: registrar.clone(),
+            shelf: shelf.clone(),
+            directory: directory.clone(),
+            rules: rules.clone(),
+            attempts: attempts.clone(),
+        };
         let notary = office.open(notices, hostname.clone(), log.clone(), alive.clone())?;
         let crew = Crew {
             couriers,
@@ -285,7 +290,8 @@ impl Flow {
         let ways = differs.ways.then(|| self.workshop.shipyard.ways(router, &tables, fleet)).transpose()?;
         let couriers = self.workshop.couriers(transports, &hostname, &self.mailbag)?;
         let patience = notices.patience(&queues);
-        let terms = Terms { notices, keeps_cap: !differs.cap, directory: directory.clone(), hostname };
+        let (keeps_cap, directory_of_terms) = (!differs.cap, directory.clone());
+        let terms = Terms { notices, keeps_cap, rules: rules.clone(), directory: directory_of_terms, hostname };
         let change = scheduler::Change { queues, rules, directory, couriers, ways, patience, terms };
         Ok(Change(Box::new(change)))
     }

@@ -21,6 +21,7 @@ pub struct Attempts {
     relayed: AtomicU64,
     deferred: AtomicU64,
     failed: AtomicU64,
+    notices_dropped: AtomicU64,
 }
 
 impl Attempts {
@@ -34,6 +35,16 @@ impl Attempts {
             Verdict::Held | Verdict::Removed => return,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a notice that is not sent, because its sender, who may be forged, has had too many.
+    pub fn count_dropped_notice(&self) {
+        self.notices_dropped.fetch_add(1, Relaxed);
+    }
+
+    /// How many notices were not sent.
+    pub fn notices_dropped(&self) -> u64 {
+        self.notices_dropped.load(Relaxed)
     }
 
     /// How many of each there were.
@@ -110,6 +121,8 @@ pub struct Reading {
     pub census: Census,
     /// Recipients by outcome.
     pub attempts: [(&'static str, u64); 4],
+    /// Notices that are not sent, by `bounce.per_sender`.
+    pub notices_dropped: u64,
     /// Clients that were refused, by what there was too little of.
     pub refusals: Vec<(&'static str, u64)>,
     /// How often each access rule decided, by name.
@@ -140,6 +153,8 @@ pub fn text(reading: &Reading) -> String {
     tell_next_hops(&reading.census, &mut out);
     out.family("mailrace_outcomes_total", "Recipients by what an attempt came to", "counter");
     reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    let help = "Notices not sent: too many to one sender for mail from untrusted clients";
+    out.counter("mailrace_notices_dropped_total", help, reading.notices_dropped);
     out.family("mailrace_refusals_total", "Clients refused for want of something", "counter");
     reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
     if !reading.access.is_empty() {
@@ -268,6 +283,7 @@ mod tests {
             sessions: 1,
             census: Census::of(&queues),
             attempts: Attempts::default().counted(),
+            notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,

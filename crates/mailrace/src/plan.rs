@@ -430,17 +430,12 @@ pub fn disks(config: &Config) -> Vec<PathBuf> {
 
 /// What senders are told. `seed` keeps strangers from knowing which senders share a bucket.
 pub fn notices(config: &Config, seed: u64) -> Notices {
+    let limits = |rate: config::Rate| CapLimits { letters: rate.count, per: rate.per, ..CapLimits::default() };
     Notices {
         delay_after: config.bounce.delay_notice_after,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
-        cap: cap(config, seed),
+        cap: config.bounce.per_sender.map(|rate| Cap::new(limits(rate), seed)),
     }
-}
-
-/// How many notices a sender gets, of which none has had any; None: as many as there are. `seed` as in [`notices`].
-pub fn cap(config: &Config, seed: u64) -> Option<Cap> {
-    let limits = |rate: config::Rate| CapLimits { letters: rate.count, per: rate.per, ..CapLimits::default() };
-    config.bounce.per_sender.map(|rate| Cap::new(limits(rate), seed))
 }
 
 /// Whose mail is ours, and who stands for whom.

@@ -314,7 +314,6 @@ pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: R
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
-        cap: plan::cap(config, random()).map(Into::into),
         log: log.clone(),
     };
     DropFolder {

@@ -55,7 +55,7 @@ fn envelope() -> Result<Envelope, mail::AddressError> {
             orcpt: None,
         }],
         accepted_at: Timestamp(0),
-        client: Client { address: None, helo: "localhost".into() },
+        client: Client { address: None, helo: "localhost".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

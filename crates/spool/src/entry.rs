@@ -229,7 +229,8 @@ fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
             None => 0,
             Some(Return::Full) => 1 << 2,
             Some(Return::Headers) => 2 << 2,
-        };
+        }
+        | u8::from(!envelope.client.trusted) << 4;
     out.push(bits);
     put_optional_text(out, envelope.sender.as_ref().map(Address::as_str));
     put_optional_text(out, envelope.envid.as_deref());
@@ -258,7 +259,9 @@ fn read_envelope(reader: &mut Reader<'_>) -> Option<Envelope> {
         sender,
         recipients,
         accepted_at,
-        client: Client { address, helo },
+        // Versions that did not know the bit left it clear: the notices of such a message are not limited, so that none
+        // is lost.
+        client: Client { address, helo, trusted: bits & 1 << 4 == 0 },
         body_type: if bits & 1 == 0 { BodyType::SevenBit } else { BodyType::EightBitMime },
         smtputf8: bits & 2 != 0,
         ret: match bits >> 2 & 3 {
@@ -312,7 +315,7 @@ mod tests {
                 },
             ],
             accepted_at: Timestamp(1_763_000_000_000),
-            client: Client { address: Some("::1".parse().unwrap()), helo: "client".into() },
+            client: Client { address: Some("::1".parse().unwrap()), helo: "client".into(), trusted: true },
             body_type: BodyType::EightBitMime,
             smtputf8: true,
             ret: Some(Return::Headers),
@@ -338,5 +341,22 @@ mod tests {
         let read = MessageHead::read(&bytes).unwrap();
         assert_eq!(format!("{read:?}"), format!("{head:?}"));
         assert!((0..bytes.len()).all(|end| MessageHead::read(&bytes[..end]).is_none()));
+    }
+
+    /// The bit says that the client is not trusted, so that a message of a version without it is trusted.
+    #[test]
+    fn a_client_that_is_not_trusted_sets_one_bit_that_was_clear_before() {
+        let bytes = |trusted: bool| {
+            let mut envelope = envelope();
+            envelope.client.trusted = trusted;
+            let mut bytes = Vec::new();
+            write_envelope(&mut bytes, &envelope);
+            assert_eq!(read_envelope(&mut Reader::new(&bytes)), Some(envelope));
+            bytes
+        };
+        let (trusted, stranger) = (bytes(true), bytes(false));
+        let place = size_of::<u64>();
+        assert_eq!((trusted[place] & !0b1111, trusted[place] ^ stranger[place]), (0, 1 << 4));
+        assert_eq!((&trusted[..place], &trusted[place + 1..]), (&stranger[..place], &stranger[place + 1..]));
     }
 }

@@ -1,5 +1,6 @@
-//! How many letters one sender gets: a bucket of tokens for each sender, so that mail with a forged or careless
-//! sender does not bury a mailbox in notices. Pure: the time is an argument.
+//! How many letters one sender gets for mail from clients that are not trusted: a bucket of tokens for each sender, so that
+//! mail with a forged sender does not bury a mailbox in notices. A letter that is held back is lost, so the caller asks only
+//! about mail whose sender may be forged. Pure: the time is an argument.
 //!
 //! A bucket is kept as one moment, at which it is full again (the generic cell rate algorithm): a letter puts that
 //! moment off by the time in which one token returns, and is held back where it would lie further ahead than a whole

@@ -46,6 +46,8 @@ pub struct Letter {
     pub flags: BodyFlags,
     /// It has headers or a report in UTF-8.
     pub smtputf8: bool,
+    /// The client of the message that it is about is trusted.
+    pub trusted: bool,
 }
 
 impl Report<'_> {
@@ -85,7 +87,8 @@ impl Report<'_> {
         content.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let flags =
             BodyFlags { dot_lines: has_dot_lines(&content), eight_bit: !content.is_ascii(), ends_in_crlf: true };
-        Letter { content, flags, smtputf8: international || returned.international }
+        let smtputf8 = international || returned.international;
+        Letter { content, flags, smtputf8, trusted: self.envelope.client.trusted }
     }
 }
 
@@ -98,7 +101,7 @@ impl Letter {
             sender: None,
             recipients: recipients.into_iter().map(silent).collect(),
             accepted_at: now,
-            client: Client { address: None, helo: hostname.into() },
+            client: Client { address: None, helo: hostname.into(), trusted: self.trusted },
             body_type: if self.flags.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
             smtputf8: self.smtputf8,
             ret: None,

@@ -97,6 +97,29 @@ impl<'a> Report<'a> {
         self.to
     }
 
+    /// The same report, to this address of the sender.
+    pub fn sent_to(self, to: &'a Address) -> Self {
+        Report { to, ..self }
+    }
+
+    /// The recipient, where the report tells of the failure of one, and of nothing else, to the sender.
+    pub fn only_failure(&self) -> Option<&'a Address> {
+        match &*self.entries {
+            [only] if only.fate.kind() == Kind::Failed && !self.is_double_bounce() => Some(&only.recipient.address),
+            _ => None,
+        }
+    }
+
+    /// Whether the message came from a client that is trusted: its sender is not forged.
+    pub fn is_of_trusted_client(&self) -> bool {
+        self.envelope.client.trusted
+    }
+
+    /// Of how many recipients it tells.
+    pub fn recipients(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Whether it tells the postmaster of a message from the null sender.
     pub fn is_double_bounce(&self) -> bool {
         self.envelope.sender.is_none()

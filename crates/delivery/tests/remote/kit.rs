@@ -303,7 +303,7 @@ pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: B
         sender: Some("alice@example.org".parse().unwrap()),
         recipients: recipients.iter().map(recipient).collect(),
         accepted_at: net::steady_now(),
-        client: Client { address: None, helo: "test".into() },
+        client: Client { address: None, helo: "test".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

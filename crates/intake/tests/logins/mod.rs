@@ -56,6 +56,23 @@ async fn who_logs_in_may_send_to_other_domains_from_where_nobody_else_may_send()
     assert_eq!(lines[2..], ["Subject: x", "", "x", ""]);
 }
 
+/// Notices to the sender are limited only where it may be forged.
+#[tokio::test]
+async fn a_message_says_whether_its_client_is_trusted() {
+    for (is_in_relay_network, logs_in) in [(false, false), (true, false), (false, true)] {
+        let server = Server::for_all(|desk| {
+            let_in(desk);
+            desk.relays = Arc::new(move |_| is_in_relay_network);
+        });
+        let mut client = if logs_in { bob(&server).await } else { server.user().await };
+        client.expect("MAIL FROM:<bob@example.org>", "250").await;
+        client.expect("RCPT TO:<bob@example.org>", "250").await;
+        client.expect("DATA", "354").await;
+        client.expect("Subject: x\r\n\r\nx\r\n.", "250").await;
+        assert_eq!(server.message().envelope.client.trusted, is_in_relay_network || logs_in);
+    }
+}
+
 #[tokio::test]
 async fn relay_networks_have_to_log_in_too_where_that_is_required() {
     let server = Server::for_users(|desk| {

@@ -319,6 +319,7 @@ impl Clerk {
             sessions: self.desk.gate.sessions(),
             census: self.ask(|queues| Census::of(queues))?,
             attempts: self.attempts.counted(),
+            notices_dropped: self.attempts.notices_dropped(),
             refusals: Refusal::ALL.map(|refusal| (refusal.name(), self.desk.refusals.counted(refusal))).into(),
             access: self
                 .desk

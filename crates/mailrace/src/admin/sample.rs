@@ -121,7 +121,7 @@ fn envelope(sender: Option<&str>, to: &[&str], accepted_at: Timestamp) -> Envelo
         sender: sender.map(|sender| sender.parse().unwrap()),
         recipients: to.iter().map(recipient).collect(),
         accepted_at,
-        client: Client { address: None, helo: "".into() },
+        client: Client { address: None, helo: "".into(), trusted: true },
         body_type: BodyType::default(),
         smtputf8: false,
         ret: None,

@@ -13,10 +13,11 @@ pub struct Bounce {
     pub delay_notice_after: Option<Duration>,
     /// Who gets a bounce that cannot be delivered itself; None: nobody, and the log tells.
     pub double_bounces_to: Option<Address>,
-    /// Bounces and notices to one sender; beyond, the log tells. None: no bound.
+    /// Bounces and notices to one sender for mail from clients that are not trusted, whose sender may be forged; beyond, the
+    /// log tells. Mail of users, relay networks and programs here has no bound. None: no bound at all.
     pub per_sender: Option<Rate>,
     /// Envelope senders that become `name+recipient=domain@...`, each recipient its own, so that bounces name whom
-    /// they are about.
+    /// they are about. Our own bounces go there, too, and have no bound.
     pub verp: Vec<Address>,
 }
 

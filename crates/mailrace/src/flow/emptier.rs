@@ -176,8 +176,7 @@ impl DropFolder {
         let mut round = Round::default();
         while !stopping.load(Relaxed) {
             if let Some(next) = next.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                let before = std::mem::replace(&mut self, next);
-                self.desk.count_on(before.desk);
+                self = next;
             }
             match self.round(stopping, &mut round) {
                 Ok(()) if round.is_full => {}

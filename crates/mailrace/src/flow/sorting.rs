@@ -313,7 +313,7 @@ mod tests {
             sender: None,
             recipients: recipients.iter().map(recipient).collect(),
             accepted_at: Timestamp::default(),
-            client: Client { address: None, helo: "client.test".into() },
+            client: Client { address: None, helo: "client.test".into(), trusted: true },
             body_type: BodyType::default(),
             smtputf8: false,
             ret: None,

@@ -1,18 +1,17 @@
 //! A message from the drop on its way to the spool: what `intake` does for a client, for one who has gone. Whoever cannot
-//! get it is told of in a notice to the sender, which is committed together with the message.
+//! get it is told of in a notice to the sender, which is committed together with the message. These notices have no limit:
+//! who left the message is a user of this machine.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use delivery::bounce::{Cap, Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
+use delivery::bounce::{Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
 use lookup::directory::{Final, Resolution};
 use mail::{Address, Client, Enhanced, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
 use spool::{CommitError, Content, Entry, Spool};
 use tokio::runtime::Runtime;
 
-use crate::line::Level;
 use crate::log::Log;
 use crate::maildrop::Parcel;
 
@@ -31,8 +30,6 @@ pub struct Desk {
     pub received_max: u32,
     /// Who gets notices of messages that have no sender.
     pub double_bounces_to: Option<Address>,
-    /// How many notices one sender gets; None: as many as there are.
-    pub cap: Option<RefCell<Cap>>,
     /// Facts.
     pub log: Arc<Log>,
 }
@@ -59,11 +56,6 @@ struct Sorted {
 }
 
 impl Desk {
-    /// Goes on with what senders have had of notices, where they may have as many as before.
-    pub(super) fn count_on(&mut self, before: Desk) {
-        self.cap = counting_on(self.cap.take(), before.cap);
-    }
-
     /// Brings a message to the spool. When this returns it is durable there, or it is not there: so it is where nobody gets
     /// it and nobody can be told, and where the server stops before all recipients were looked up.
     pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
@@ -76,7 +68,7 @@ impl Desk {
         let Sorted { good, bad, .. } = if is_loop { looping(recipients) } else { self.sort(recipients, stopping)? };
         let international = sender.iter().chain(good.iter().map(|to| &to.address)).any(|address| !address.is_ascii());
         let id = self.desk.spool.begin();
-        let client = Client { address: None, helo: format!("uid-{uid}").into() };
+        let client = Client { address: None, helo: format!("uid-{uid}").into(), trusted: true };
         let envelope = Envelope {
             sender,
             recipients: good,
@@ -160,7 +152,7 @@ impl Desk {
             (0..).zip(bad).map(|(ordinal, (_, reply))| Finding { ordinal, fate: Fate::Failed(reply), peer: None });
         let Some(report) = Report::of(&failed, self.double_bounces_to.as_ref(), findings) else { return Ok(None) };
         let recipients = self.address(report.to())?;
-        if recipients.is_empty() || !self.may_tell(now, report.to()) {
+        if recipients.is_empty() {
             return Ok(None);
         }
         let notice_id = self.desk.spool.begin_beside(id);
@@ -176,14 +168,6 @@ impl Desk {
         let envelope = letter.envelope(&self.desk.hostname, now, recipients);
         let (content, flags) = (Content::Memory(letter.content), letter.flags);
         Ok(Some((notice_id, Entry::Message { id: notice_id, envelope, content, flags })))
-    }
-
-    fn may_tell(&self, now: Timestamp, sender: &Address) -> bool {
-        let allowed = self.cap.as_ref().is_none_or(|cap| cap.borrow_mut().allows(now, sender));
-        if !allowed {
-            self.log.event(Level::Warning, "a sender gets no more notices for now", &[("sender", sender)]);
-        }
-        allowed
     }
 
     /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone tells.
@@ -274,11 +258,6 @@ impl Sorted {
     }
 }
 
-fn counting_on(cap: Option<RefCell<Cap>>, before: Option<RefCell<Cap>>) -> Option<RefCell<Cap>> {
-    let limits = |cap: &RefCell<Cap>| cap.borrow().limits();
-    if cap.as_ref().map(limits) == before.as_ref().map(limits) { before } else { cap }
-}
-
 fn looping(recipients: Vec<Recipient>) -> Sorted {
     let reply = failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop");
     let bad = recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect();
@@ -298,30 +277,7 @@ fn received_lines(message: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use delivery::bounce::CapLimits;
-
     use super::*;
-
-    /// Each reload that changed anything let a sender have as many notices again.
-    #[test]
-    fn what_a_sender_has_had_counts_on_while_the_limit_is_the_same() {
-        let (now, sender) = (Timestamp(1_700_000_000_000), "a@example.org".parse().unwrap());
-        let cap = |letters| {
-            let limits = CapLimits { letters, per: Duration::from_secs(3600), ..CapLimits::default() };
-            Some(RefCell::new(Cap::new(limits, u64::from(letters))))
-        };
-        let allows = |cap: &Option<RefCell<Cap>>| cap.as_ref().is_none_or(|cap| cap.borrow_mut().allows(now, &sender));
-        let first = cap(1);
-        assert!(allows(&first) && !allows(&first));
-        let second = counting_on(cap(1), first);
-        assert!(!allows(&second));
-        let third = counting_on(cap(2), second);
-        assert!(allows(&third) && allows(&third) && !allows(&third));
-        assert!(counting_on(None, third).is_none());
-        assert!(allows(&counting_on(cap(1), None)));
-    }
 
     #[test]
     fn nobody_gets_it_twice_and_those_beyond_the_bound_are_refused() {

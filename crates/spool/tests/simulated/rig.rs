@@ -292,7 +292,11 @@ pub(crate) fn envelope(recipients: usize) -> Envelope {
         sender: Some("sender@example.com".parse().expect("an address")),
         recipients: (0..recipients).map(recipient).collect(),
         accepted_at: Timestamp(1_763_000_000_000),
-        client: Client { address: Some("192.0.2.1".parse().expect("an address")), helo: "client.example".into() },
+        client: Client {
+            address: Some("192.0.2.1".parse().expect("an address")),
+            helo: "client.example".into(),
+            trusted: false,
+        },
         body_type: BodyType::EightBitMime,
         smtputf8: false,
         ret: None,
