@@ -29,7 +29,10 @@ Exit codes:
   74  reading or writing failed
   75  a message was not kept; the same may succeed later
   77  a right is missing, or there are too many: refused to serve as root
-  78  the configuration has faults";
+  78  the configuration has faults
+
+Where the reader of the output has gone, as in `mailrace queue list | head`, the command ends
+with 0.";
 
 /// What can be said to `mailrace inject`, whose options are not read by clap.
 const INJECT_HELP: &str = "\

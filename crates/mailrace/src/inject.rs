@@ -22,7 +22,7 @@ mod session;
 mod text;
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -36,6 +36,7 @@ use crate::maildrop::{self, NotAParcel, Parcel, Place};
 use crate::say::say;
 use crate::{admin, plan};
 
+use crate::output::output;
 use addresses::addresses;
 use header::{Additions, Draft};
 use options::{Mode, Options};
@@ -82,8 +83,8 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
     let named = options.config.take().or(configuration);
     if options.mode == Mode::Aliases {
         // Whoever calls it has changed a text, and wants to know whether more is to be done.
-        println!("mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb");
-        return Ok(());
+        let told = "mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb";
+        return Ok(writeln!(output(), "{told}")?);
     }
     let config = config::load_for_mail(named.as_deref())?.config;
     match options.mode.clone() {

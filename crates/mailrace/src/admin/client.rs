@@ -18,7 +18,9 @@ use crate::reload::Answer;
 
 /// `mailrace queue list`.
 pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
+use crate::output::output;
     let filter = how.filter.clone();
+use crate::terminal::printable;
     let question = match how.by {
         Some(by) => Question::Summary { by, filter },
         None if how.count => Question::Count(filter),
@@ -92,8 +94,8 @@ pub fn reload(config: &Config) -> anyhow::Result<()> {
 }
 
 pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    lines.into_iter().try_for_each(|line| writeln!(out, "{}", line.as_ref()))?;
+    let mut out = BufWriter::new(output());
+    lines.into_iter().try_for_each(|line| writeln!(out, "{}", printable(line.as_ref())))?;
     Ok(out.flush()?)
 }
 
@@ -141,10 +143,10 @@ pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked>
     let (start, last) = body.rsplit_once('\n').map_or((0, body), |(before, last)| (before.len() + 1, last));
     let is_whole = answer.ends_with('\n');
     if let Some(why) = last.strip_prefix("no: ").filter(|_| is_whole) {
-        return Err(Exit { code: exit::NO, text: why.into() }.into());
+        return Err(Exit { code: exit::NO, text: printable(why).into() }.into());
     }
     if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
-        return Err(unavailable(format!("the server does not answer: {why}")).into());
+        return Err(unavailable(format!("the server does not answer: {}", printable(why))).into());
     }
     if last != "done" || !is_whole {
         let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
