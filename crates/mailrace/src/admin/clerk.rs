@@ -15,7 +15,7 @@ use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
 use serde_json::{Value, json};
 
-use super::explain::{Account, Guide, access};
+use super::explain::{Account, Guide, Journey, access};
 use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
 use super::found::{self, Found, Letter, Letters, Place, Whom};
 use super::question::{By, NotAQuestion, Order, Question};
@@ -253,11 +253,22 @@ impl Clerk {
     }
 
     fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
-        let journey = self.guide.follow(address, sender.as_ref(), &self.stopping)?.ok_or(Unanswered::Stopping)?;
+        let (meant, journey) = self.journey(address, sender.as_ref())?;
         let legs = journey.legs.clone();
         let situations =
             self.ask(move |queues| legs.iter().map(|leg| leg.situation(queues, now())).collect::<Vec<_>>())?;
-        Ok(self.guide.tell(address, &journey, &situations, now(), out)?)
+        Ok(self.guide.tell([address, &meant], &journey, &situations, now(), out)?)
+    }
+
+    /// The way of mail for an address, by the functions that sessions use.
+    fn journey(&self, address: &Address, sender: Option<&Address>) -> Answered<(Address, Journey)> {
+        let journey = async {
+            let meant = self.desk.meant(address, None).await.into_owned();
+            let resolution = self.desk.resolve(&meant).await;
+            let journey = self.guide.follow(resolution, sender).await;
+            (meant, journey)
+        };
+        unless_stopping(&self.stopping, journey)?.ok_or(Unanswered::Stopping)
     }
 
     fn explain_message(&self, id: QueueId, out: &mut impl Write) -> Answered<()> {
