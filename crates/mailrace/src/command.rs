@@ -79,6 +79,7 @@ fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
 fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
         QueueCommand::List(how) => admin::list(config, how),
+        QueueCommand::Show(how) => admin::show(config, how),
         QueueCommand::Hold(how) => admin::act(config, Act::Hold, how),
         QueueCommand::Release(how) => admin::act(config, Act::Release, how),
         QueueCommand::Retry(how) => admin::act(config, Act::Retry, how),
