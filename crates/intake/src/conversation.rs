@@ -151,12 +151,11 @@ impl Intake {
         let asked = asked.as_ref();
         let judged = self.judge(asked).await;
         let standing = judged.map_err(|denied| denied.told(&mut self.denied_by))?;
-        let finals = match self.desk.directory.resolve(asked).await {
+        let finals = match self.desk.resolve(asked).await {
             Resolution::Local(finals) => finals,
             Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
             Resolution::Remote(address) => vec![self.elsewhere(address)?],
             Resolution::Unavailable(why) => return Err(self.unanswered(asked, &why)),
-            Resolution::TooDeep | Resolution::TooMany if whom::is_postmaster(asked) => vec![whom::own_mailbox(asked)],
             Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
             Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };

@@ -1,4 +1,5 @@
-//! Whom an address means, before the directory is asked, and who is meant when it has no good answer.
+//! Whom an address means, before the directory is asked, and who is meant when it has no good answer. Sessions, mail from
+//! programs here and `mailrace explain` all resolve addresses by these two functions.
 //!
 //! | address | means |
 //! |---|---|
@@ -12,7 +13,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use lookup::directory::Final;
+use lookup::directory::{Final, Resolution};
 use mail::Address;
 
 use crate::Desk;
@@ -29,6 +30,17 @@ impl Desk {
         }
     }
 
+    /// Who gets the mail for an address that [`Desk::meant`] returned. The postmaster's mail is always taken (RFC 5321
+    /// section 4.5.1): if his aliases lead nowhere, it stays in his own mailbox.
+    pub async fn resolve(&self, asked: &Address) -> Resolution {
+        match self.directory.resolve(asked).await {
+            Resolution::TooDeep | Resolution::TooMany if is_postmaster(asked) => {
+                Resolution::Local(vec![own_mailbox(asked)])
+            }
+            other => other,
+        }
+    }
+
     /// The machine makes `<postmaster>` the postmaster of this host, whose name need not be a domain of ours. While nobody
     /// can say whether it is one, he is reached by the other way.
     async fn is_own_postmaster(&self, address: &Address) -> bool {
@@ -38,13 +50,12 @@ impl Desk {
     }
 }
 
-pub(crate) fn is_postmaster(address: &Address) -> bool {
+fn is_postmaster(address: &Address) -> bool {
     address.local().eq_ignore_ascii_case("postmaster")
 }
 
-/// The postmaster's, whose name is in lower case like that of every mailbox. His mail is always taken (RFC 5321 section
-/// 4.5.1): if aliases lead nowhere, it stays there.
-pub(crate) fn own_mailbox(postmaster: &Address) -> Final {
+/// The postmaster's mailbox, whose name is in lower case like that of every mailbox.
+fn own_mailbox(postmaster: &Address) -> Final {
     let address = Address::new("postmaster", postmaster.domain()).unwrap_or_else(|_| postmaster.clone());
     Final { address, original: None, local: true }
 }

@@ -11,6 +11,9 @@
 //! | `pause`, `resume` `{"queue": NAME}` | nothing |
 //! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | sentences |
 //! | `explain-message {"id": QUEUE-ID}` | sentences |
+//! | `verify {"address": ADDRESS}` | an object: a verdict, and why |
+//! | `show {"id": QUEUE-ID}` | an object of the message, and one for each recipient |
+//! | `content {"id": QUEUE-ID, "from": 0}` | an object with the number of bytes and the whole size; the bytes, and a line end |
 //! | `table-get {"table": NAME, "key": KEY}` | an object: what the table says, which layer of it, after how long |
 //! | `table-stats {"table": NAME}` | an object for each table, or for this one |
 //! | `table-accept {"table": NAME}` | nothing |
@@ -26,6 +29,7 @@ mod found;
 mod list;
 mod load;
 mod mailq;
+mod message;
 mod pattern;
 mod question;
 #[cfg(test)]
@@ -52,10 +56,11 @@ use crate::reload::Orders;
 use crate::tables::Tables;
 
 pub use clerk::Clerk;
-pub use client::{act, explain, list, load, pause, reload, status};
+pub use client::{act, explain, list, load, pause, reload, retry_now, status, verify};
 pub use explain::Guide;
 pub use filter::Filter;
 pub use mailq::mailq;
+pub use message::show;
 pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
 pub use question::By;
 pub use server::Server;

@@ -22,6 +22,7 @@ Exit codes:
    0  done
    1  done, and the answer is no: the key is not in the table, the spool has damage,
       there is no such queue, message or table, a reload needs a restart
+   2  mail for an address would come back (sendmail -bv)
   64  the command line is wrong
   65  the data is wrong: a table's text has a fault
   69  the server does not answer, or a table cannot say
@@ -29,7 +30,10 @@ Exit codes:
   74  reading or writing failed
   75  a message was not kept; the same may succeed later
   77  a right is missing, or there are too many: refused to serve as root
-  78  the configuration has faults";
+  78  the configuration has faults
+
+Where the reader of the output has gone, as in `mailrace queue list | head`, the command ends
+with 0.";
 
 /// What can be said to `mailrace inject`, whose options are not read by clap.
 const INJECT_HELP: &str = "\
@@ -48,6 +52,10 @@ As sendmail has them:
   -bs              speak SMTP on the standard input and output
   -bS              take commands of SMTP, and answer by the exit code alone
   -bp              list the queue, as mailq does
+  -bv              say of each recipient whether mail would be delivered; exit code 0, 2 where it
+                   would not, 1 where that cannot be said now
+  -q               try now what waits for a later attempt; -qIQUEUE-ID of this message,
+                   -qRNAME for this destination
   -bi              say what there is to do for tables of aliases, as newaliases does
   -A -G -L -O -X -U -e -h -m -n -o -p  are accepted and of no effect
 Many messages at once:
@@ -235,6 +243,8 @@ pub struct TableStats {
 pub enum QueueCommand {
     /// List the messages that wait, and for whom
     List(QueueList),
+    /// Show a message: its envelope, recipients, what they wait for, and its header
+    Show(QueueShow),
     /// Keep recipients until they are released
     Hold(QueueAct),
     /// Undo that: they are due now
@@ -269,6 +279,23 @@ pub struct QueueList {
     /// Whom to list
     #[command(flatten, next_help_heading = FILTER)]
     pub filter: Filter,
+}
+
+/// Which message to show, and what of it.
+#[derive(Args, Debug)]
+pub struct QueueShow {
+    /// The message, as `mailrace queue list` names it
+    #[arg(value_name = "QUEUE-ID")]
+    pub id: QueueId,
+    /// Only its header, byte for byte
+    #[arg(long, conflicts_with_all = ["message", "json"])]
+    pub header: bool,
+    /// The whole message, byte for byte; to a terminal, control characters are escaped
+    #[arg(long, conflicts_with = "json")]
+    pub message: bool,
+    /// As JSON, one object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Whom to do it to. Nobody is meant by saying nothing.

@@ -1,7 +1,7 @@
 //! What the binary does for each command. Results go to the standard output, everything else to standard error.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::check::Summary;
 use crate::cli::{BenchCommand, Cli, Command, ImportCommand, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
+use crate::output::{is_reader_gone, output};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
 use crate::{admin, import, inject, manual, password, serve, spool_tools, tables};
@@ -34,6 +35,7 @@ pub fn run() -> ExitCode {
 fn ended(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             say(exit::Page::of(&error).text);
             exit::code_of(&error)
@@ -61,7 +63,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Bench(command) => measure(command),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
-        Command::Completions { shell } => Ok(manual::complete(*shell, &mut io::stdout())?),
+        Command::Completions { shell } => Ok(manual::complete(*shell, &mut output())?),
     }
 }
 
@@ -77,6 +79,7 @@ fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
 fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
         QueueCommand::List(how) => admin::list(config, how),
+        QueueCommand::Show(how) => admin::show(config, how),
         QueueCommand::Hold(how) => admin::act(config, Act::Hold, how),
         QueueCommand::Release(how) => admin::act(config, Act::Release, how),
         QueueCommand::Retry(how) => admin::act(config, Act::Retry, how),
@@ -126,8 +129,8 @@ fn check(config: Option<&Path>) -> anyhow::Result<()> {
     let doubts = config::examine(&loaded, SystemTime::now())?;
     let mut opener = Opener::new(&loaded.config, Purpose::Ask, Arc::new(|_| {}));
     let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
-    write!(io::stdout(), "{}", Summary(&loaded))?;
-    doubts.iter().try_for_each(|doubt| writeln!(io::stdout(), "warning: {doubt}"))?;
+    write!(output(), "{}", Summary(&loaded))?;
+    doubts.iter().try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
     broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
         Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),

@@ -8,6 +8,8 @@ use crate::privileges::PrivilegesError;
 
 /// The answer is no.
 pub const NO: u8 = 1;
+/// Mail for an address would come back (`sendmail -bv`).
+pub const UNDELIVERABLE: u8 = 2;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
 /// The data is wrong.

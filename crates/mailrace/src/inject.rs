@@ -9,6 +9,8 @@
 //! | 65 | not kept: it is too large, or an address in it is none |
 //! | 74 | not kept: the input cannot be read |
 //! | 75 | not kept: the folder cannot be written; the same may succeed later |
+//! | 1, 2 | `-bv`: of an address it cannot be said now; mail for one would come back |
+//! | 69 | `-q`, `-bv`, `-bp`: the server does not answer |
 //! | 77, 78 | not kept: the configuration cannot be read, or has faults |
 //!
 //! Of several messages some may be kept: then what failed is named, and the code is never 75.
@@ -22,7 +24,7 @@ mod session;
 mod text;
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -30,15 +32,17 @@ use std::time::SystemTime;
 use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{User, getuid};
 
+use crate::admin::{Filter, Text};
 use crate::config::{self, Config};
 use crate::exit::{self, Exit};
 use crate::maildrop::{self, NotAParcel, Parcel, Place};
+use crate::output::output;
 use crate::say::say;
 use crate::{admin, plan};
 
 use addresses::addresses;
 use header::{Additions, Draft};
-use options::{Mode, Options};
+use options::{Flush, Mode, Options};
 use text::TextError;
 
 /// A program that others call by a name of its own.
@@ -82,12 +86,14 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
     let named = options.config.take().or(configuration);
     if options.mode == Mode::Aliases {
         // Whoever calls it has changed a text, and wants to know whether more is to be done.
-        println!("mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb");
-        return Ok(());
+        let told = "mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb";
+        return Ok(writeln!(output(), "{told}")?);
     }
     let config = config::load_for_mail(named.as_deref())?.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
+        Mode::Flush(what) => flush(&config, &what, options.verbose),
+        Mode::Verify => verify(&config, &options),
         Mode::Message => Clerk::new(&config, options)?.take_input(),
         Mode::Smtp => session::converse(&config, &Clerk::new(&config, options)?),
         Mode::Batch => session::obey(&config, &Clerk::new(&config, options)?),
@@ -95,6 +101,28 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         Mode::Folder(folder) => bulk::folder(&Clerk::new(&config, options)?, &folder),
         Mode::Aliases => Ok(()),
     }
+}
+
+/// What waits for a later attempt is tried now, as Postfix and Sendmail have it. Says nothing unless it is asked to.
+fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
+    let filter = match what {
+        Flush::All => Filter::default(),
+        Flush::Message(id) => Filter { id: vec![Text(*id)], ..Filter::default() },
+        Flush::Site(site) => Filter { destination: Some(Text(site.clone())), ..Filter::default() },
+    };
+    let count = admin::retry_now(config, filter)?;
+    if verbose {
+        say(format_args!("mailrace: {count} to be tried now"));
+    }
+    Ok(())
+}
+
+/// The addresses of the command line, as they would be completed for a message.
+fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
+    let origin = plan::postmaster(config)?;
+    let named = options.recipients.iter().flat_map(|text| addresses(text));
+    let addresses: Result<Vec<Address>, Refused> = named.map(|text| qualified(&text, origin.domain())).collect();
+    admin::verify(config, &addresses.map_err(|error| Exit { code: error.code(), text: error.to_string() })?)
 }
 
 fn usage(what: impl ToString) -> Exit {

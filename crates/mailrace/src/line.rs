@@ -5,8 +5,9 @@
 //! {"time":"2026-11-20T17:46:16.123Z","event":"received","id":"0-0-1","client":"192.0.2.1", ...}
 //! ```
 //!
-//! A line is always one line: control characters, and those that turn the direction of writing or end a line in
-//! Unicode, are escaped, so that a client can neither forge lines nor play with the operator's terminal.
+//! A line is always one line: control characters, those that turn the direction of writing or end a line in
+//! Unicode, and those that cannot be seen are escaped ([`crate::terminal`]), so that a client can neither forge lines nor
+//! play with the operator's terminal.
 
 use std::fmt::{Display, Write};
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 use mail::{Address, Fact, Timestamp};
 
 use crate::config::LogFormat;
+use crate::terminal::{must_escape, push_escaped};
 
 /// How much an event matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,8 +222,7 @@ impl Pen<'_> {
                 '\n' => self.out.push_str("\\n"),
                 '\r' => self.out.push_str("\\r"),
                 '\t' => self.out.push_str("\\t"),
-                // All that must be escaped is in the basic plane, so that four digits will do (RFC 8259 section 7).
-                c if must_escape(c) => self.push(format_args!("\\u{:04x}", u32::from(c))),
+                c if must_escape(c) => push_escaped(&mut self.out, c),
                 c => self.out.push(c),
             }
         }
@@ -245,11 +246,6 @@ impl Pen<'_> {
 fn is_word(value: &str) -> bool {
     let wants_quotes = |c: char| matches!(c, '"' | '\\' | '=') || c.is_whitespace() || must_escape(c);
     !value.is_empty() && !value.contains(wants_quotes)
-}
-
-/// Controls, line and paragraph separators, and marks that change the direction of what follows.
-fn must_escape(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

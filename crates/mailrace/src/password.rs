@@ -9,6 +9,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::exit::{self, Exit};
+use crate::output::output;
 
 /// Forms in which a password can be stored.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -30,7 +31,7 @@ pub fn run(scheme: Scheme) -> anyhow::Result<()> {
         Scheme::ScramSha256 => make::scram_sha_256(&password, salt),
     };
     let stored = stored.map_err(|unfit| Exit { code: exit::DATA, text: unfit.to_string() })?;
-    Ok(writeln!(io::stdout(), "{stored}")?)
+    Ok(writeln!(output(), "{stored}")?)
 }
 
 /// Twice, since nobody sees what he types.

@@ -7,10 +7,11 @@ use anyhow::Context;
 use spool::{Disk, Folder, Inspection};
 
 use crate::exit::{self, Exit};
+use crate::output::output;
 
 /// Shows what each segment holds.
 pub fn inspect(lanes: &[PathBuf]) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output();
     for lane in lanes {
         let inspection = look(lane, false)?;
         writeln!(out, "{}", lane.display())?;
@@ -34,7 +35,7 @@ pub fn inspect(lanes: &[PathBuf]) -> anyhow::Result<()> {
 
 /// Reads everything and checks every checksum.
 pub fn verify(lanes: &[PathBuf]) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output();
     let mut damaged = 0;
     for lane in lanes {
         let inspection = look(lane, true)?;

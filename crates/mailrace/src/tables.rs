@@ -6,7 +6,7 @@ mod kept;
 mod open;
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use lookup::{Events, Table, cdb};
 
 use crate::config::{self, Config, TableKind};
 use crate::exit::{self, Exit};
+use crate::output::output;
 
 pub use events::tell;
 use kept::{Held, copy, stamps};
@@ -160,7 +161,7 @@ impl<'a> Opener<'a> {
 /// Makes the cdb table `cdb` of the text table `text`, and says how many keys it has.
 pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
     let keys = cdb::build(text, cdb).map_err(failed)?;
-    writeln!(io::stdout(), "{}: {keys} {}", cdb.display(), if keys == 1 { "key" } else { "keys" })?;
+    writeln!(output(), "{}: {keys} {}", cdb.display(), if keys == 1 { "key" } else { "keys" })?;
     Ok(())
 }
 

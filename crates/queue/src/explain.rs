@@ -48,6 +48,12 @@ impl<R: Clone> Queues<R> {
         })
     }
 
+    /// The name of the next hop to which a destination is routed; None before its route is known, and when it is outdated.
+    pub fn destination_next_hop(&self, destination: Destination) -> Option<&str> {
+        let place = self.destinations.place(destination);
+        self.hops.known(place.hop).filter(|_| place.serves).map(|hop| &*hop.name)
+    }
+
     /// All that holds a destination now, whether or not somebody waits for it, strongest first. Empty when it is only a
     /// matter of turns, or of recipients whose time has not come or who are held.
     pub fn explain(&self, now: Timestamp, destination: Destination) -> Vec<Obstacle> {

@@ -14,15 +14,16 @@ use intake::{Desk, Refusal};
 use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
 use serde_json::{Value, json};
+use spool::Stored;
 
-use super::explain::{Account, Guide, access};
+use super::explain::{Account, Guide, Journey, access};
 use super::filter::{Filter, NoSuchQueue, Sieve, queue_named};
 use super::found::{self, Found, Letter, Letters, Place, Whom};
 use super::question::{By, NotAQuestion, Order, Question};
 use super::summary::{self, Tally};
 use super::tables::{self, Told};
 use super::wait::unless_stopping;
-use super::{list, load};
+use super::{list, load, message};
 use crate::flow::{Mailbag, Queues};
 use crate::line::Level;
 use crate::log::Log;
@@ -99,6 +100,9 @@ impl Clerk {
                 self.explain_address(&address.0, sender, out)?;
             }
             Question::ExplainMessage { id } => self.explain_message(id.0, out)?,
+            Question::Verify { address } => self.verify(&address.0, out)?,
+            Question::Show { id } => self.show(id.0, out)?,
+            Question::Content { id, from } => self.content(id.0, from, out)?,
             Question::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             Question::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             Question::TableAccept { table } => self.table_accept(&table)?,
@@ -253,22 +257,50 @@ impl Clerk {
     }
 
     fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> Answered<()> {
-        let journey = self.guide.follow(address, sender.as_ref(), &self.stopping)?.ok_or(Unanswered::Stopping)?;
+        let (meant, journey) = self.journey(address, sender.as_ref())?;
         let legs = journey.legs.clone();
         let situations =
             self.ask(move |queues| legs.iter().map(|leg| leg.situation(queues, now())).collect::<Vec<_>>())?;
-        Ok(self.guide.tell(address, &journey, &situations, now(), out)?)
+        Ok(self.guide.tell([address, &meant], &journey, &situations, now(), out)?)
+    }
+
+    /// The way of mail for an address, by the functions that sessions use.
+    fn journey(&self, address: &Address, sender: Option<&Address>) -> Answered<(Address, Journey)> {
+        let journey = async {
+            let meant = self.desk.meant(address, None).await.into_owned();
+            let resolution = self.desk.resolve(&meant).await;
+            let journey = self.guide.follow(resolution, sender).await;
+            (meant, journey)
+        };
+        unless_stopping(&self.stopping, journey)?.ok_or(Unanswered::Stopping)
+    }
+
+    fn verify(&self, address: &Address, out: &mut impl Write) -> Answered<()> {
+        let (verdict, why) = self.journey(address, None)?.1.verdict();
+        Ok(writeln!(out, "{}", json!({ "verdict": verdict, "why": why }))?)
+    }
+
+    fn show(&self, id: QueueId, out: &mut impl Write) -> Answered<()> {
+        let account = self.ask(move |queues| Account::of(queues, id, now()))?;
+        Ok(message::write(&account, &self.stored(id)?, now(), out)?)
+    }
+
+    fn content(&self, id: QueueId, from: u64, out: &mut impl Write) -> Answered<()> {
+        Ok(message::write_content(&self.stored(id)?.body, from, out)?)
     }
 
     fn explain_message(&self, id: QueueId, out: &mut impl Write) -> Answered<()> {
         let account = self.ask(move |queues| Account::of(queues, id, now()))?;
-        match self.desk.spool.message(id) {
-            Ok(stored) => Ok(account.tell(&stored, now(), out)?),
-            Err(spool::ReadError::Unknown) => Err(Unanswered::No(format!(
-                "nobody waits for {id}: all its mail is done, or it was never here; the log tells"
-            ))),
-            Err(error) => Err(Unanswered::No(format!("{id} cannot be read: {error}"))),
-        }
+        Ok(account.tell(&self.stored(id)?, now(), out)?)
+    }
+
+    fn stored(&self, id: QueueId) -> Answered<Stored> {
+        self.desk.spool.message(id).map_err(|error| match error {
+            spool::ReadError::Unknown => Unanswered::No(format!(
+                "there is no message {id}: all its mail is done, or it was never here; the log has its history"
+            )),
+            error => Unanswered::No(format!("{id} cannot be read: {error}")),
+        })
     }
 
     fn table(&self, name: &str) -> Answered<&Arc<dyn lookup::Table>> {

@@ -5,16 +5,22 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use mail::Address;
 use queue::Act;
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::explain::Verdict;
+use super::filter::Filter;
 use super::question::{Order, Question};
 use super::text::{Text, counted};
 use super::{QUESTION_OCTETS_MAX, list as listed, show};
 use crate::cli::{Explain, QueueAct, QueueList, Target};
 use crate::config::Config;
 use crate::exit::{self, Exit, Page};
+use crate::output::output;
 use crate::reload::Answer;
+use crate::terminal::printable;
 
 /// `mailrace queue list`.
 pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
@@ -91,9 +97,10 @@ pub fn reload(config: &Config) -> anyhow::Result<()> {
     }
 }
 
+/// Prints lines, in which strangers may have written.
 pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    lines.into_iter().try_for_each(|line| writeln!(out, "{}", line.as_ref()))?;
+    let mut out = BufWriter::new(output());
+    lines.into_iter().try_for_each(|line| writeln!(out, "{}", printable(line.as_ref())))?;
     Ok(out.flush()?)
 }
 
@@ -112,19 +119,68 @@ impl From<Exit> for Unasked {
     }
 }
 
+/// `sendmail -q`: what waits for a later attempt, and passes, is tried now. Says how many recipients that is.
+pub fn retry_now(config: &Config, filter: Filter) -> anyhow::Result<usize> {
+    let answer = ask(&config.admin.socket, &Question::Retry(Order { filter, dry_run: false }))?;
+    Ok(answer.trim_end().parse()?)
+}
+
+/// `sendmail -bv`: a line for each address with what would become of its mail. The exit code is that of Exim: 2 if mail for
+/// one of them would come back, else 1 if of one of them that cannot be said now.
+pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
+    let mut worst = Verdict::Deliverable;
+    for address in addresses {
+        let answer = ask(&config.admin.socket, &Question::Verify { address: Text(address.clone()) })?;
+        let Verified { verdict, why } = serde_json::from_str(&answer)?;
+        worst = worst.max(verdict);
+        print([format!("{address}: {}: {why}", verdict.word())])?;
+    }
+    let (code, text) = match worst {
+        Verdict::Deliverable => return Ok(()),
+        Verdict::Unknown => (exit::NO, "of some addresses it cannot be said now"),
+        Verdict::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
+    };
+    Err(Exit { code, text: text.into() }.into())
+}
+
+#[derive(Deserialize)]
+struct Verified {
+    verdict: Verdict,
+    why: String,
+}
+
 /// The whole answer.
 pub(super) fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> {
-    put(socket, question).map_err(|error| match error {
+    put(socket, question).map_err(|error| told(socket, error))
+}
+
+/// The same where it need not be text.
+pub(super) fn ask_octets(socket: &Path, question: &Question) -> anyhow::Result<Vec<u8>> {
+    put_octets(socket, question).map_err(|error| told(socket, error))
+}
+
+fn told(socket: &Path, error: Unasked) -> anyhow::Error {
+    match error {
         Unasked::Exit(exit) => exit.into(),
+        Unasked::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let text = format!("only the server's user and root may use {}: {error}", socket.display());
+            Exit { code: exit::PERMISSION, text }.into()
+        }
         Unasked::NoServer(error) => {
             let text = format!("the server does not answer on {}: {error}", socket.display());
             Exit { code: exit::UNAVAILABLE, text }.into()
         }
-    })
+    }
 }
 
 /// The same, for those who can do without a server.
 pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked> {
+    let answer = put_octets(socket, question)?;
+    let cut = |_| Exit { code: exit::IO, text: "the server's answer is not text".into() };
+    Ok(String::from_utf8(answer).map_err(cut)?)
+}
+
+fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
     let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
     let line = format!("{question}\n");
     if line.len() as u64 > QUESTION_OCTETS_MAX {
@@ -135,16 +191,15 @@ pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked>
     let asked = (&stream).write_all(line.as_bytes());
     let mut answer = Vec::new();
     let read = (&stream).read_to_end(&mut answer);
-    // What is no text is no answer.
-    let mut answer = String::from_utf8(answer).unwrap_or_default();
-    let body = answer.trim_end_matches('\n');
-    let (start, last) = body.rsplit_once('\n').map_or((0, body), |(before, last)| (before.len() + 1, last));
-    let is_whole = answer.ends_with('\n');
+    let body = answer.strip_suffix(b"\n").unwrap_or(&answer);
+    let start = body.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
+    let last = String::from_utf8_lossy(&body[start..]);
+    let is_whole = answer.ends_with(b"\n");
     if let Some(why) = last.strip_prefix("no: ").filter(|_| is_whole) {
-        return Err(Exit { code: exit::NO, text: why.into() }.into());
+        return Err(Exit { code: exit::NO, text: printable(why).into() }.into());
     }
     if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
-        return Err(unavailable(format!("the server does not answer: {why}")).into());
+        return Err(unavailable(format!("the server does not answer: {}", printable(why))).into());
     }
     if last != "done" || !is_whole {
         let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
@@ -159,7 +214,6 @@ pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked>
 mod tests {
     use std::thread;
 
-    use super::super::filter::Filter;
     use super::super::sample;
     use super::super::server::{bind, read_question};
     use super::*;

@@ -9,6 +9,7 @@ use mail::Timestamp;
 use queue::{NextHopView, Obstacle, QueueNumber};
 
 pub use address::Guide;
+pub(super) use address::{Journey, Verdict};
 pub(super) use message::Account;
 
 use super::text::{brief, counted};
@@ -26,7 +27,10 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
         Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
         Obstacle::NoRoute => "nobody has asked yet where it goes".into(),
         Obstacle::Dead { probe_at, error } => {
-            format!("the next hop cannot be reached ({error}); it is tried again {}", moment(*probe_at, now))
+            format!(
+                "the next hop is in back-off: it cannot be reached ({error}); next attempt {}",
+                moment(*probe_at, now)
+            )
         }
         Obstacle::Rate { until } => {
             format!("the next hop has had as much as its rate allows; more may leave {}", moment(*until, now))
@@ -47,15 +51,15 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
     }
 }
 
-/// All that holds a destination, a line each; or that nothing does.
+/// All that mail for a destination waits for, a line each; or that it waits for nothing. "Held" is what the operator holds.
 fn obstacle_lines<'a>(
     obstacles: &[Obstacle],
     now: Timestamp,
     name: impl Fn(QueueNumber) -> &'a str + Copy,
 ) -> Vec<String> {
     match obstacles {
-        [] => vec!["nothing holds the destination".into()],
-        _ => obstacles.iter().map(|obstacle| format!("held: {}", sentence(obstacle, now, name))).collect(),
+        [] => vec!["the destination is free: mail that is due leaves at its turn".into()],
+        _ => obstacles.iter().map(|obstacle| format!("waits: {}", sentence(obstacle, now, name))).collect(),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | condition | what has to be known |
 //! |---|---|
-//! | queue, destination, age, error, id, the domain of the recipient | what the queue knows: the [`Sieve`] |
+//! | queue, destination, state, age, error, id, the domain of the recipient | what the queue knows: the [`Sieve`] |
 //! | sender, local part of the recipient, size | the letter: its envelope and its length, from the spool |
 //!
 //! A condition that says nothing (an empty text, an empty list, `null`) is refused: it would mean more than it says.
@@ -11,9 +11,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mail::{Envelope, QueueId, Timestamp};
-use queue::{Destination, Entry, QueueNumber, Queues};
+use queue::{Destination, Entry, Progress, QueueNumber, Queues};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,10 @@ pub struct Filter {
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub queue: Option<String>,
+    /// In one of these states: held, waiting (for a later attempt), active (ready or in flight), ready, in-flight
+    #[arg(long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true)]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
+    pub state: Vec<StateName>,
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
@@ -64,6 +68,33 @@ pub struct Filter {
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
     pub id: Vec<Text<QueueId>>,
+}
+
+/// A state, as an operator names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateName {
+    /// Kept until the operator releases it
+    Held,
+    /// Waits for a later attempt
+    Waiting,
+    /// Its time has come: ready or in flight
+    Active,
+    /// Waits for its turn
+    Ready,
+    /// Its attempt, or an act of the operator, has begun and is not recorded
+    InFlight,
+}
+
+impl StateName {
+    fn is_of(self, progress: Progress) -> bool {
+        match progress {
+            Progress::Held => self == StateName::Held,
+            Progress::Waiting(_) => self == StateName::Waiting,
+            Progress::Ready => matches!(self, StateName::Ready | StateName::Active),
+            Progress::InFlight => matches!(self, StateName::InFlight | StateName::Active),
+        }
+    }
 }
 
 impl Filter {
@@ -94,6 +125,10 @@ impl Filter {
     fn passes_name(&self, name: &str) -> bool {
         self.destination.as_ref().is_none_or(|pattern| pattern.0.matches(name))
             && self.recipient.as_ref().is_none_or(|pattern| pattern.0.reaches(domain_of(name)))
+    }
+
+    fn passes_state(&self, progress: Progress) -> bool {
+        self.state.is_empty() || self.state.iter().any(|state| state.is_of(progress))
     }
 
     fn passes_age(&self, age: Duration) -> bool {
@@ -167,6 +202,7 @@ impl<'a> Sieve<'a> {
     pub(super) fn passes(&mut self, entry: &Entry) -> bool {
         self.destinations.as_ref().is_none_or(|meant| meant.contains(&entry.destination))
             && (self.ids.is_empty() || self.ids.contains(&entry.id))
+            && self.filter.passes_state(entry.progress)
             && self.filter.passes_age(self.now.since(entry.accepted_at))
             && self.passes_error(entry)
     }
@@ -223,6 +259,13 @@ mod tests {
             (&["--smaller-than", "2kB"], &[3, 4]),
             (&["--error", "GREYLISTED"], &[1, 2]),
             (&["--id", "7-0-1", "7-0-3"], &[0, 1, 2, 4]),
+            (&["--state", "held"], &[0]),
+            (&["--state", "waiting"], &[1, 2]),
+            (&["--state", "ready"], &[3]),
+            (&["--state", "in-flight"], &[4]),
+            (&["--state", "active"], &[3, 4]),
+            (&["--state", "held,ready"], &[0, 3]),
+            (&["--state", "held", "--state", "waiting"], &[0, 1, 2]),
         ] {
             assert_eq!(meant(options), expected, "{options:?}");
         }
@@ -236,6 +279,7 @@ mod tests {
             (&["--queue", "lists", "--destination", "b.example"], &[]),
             (&["--error", "greylisted", "--recipient", "*@b.example", "--larger-than", "1kB"], &[2]),
             (&["--older-than", "10m", "--younger-than", "90m", "--smaller-than", "1001B"], &[3, 4]),
+            (&["--state", "waiting", "--recipient", "@a.example"], &[1]),
         ] {
             assert_eq!(meant(options), expected, "{options:?}");
         }
@@ -247,7 +291,9 @@ mod tests {
         for options in [&["--sender", "@a"][..], &["--recipient", "b*"], &["--larger-than", "1B"]] {
             assert!(needs(options), "{options:?}");
         }
-        for options in [&["--recipient", "@a"][..], &["--queue", "a", "--error", "b", "--older-than", "1d"]] {
+        for options in
+            [&["--recipient", "@a"][..], &["--state", "held"], &["--queue", "a", "--error", "b", "--older-than", "1d"]]
+        {
             assert!(!needs(options), "{options:?}");
         }
     }

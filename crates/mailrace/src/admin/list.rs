@@ -10,12 +10,7 @@ use super::text::counted;
 /// A recipient that waits, as JSON; None if the envelope has no such recipient.
 pub(super) fn object(entry: &Entry, place: &Place, envelope: &Envelope, size: u64) -> Option<Value> {
     let recipient = envelope.recipients.get(entry.ordinal as usize)?;
-    let (state, until) = match entry.progress {
-        Progress::Ready => ("ready", None),
-        Progress::InFlight => ("in flight", None),
-        Progress::Held => ("held", None),
-        Progress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
-    };
+    let (state, until) = state(entry.progress);
     Some(json!({
         "id": entry.id.to_string(),
         "sender": envelope.sender.as_ref().map_or("", |sender| sender.as_str()),
@@ -29,6 +24,16 @@ pub(super) fn object(entry: &Entry, place: &Place, envelope: &Envelope, size: u6
         "queue": place.queue,
         "error": entry.error.as_deref(),
     }))
+}
+
+/// The name of a state, and until when it lasts.
+pub(super) fn state(progress: Progress) -> (&'static str, Option<String>) {
+    match progress {
+        Progress::Ready => ("ready", None),
+        Progress::InFlight => ("in flight", None),
+        Progress::Held => ("held", None),
+        Progress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
+    }
 }
 
 /// The line for people.

@@ -57,6 +57,21 @@ pub(super) enum Question {
     ExplainMessage {
         id: Text<QueueId>,
     },
+    /// What would become of mail for this address.
+    Verify {
+        address: Text<Address>,
+    },
+    /// The envelope of this message, and how it stands with its recipients.
+    Show {
+        id: Text<QueueId>,
+    },
+    /// A piece of its bytes.
+    Content {
+        id: Text<QueueId>,
+        /// How many bytes come before it.
+        #[serde(default)]
+        from: u64,
+    },
     /// What the table says of this key.
     TableGet {
         table: String,
@@ -254,6 +269,10 @@ mod tests {
             r#"table-get {"table":"a"}"#,
             r#"table-stats {"name":"a"}"#,
             "table-accept",
+            "show",
+            r#"content {"id":"7-0-1","from":-1}"#,
+            r#"list {"state":["done"]}"#,
+            r#"hold {"filter":{"state":[]}}"#,
         ]
         .into_iter()
         .map(|line| format!("{line}: {}", line.parse::<Question>().unwrap_err()))

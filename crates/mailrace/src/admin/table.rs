@@ -1,5 +1,7 @@
 //! Columns for people: as wide as what is in them, numbers to the right. The last one is as long as it is.
 
+use crate::terminal::printable;
+
 /// Rows under a heading.
 pub(super) struct Table {
     columns: Vec<(&'static str, Side)>,
@@ -18,9 +20,9 @@ impl Table {
         Table { columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Adds a row: a text for each column.
+    /// Adds a row: a text for each column. What is printed otherwise than it is written must have its width now.
     pub(super) fn row(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+        self.rows.push(row.iter().map(|text| printable(text).into()).collect());
     }
 
     /// Its lines, the heading first.
@@ -51,7 +53,9 @@ mod tests {
         let mut table = Table::new(&[("NAME", Side::Left), ("N", Side::Right), ("ERROR", Side::Left)]);
         table.row(["ä.example", "7", ""].map(str::to_owned).into());
         table.row(["b", "1000", "why"].map(str::to_owned).into());
+        table.row(["a\u{202e}bc", "1", ""].map(str::to_owned).into());
         let lines: Vec<_> = table.lines().collect();
-        assert_eq!(lines, ["NAME          N  ERROR", "ä.example     7", "b          1000  why"]);
+        let expected = ["NAME          N  ERROR", "ä.example     7", "b          1000  why", r"a\u202ebc     1"];
+        assert_eq!(lines, expected);
     }
 }

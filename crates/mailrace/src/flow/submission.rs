@@ -110,7 +110,7 @@ impl Desk {
                 continue;
             }
             let asked = self.runtime.block_on(self.desk.meant(&recipient.address, None)).into_owned();
-            let finals = match self.runtime.block_on(self.desk.directory.resolve(&asked)) {
+            let finals = match self.runtime.block_on(self.desk.resolve(&asked)) {
                 Resolution::Local(finals) => finals,
                 Resolution::Remote(address) => {
                     let only = Final { address, original: None, local: false };

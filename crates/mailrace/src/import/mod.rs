@@ -43,7 +43,7 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
     match output {
         Some(output) => write_all(output, &made.text, &made.files, force)?,
         None => {
-            io::stdout().write_all(made.text.as_bytes())?;
+            crate::output::output().write_all(made.text.as_bytes())?;
             let unwritten = made.files.iter().map(|file| file.path.display());
             unwritten.for_each(|path| say(format_args!("mailrace: not written without --output: {path}")));
         }

@@ -2,7 +2,7 @@
 //! and the rest goes on, unless the folder of messages cannot be written.
 
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Read};
+use std::io::{self, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,6 +12,7 @@ use super::mbox::{Mbox, Piece};
 use super::text::{self, TextError};
 use super::{Clerk, Refused};
 use crate::exit::{self, Exit};
+use crate::output::output;
 use crate::say::say;
 
 /// `--mbox`.
@@ -128,9 +129,9 @@ impl<'a> Batch<'a> {
 
     fn finish(self) -> anyhow::Result<()> {
         self.bar.finish_and_clear();
-        println!("{} kept, {} not", self.kept, self.failed);
+        let told = writeln!(output(), "{} kept, {} not", self.kept, self.failed);
         match self.failed {
-            0 => Ok(()),
+            0 => Ok(told?),
             _ => Err(Exit { code: exit::DATA, text: "not all messages were kept".into() }.into()),
         }
     }

@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use mail::{BodyType, Notify, Return};
+use mail::{BodyType, Notify, QueueId, Return};
 
+use crate::admin::NamePattern;
 use crate::maildrop::is_envid;
 
 /// What is asked for.
@@ -49,12 +50,27 @@ pub(super) enum Mode {
     Batch,
     /// `-bp`: list the queue.
     Queue,
+    /// `-q`: try what waits for a later attempt now.
+    Flush(Flush),
+    /// `-bv`: say what would become of mail for the recipients.
+    Verify,
     /// `-bi`, `-I`: build the tables of aliases.
     Aliases,
     /// `--mbox`: take all messages of a file.
     Mbox(PathBuf),
     /// `--folder`: take each file of a folder, or of a Maildir.
     Folder(PathBuf),
+}
+
+/// What of the queue is tried now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// `-q`: all of it.
+    All,
+    /// `-qI`: this message.
+    Message(QueueId),
+    /// `-qR`: mail for this destination.
+    Site(NamePattern),
 }
 
 /// An option that is not known, or not as it stands.
@@ -115,6 +131,12 @@ impl Options {
             _ => None,
         };
         match conversation {
+            _ if matches!(self.mode, Mode::Flush(_)) && !self.recipients.is_empty() => {
+                Err(Wrong("recipients do not go with -q".into()))
+            }
+            _ if self.mode == Mode::Verify && self.recipients.is_empty() => {
+                Err(Wrong("-bv: name the addresses to verify".into()))
+            }
             Some(name) if self.from_header => Err(Wrong(format!("-t does not go with {name}"))),
             Some(name) if !self.recipients.is_empty() => Err(Wrong(format!("recipients do not go with {name}"))),
             _ => Ok(self),
@@ -163,9 +185,10 @@ impl Options {
     }
 
     fn valued(&mut self, letter: char, attached: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
-        // It stands alone, or has a time or a name behind it.
+        // It stands alone, or its value follows at once.
         if letter == 'q' {
-            return Err(Wrong("-q: the queue is worked on by the server; see `mailrace queue retry`".into()));
+            self.mode = Mode::Flush(flush(attached)?);
+            return Ok(());
         }
         let value = match attached {
             "" => words.pop_front().ok_or_else(|| Wrong(format!("-{letter} needs a value")))?,
@@ -203,9 +226,24 @@ fn mode(value: &str) -> Result<Mode, Wrong> {
         "p" => Mode::Queue,
         "i" => Mode::Aliases,
         "d" | "D" | "l" => return Err(Wrong(format!("-b{value}: the server is started by `mailrace serve`"))),
-        "v" | "t" => return Err(Wrong(format!("-b{value}: see `mailrace explain ADDRESS`"))),
+        "v" => Mode::Verify,
+        "t" => return Err(Wrong("-bt: see `mailrace explain ADDRESS`, or -bv".into())),
         _ => return Err(Wrong(format!("there is no mode -b{value}"))),
     })
+}
+
+fn flush(value: &str) -> Result<Flush, Wrong> {
+    let wrong = |error: &dyn std::fmt::Display| Wrong(format!("-q{value}: {error}"));
+    match value.split_at_checked(1) {
+        None | Some(("", _)) => Ok(Flush::All),
+        Some(("I", id)) => id.parse().map(Flush::Message).map_err(|error| wrong(&error)),
+        Some(("R", site)) => site.parse().map(Flush::Site).map_err(|error| wrong(&error)),
+        Some(("S", _)) => Err(wrong(&"use `mailrace queue retry --sender ADDRESS`")),
+        Some((digit, _)) if digit.chars().all(|c| c.is_ascii_digit()) => {
+            Err(wrong(&"the server runs the queue by itself, by the retry schedule of [[queue]]; -q alone runs it now"))
+        }
+        Some(_) => Err(wrong(&"expected -q, -qI and a queue id, or -qR and a destination")),
+    }
 }
 
 fn notify(value: &str) -> Result<Notify, Wrong> {
@@ -285,6 +323,10 @@ mod tests {
             ("-bp", Mode::Queue),
             ("-bi", Mode::Aliases),
             ("-I", Mode::Aliases),
+            ("-bv a@b", Mode::Verify),
+            ("-q", Mode::Flush(Flush::All)),
+            ("-qI7-0-1 -v", Mode::Flush(Flush::Message("7-0-1".parse().unwrap()))),
+            ("-qRexample.org", Mode::Flush(Flush::Site("example.org".parse().unwrap()))),
             ("--mbox a", Mode::Mbox("a".into())),
             ("-t --folder=b", Mode::Folder("b".into())),
         ] {
@@ -313,10 +355,15 @@ mod tests {
         for (line, part) in [
             ("-Z", "no option -Z"),
             ("-bd", "mailrace serve"),
-            ("-bv", "explain"),
+            ("-bv", "name the addresses"),
+            ("-bt a@b", "explain"),
             ("-bz", "no mode"),
-            ("-q", "queue retry"),
-            ("-q15m", "queue retry"),
+            ("-q a@b", "recipients do not go with -q"),
+            ("-q15m", "by itself"),
+            ("-qIx", "not a queue id"),
+            ("-qR", "expected a name"),
+            ("-qSbob", "queue retry --sender"),
+            ("-qf", "expected -q"),
             ("-f", "needs a value"),
             ("--mbox", "needs a value"),
             ("--colour", "no option --colour"),

@@ -4,15 +4,14 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use lookup::directory::{Directory, Resolution, Store};
 use mail::{Address, Timestamp};
 use queue::{Limits, NextHopView, Obstacle, QueueNumber, Queues};
 use route::{Answer, Endpoint, Host, Hosts, Route, Router};
+use serde::{Deserialize, Serialize};
 
 use super::super::text::{brief, counted};
-use super::super::wait::unless_stopping;
 use super::{busy, obstacle_lines};
 use crate::config::Config;
 use crate::flow::{Fleet, Rules};
@@ -37,9 +36,21 @@ pub struct Guide {
 pub(in super::super) struct Journey {
     /// What the directory says.
     resolution: String,
+    /// Where that decides it.
+    verdict: Option<Verdict>,
     pub(in super::super) legs: Vec<Leg>,
     /// Addresses that are not followed.
     more: usize,
+}
+
+/// What would become of mail for an address, as far as it can be said without sending any. The worst counts last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in super::super) enum Verdict {
+    Deliverable,
+    /// The directory or the DNS does not answer now.
+    Unknown,
+    Undeliverable,
 }
 
 /// The way to one address.
@@ -80,25 +91,17 @@ impl Guide {
         Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)?, rooms })
     }
 
-    /// Asks the directory and the DNS. That may take its time; None if `stopping` was set meanwhile.
-    pub(in super::super) fn follow(
-        &self,
-        address: &Address,
-        sender: Option<&Address>,
-        stopping: &AtomicBool,
-    ) -> io::Result<Option<Journey>> {
-        unless_stopping(stopping, self.journey(address, sender))
-    }
-
-    async fn journey(&self, address: &Address, sender: Option<&Address>) -> Journey {
-        let (resolution, finals) = told(self.directory.resolve(address).await);
+    /// Asks tables and the DNS where mail goes for an address, of which the directory has said who gets it. That may take
+    /// its time.
+    pub(in super::super) async fn follow(&self, resolution: Resolution, sender: Option<&Address>) -> Journey {
+        let Told { resolution, verdict, finals } = told(resolution);
         let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
         let router = router.map(|router| router.with_tables(self.tables.iter().map(|(_, table)| table.clone())));
         let mut legs = Vec::new();
         for address in finals.iter().take(LEGS_MAX) {
             legs.push(self.leg(address, sender, &router).await);
         }
-        Journey { resolution, legs, more: finals.len().saturating_sub(LEGS_MAX) }
+        Journey { resolution, verdict, legs, more: finals.len().saturating_sub(LEGS_MAX) }
     }
 
     async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
@@ -160,16 +163,19 @@ impl Guide {
         Some((*queue, format!("by the sender, who is in the table '{}'", table.name())))
     }
 
-    /// Tells it all.
+    /// Tells it all; `meant` is the address that stands for `address` on this host.
     pub(in super::super) fn tell(
         &self,
-        address: &Address,
+        [address, meant]: [&Address; 2],
         journey: &Journey,
         situations: &[Situation],
         now: Timestamp,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        writeln!(out, "{address}: {}", journey.resolution)?;
+        if address != meant {
+            writeln!(out, "{address}: the postmaster of this host, whose address is {meant}")?;
+        }
+        writeln!(out, "{meant}: {}", journey.resolution)?;
         for (leg, situation) in journey.legs.iter().zip(situations) {
             writeln!(out, "{}", leg.address)?;
             writeln!(out, "  queue: {}, {}", situation.queue, leg.rule)?;
@@ -234,7 +240,44 @@ impl Guide {
     }
 }
 
+impl Verdict {
+    pub(in super::super) fn word(self) -> &'static str {
+        match self {
+            Verdict::Deliverable => "deliverable",
+            Verdict::Unknown => "unknown now",
+            Verdict::Undeliverable => "undeliverable",
+        }
+    }
+}
+
+impl Journey {
+    /// What would become of mail, and why: the first of the worst of all ways.
+    pub(in super::super) fn verdict(&self) -> (Verdict, String) {
+        if let Some(verdict) = self.verdict {
+            return (verdict, self.resolution.clone());
+        }
+        let verdicts = self.legs.iter().map(Leg::verdict);
+        let worst = verdicts.reduce(|worst, other| if other.0 > worst.0 { other } else { worst });
+        worst.unwrap_or((Verdict::Undeliverable, self.resolution.clone()))
+    }
+}
+
 impl Leg {
+    fn verdict(&self) -> (Verdict, String) {
+        let (verdict, why) = match &self.route {
+            Err(why) => (Verdict::Unknown, why.clone()),
+            Ok(route) => match &route.answer {
+                Answer::Local { transport } => (Verdict::Deliverable, format!("mailbox here, transport {transport}")),
+                Answer::Hosts(hosts) => {
+                    (Verdict::Deliverable, format!("to {}, transport {}", hosts.next_hop, hosts.transport))
+                }
+                Answer::Defer(reply) => (Verdict::Unknown, reply.to_string()),
+                Answer::Fail(reply) => (Verdict::Undeliverable, reply.to_string()),
+            },
+        };
+        (verdict, format!("{}: {why}", self.address))
+    }
+
     /// What the queues know of it. The destination is named to them for that, and forgotten if nobody waits there.
     pub(in super::super) fn situation<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> Situation {
         let destination = queues.destination(self.queue, &self.destination);
@@ -269,13 +312,25 @@ fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
 }
 
 /// What the directory says, and who gets the mail in the end.
-fn told(resolution: Resolution) -> (String, Vec<Address>) {
+struct Told {
+    resolution: String,
+    /// Where no way has to be known for it.
+    verdict: Option<Verdict>,
+    finals: Vec<Address>,
+}
+
+fn told(resolution: Resolution) -> Told {
+    let over = |verdict, resolution: String| Told { resolution, verdict: Some(verdict), finals: Vec::new() };
+    let never = |resolution: &str| over(Verdict::Undeliverable, resolution.into());
     match resolution {
-        Resolution::Remote(address) => ("elsewhere: its domain is none of ours".into(), vec![address]),
-        Resolution::Unknown => ("unknown: its domain is ours, and nobody is behind it".into(), Vec::new()),
-        Resolution::Unavailable(why) => (format!("nobody can say now: {why}"), Vec::new()),
-        Resolution::TooDeep => ("aliases lead on and on, in a loop perhaps".into(), Vec::new()),
-        Resolution::TooMany => ("it stands for too many addresses".into(), Vec::new()),
+        Resolution::Unknown => never("unknown: its domain is ours, and nobody is behind it"),
+        Resolution::TooDeep => never("aliases lead on and on, in a loop perhaps"),
+        Resolution::TooMany => never("it stands for too many addresses"),
+        Resolution::Unavailable(why) => over(Verdict::Unknown, format!("nobody can say now: {why}")),
+        Resolution::Remote(address) => {
+            let resolution = "elsewhere: its domain is none of ours".into();
+            Told { resolution, verdict: None, finals: vec![address] }
+        }
         Resolution::Local(finals) => {
             let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
             let is_alias = finals.iter().any(|found| found.original.is_some());
@@ -285,7 +340,7 @@ fn told(resolution: Resolution) -> (String, Vec<Address>) {
                     format!("ours; stands for {}", addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", "))
                 }
             };
-            (resolution, addresses)
+            Told { resolution, verdict: None, finals: addresses }
         }
     }
 }
@@ -313,12 +368,14 @@ fn limits(limits: &Limits) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use mail::{Enhanced, Reply};
     use queue::Contact;
 
     use super::super::super::sample::{self, NOW};
+    use super::super::super::wait::unless_stopping;
     use super::*;
     use crate::tables::Tables;
 
@@ -347,14 +404,18 @@ mod tests {
         Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues, None).unwrap()
     }
 
+    fn followed(guide: &Guide, address: &Address, sender: Option<&Address>, stopping: &AtomicBool) -> Option<Journey> {
+        let work = async { guide.follow(guide.directory.resolve(address).await, sender).await };
+        unless_stopping(stopping, work).unwrap()
+    }
+
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
-        let (guide, address) = (guide(CONFIG), address.parse().unwrap());
-        let journey =
-            guide.follow(&address, sender.map(|sender| sender.parse().unwrap()).as_ref(), &AtomicBool::new(false));
-        let journey = journey.unwrap().unwrap();
+        let (guide, address): (_, Address) = (guide(CONFIG), address.parse().unwrap());
+        let sender = sender.map(|sender| sender.parse().unwrap());
+        let journey = followed(&guide, &address, sender.as_ref(), &AtomicBool::new(false)).unwrap();
         let situations: Vec<_> = journey.legs.iter().map(|leg| leg.situation(queues, NOW)).collect();
         let mut out = Vec::new();
-        guide.tell(&address, &journey, &situations, NOW, &mut out).unwrap();
+        guide.tell([&address; 2], &journey, &situations, NOW, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -383,7 +444,7 @@ mod tests {
         let servers = format!("{CONFIG}\n[dns]\nservers = [\"{}\"]\ntimeout = \"1h\"", silent.local_addr().unwrap());
         let guide = guide(&servers);
         let address = "joe@elsewhere.example".parse().unwrap();
-        assert!(guide.follow(&address, None, &AtomicBool::new(true)).unwrap().is_none());
+        assert!(followed(&guide, &address, None, &AtomicBool::new(true)).is_none());
     }
 
     #[test]

@@ -10,19 +10,21 @@ use spool::{State, Stored};
 
 use super::super::found::Place;
 use super::super::text::{brief, counted};
-use super::{moment, obstacle_lines};
+use super::{moment, obstacle_lines, sentence};
 
 /// Recipients that are told of one by one.
 const RECIPIENTS_MAX: usize = 1000;
 
 /// What the queue knows of a message.
 pub(in super::super) struct Account {
-    id: QueueId,
+    pub(in super::super) id: QueueId,
     /// By ordinal.
-    entries: BTreeMap<u32, Entry>,
+    pub(in super::super) entries: BTreeMap<u32, Entry>,
     /// What holds each destination.
     obstacles: BTreeMap<Place, Vec<Obstacle>>,
-    places: BTreeMap<queue::Destination, Place>,
+    /// The next hop of each destination, where it is known.
+    hops: BTreeMap<Place, Box<str>>,
+    pub(in super::super) places: BTreeMap<queue::Destination, Place>,
     names: Vec<Box<str>>,
 }
 
@@ -35,13 +37,29 @@ impl Account {
             entries.values().map(|entry| (entry.destination, Place::of(queues, entry.destination))).collect();
         let held =
             |(destination, place): (&queue::Destination, &Place)| (place.clone(), queues.explain(now, *destination));
+        let hop = |(destination, place): (&queue::Destination, &Place)| {
+            Some((place.clone(), queues.destination_next_hop(*destination)?.into()))
+        };
         Account {
             id,
             obstacles: places.iter().map(held).collect(),
+            hops: places.iter().filter_map(hop).collect(),
             names: queues.config().queues.iter().map(|queue| queue.name.clone()).collect(),
             entries,
             places,
         }
+    }
+
+    /// What holds each destination, in sentences, and its next hop, where that is known.
+    pub(in super::super) fn destinations(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&Place, Option<&str>, Vec<String>)> {
+        let name = |number: QueueNumber| &*self.names[usize::from(number.0)];
+        self.obstacles.iter().map(move |(place, obstacles)| {
+            let sentences = obstacles.iter().map(|obstacle| sentence(obstacle, now, name)).collect();
+            (place, self.hops.get(place).map(|hop| &**hop), sentences)
+        })
     }
 
     /// Tells it, with what the spool knows.
@@ -72,7 +90,14 @@ impl Account {
     ) -> io::Result<()> {
         let here = |entry: &&Entry| self.places.get(&entry.destination) == Some(place);
         let waiting = self.entries.values().filter(here).count();
-        writeln!(out, "destination {}, queue {}: {} of it", place.name, place.queue, counted(waiting, "recipient"))?;
+        let hop = self.hops.get(place).map(|hop| format!(", next hop {hop}")).unwrap_or_default();
+        writeln!(
+            out,
+            "destination {}, queue {}{hop}: {} of it",
+            place.name,
+            place.queue,
+            counted(waiting, "recipient")
+        )?;
         let name = |number: QueueNumber| &*self.names[usize::from(number.0)];
         obstacle_lines(obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))
     }
@@ -91,7 +116,10 @@ fn waits(entry: &Entry, now: Timestamp) -> String {
         Progress::Ready => "ready, waits for its turn".into(),
         Progress::InFlight => "in flight".into(),
         Progress::Held => "held by the operator".into(),
-        Progress::Waiting(until) => format!("waits for its next attempt {}", moment(until, now)),
+        Progress::Waiting(until) if entry.attempts == 0 => {
+            format!("waits for its first attempt {}", moment(until, now))
+        }
+        Progress::Waiting(until) => format!("in back-off until its next attempt {}", moment(until, now)),
     };
     let attempts = counted(usize::from(entry.attempts), "attempt");
     let error = entry.error.as_ref().map(|error| format!("; last error: {error}")).unwrap_or_default();

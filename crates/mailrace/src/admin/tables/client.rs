@@ -1,7 +1,7 @@
 //! The commands about tables. A key is asked of the running server, so that its cache, its copies and its breaker speak;
 //! where none runs the table is asked from here, and that is said.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -33,7 +33,7 @@ pub fn table_get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
     };
     say(show::sentence(name, &told, direct.as_deref()));
     match told.answer {
-        Said::Found(values) => Ok(values.iter().try_for_each(|value| writeln!(io::stdout(), "{value}"))?),
+        Said::Found(values) => print(values),
         Said::Unavailable(why) => Err(Exit { code: exit::UNAVAILABLE, text: why }.into()),
         Said::NotFound => Err(Exit { code: exit::NO, text: format!("{key:?} is not in the table {name:?}") }.into()),
     }

@@ -1,0 +1,61 @@
+//! The results of commands, on the standard output. Where its reader has gone (`mailrace queue list | head`) the command
+//! ends at once, silently and with exit code 0: he has read what he wanted.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Stdout, Write};
+
+/// The standard output of a command.
+pub(crate) struct Output(Stdout);
+
+/// It.
+pub(crate) fn output() -> Output {
+    Output(io::stdout())
+}
+
+/// Nobody reads the standard output any more. The pipe of a socket may break as well, which is no silent matter.
+#[derive(Clone, Copy, Debug)]
+struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads the standard output any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(marked)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(marked)
+    }
+}
+
+fn marked(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, ReaderGone),
+        _ => error,
+    }
+}
+
+/// Whether a command failed for that reason alone.
+pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
+    let marks = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<ReaderGone>());
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_who_has_gone_is_told_from_a_server_who_has() {
+        let broken = || io::Error::from(ErrorKind::BrokenPipe);
+        assert!(is_reader_gone(&anyhow::Error::from(marked(broken())).context("printing")));
+        assert!(!is_reader_gone(&broken().into()));
+        assert!(!is_reader_gone(&marked(ErrorKind::StorageFull.into()).into()));
+    }
+}
