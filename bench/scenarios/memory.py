@@ -2,11 +2,14 @@
 
 Three loads, each against a fresh server: 2,000 sessions that only said EHLO; 1,000 sessions that send 2 MB each at a
 time; 200 that send 25 MB each. The client is one Python process that keeps all sockets going at once; the server's
-resident memory is read every 20 ms, and the greatest reading counts.
+resident memory is read every 20 ms, and the greatest reading counts. Of the idle sessions the report says what the memory
+consists of, before the first of them and with all of them.
 """
 
 import asyncio
+import collections
 import os
+import pathlib
 import resource
 
 import report
@@ -21,23 +24,24 @@ LARGE_OCTETS_MAX = 300e6
 _LINE = b"x" * 78 + b"\r\n"
 _CHUNK = _LINE * 800
 _SECONDS_MAX = 900
+_PARTS = ("code of the program", "constants of the program", "libraries", "heap, stacks and data")
 
 
 def scenario(options):
     """All three loads, once each."""
     _raise_descriptors()
-    checks = []
     with machine.run_folder("memory") as folder:
         machine.require_space(folder, 2 * sum(sessions * octets for sessions, octets in LARGE))
         facts = machine.describe(folder)
-        checks.append(_idle(folder, IDLE_SESSIONS // options.shrink))
+        check, parts = _idle(folder, IDLE_SESSIONS // options.shrink)
+        checks = [check]
         for sessions, octets in LARGE:
             checks += _large(folder, sessions // options.shrink, octets)
         return report.Report(
             "memory", "Memory", facts, folder,
             {"client": ["raw SMTP over asyncio, all sessions in one process, one message each"]},
             ["Memory is VmRSS, read every 20 ms; the greatest reading counts."],
-            checks=checks,
+            checks=checks, tables={"What the memory of idle sessions consists of, MB": parts},
         ).finish(options)  # fmt: skip
 
 
@@ -45,19 +49,40 @@ def _idle(folder, sessions):
     server = Mailrace(folder / "idle", concurrency=0)
     try:
         server.start()
-        resident = asyncio.run(_hold_idle(server, sessions))
+        before = _parts("none", server.process.pid)
+        resident, held = asyncio.run(_hold_idle(server, sessions))
     finally:
         server.stop()
     aim = f"{sessions:,} idle sessions: resident memory below {IDLE_OCTETS_MAX / 1e6:.0f} MB"
-    return aim, f"{resident / 1e6:.1f} MB", resident < IDLE_OCTETS_MAX
+    return (aim, f"{resident / 1e6:.1f} MB", resident < IDLE_OCTETS_MAX), [before, held]
 
 
 async def _hold_idle(server, sessions):
     streams = [await _greet(server.port) for _ in range(sessions)]
-    resident = server.resident_bytes()
+    resident, parts = server.resident_bytes(), _parts(f"{sessions:,}", server.process.pid)
     for _, writer in streams:
         writer.close()
-    return resident
+    return resident, parts
+
+
+def _parts(sessions, pid):
+    """What is in memory of a process, by what it is mapped from. Pages of files are shared with all who use them, and the
+    kernel can drop them."""
+    octets, name = collections.Counter(), None
+    program = os.readlink(f"/proc/{pid}/exe")
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        fields = line.split()
+        if not fields[0].endswith(":"):
+            name = _part(fields[1], fields[5] if len(fields) > 5 else "", program)
+        elif fields[0] == "Rss:":
+            octets[name] += int(fields[1]) * 1024
+    return {"sessions": sessions} | {part: octets[part] / 1e6 for part in _PARTS}
+
+
+def _part(rights, path, program):
+    if path == program and "w" not in rights:
+        return "code of the program" if "x" in rights else "constants of the program"
+    return "libraries" if path.startswith("/") and path != program and "w" not in rights else "heap, stacks and data"
 
 
 def _large(folder, sessions, octets):
