@@ -1,6 +1,8 @@
 # The few commands that this repository needs. `make` builds the server, `make run` starts it, `make test` proves it.
 
 CARGO ?= cargo
+# Where Debian has servers, and only root looks.
+export PATH := $(PATH):/usr/sbin
 # The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
