@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh peers soak bench fuzz audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -34,6 +34,11 @@ integration:
 # The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
 test-peers:
 	bench/peers/install tests
+
+# `make test` as it is committed, in a Debian that nobody has touched: as root, then as a user with sudo. Needs root.
+# USERS=root is one of them alone.
+test-fresh:
+	USERS="$(USERS)" tests/fresh
 
 # And those that only the measurements need: Exim, postal, postmark, wrk.
 peers:
