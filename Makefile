@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers test-fresh peers soak bench fuzz audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench fuzz audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -19,6 +19,7 @@ all:
 run:
 	$(CARGO) run --profile try --package mailrace -- serve
 
+# All that continuous integration runs.
 test: test-peers lint unit integration
 
 lint:
@@ -28,8 +29,9 @@ lint:
 unit:
 	$(CARGO) test --workspace --quiet
 
+# The binary comes with `cargo test`: `cargo build` would build it anew, with fewer features of its dependencies.
 integration:
-	$(CARGO) build --quiet
+	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run
 
 # The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
@@ -40,6 +42,12 @@ test-peers:
 # USERS=root is one of them alone.
 test-fresh:
 	USERS="$(USERS)" tests/fresh
+
+# What takes large peers, or long. Writes the result into tests/ecosystem/LAST_RUN.md.
+test-ecosystem:
+	bench/peers/install ecosystem
+	$(CARGO) test --workspace --quiet --no-run
+	MAILRACE_BIN=$(TEST_BIN) tests/run ecosystem
 
 # And those that only the measurements need: Exim, postal, postmark, wrk.
 peers:
