@@ -1,6 +1,8 @@
 # The few commands that this repository needs. `make` builds the server, `make run` starts it, `make test` proves it.
 
 CARGO ?= cargo
+# Where Debian has servers, and only root looks.
+export PATH := $(PATH):/usr/sbin
 # The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 # Needed only for the measurements, which take a release build.
@@ -8,14 +10,16 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers peers soak bench fuzz audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench fuzz audit man deb try-deb
 
 all:
 	$(CARGO) build --release
 
+# Optimised less than the release, and so built in half the time (bench/first-message).
 run:
-	$(CARGO) run --release --package mailrace -- serve
+	$(CARGO) run --profile try --package mailrace -- serve
 
+# All that continuous integration runs.
 test: test-peers lint unit integration
 
 lint:
@@ -25,13 +29,25 @@ lint:
 unit:
 	$(CARGO) test --workspace --quiet
 
+# The binary comes with `cargo test`: `cargo build` would build it anew, with fewer features of its dependencies.
 integration:
-	$(CARGO) build --quiet
+	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run
 
 # The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
 test-peers:
 	bench/peers/install tests
+
+# `make test` as it is committed, in a Debian that nobody has touched: as root, then as a user with sudo. Needs root.
+# USERS=root is one of them alone.
+test-fresh:
+	USERS="$(USERS)" tests/fresh
+
+# What takes large peers, or long. Writes the result into tests/ecosystem/LAST_RUN.md.
+test-ecosystem:
+	bench/peers/install ecosystem
+	$(CARGO) test --workspace --quiet --no-run
+	MAILRACE_BIN=$(TEST_BIN) tests/run ecosystem
 
 # And those that only the measurements need: Exim, postal, postmark, wrk.
 peers:

@@ -17,6 +17,7 @@ import threading
 
 EXTENSIONS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
 _TRIES = 50
+_STOP_SECONDS_MAX = 10
 _ENDLESS_OCTETS_MAX = 64 << 20  # stands for no end
 
 
@@ -63,11 +64,17 @@ class Host:
             self._listener.listen()
             os.chmod(path, 0o666)
             self.target = f"unix:{path}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def stop(self):
         """Takes no more connections, and lets go of those that it stalls."""
         self.stopped.set()
+        # A socket that is closed while a thread waits in accept(2) goes on listening; and its number may become that of
+        # another host's socket, from which that thread would then accept.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(_STOP_SECONDS_MAX)
         self._listener.close()
 
     @property

@@ -154,7 +154,9 @@ class Postfixes(OutboundCase):
         maildirs.mkdir()
         shutil.chown(maildirs, "nobody")
         users.write_text("bob@dest.test bob/\n")
-        subprocess.run(["postmap", str(users)], check=True, timeout=60)
+        # Programs of Postfix read a main.cf, and the machine need not have one.
+        (self.folder / "main.cf").write_text("compatibility_level = 3.6\n")
+        subprocess.run(["postmap", "-c", str(self.folder), f"hash:{users}"], check=True, timeout=60)
         nobody = pwd.getpwnam("nobody")
         lines = ["mydestination =", "virtual_mailbox_domains = dest.test", f"virtual_mailbox_base = {maildirs}",
                  f"virtual_mailbox_maps = hash:{users}", f"virtual_uid_maps = static:{nobody.pw_uid}",

@@ -2,6 +2,7 @@
 it the next hop must be able to do."""
 
 import threading
+import time
 import unittest
 
 import hosts
@@ -120,11 +121,11 @@ class Transactions(OutboundCase):
     def test_a_rate_holds_messages_back(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='rate = "2/s"')
+        begin = time.monotonic()
         for number in range(5):
             self.send(server, f"user{number}@one.test")
         self.await_letters(host, 5, server)
-        delays = sorted(int(fact.delay_ms) for fact in facts(server, "delivered"))
-        self.assertGreaterEqual(delays[-1], 1000, "five messages at two a second take more than a second")
+        self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two a second take more than a second")
 
     def test_each_recipient_gets_the_outcome_that_the_next_hop_gave_it(self):
         later = hosts.once("450 4.2.1 busy")
