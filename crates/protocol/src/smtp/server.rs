@@ -478,7 +478,7 @@ impl Session {
 
     fn start_data(&mut self) {
         self.say(replies::START_DATA);
-        self.state = State::Data(DotDecoder::default());
+        self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
     }
 
     fn start_chunks(&mut self, chunk: Chunk) {
