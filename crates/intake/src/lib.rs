@@ -85,6 +85,8 @@ pub struct Desk {
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
     pub relays: Networks,
+    /// All others are told 454 there instead of 550, and try again.
+    pub relaying_is_deferred: bool,
     /// In whose messages a bare CR or LF becomes CRLF.
     pub normalised: Networks,
     /// Who may speak for others (XCLIENT).
@@ -158,7 +160,8 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
         }
         None => return,
     };
-    let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
+    let normalise_bare_newlines = (desk.normalised)(client);
+    let peer = Peer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
     let visitor = Visitor { pass, trusted, must_log_in, own_address, connected, greeted: Standing::default() };
     let stream = if counter.machine.tls == Tls::Implicit {
         // Without who makes the handshake there is no session: it must not be one in clear text.

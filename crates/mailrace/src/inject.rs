@@ -166,8 +166,7 @@ impl Refused {
 
 impl Clerk {
     fn new(config: &Config, options: Options) -> anyhow::Result<Clerk> {
-        let postmaster = plan::postmaster(config)?;
-        let origin: Box<str> = postmaster.domain().into();
+        let origin = plan::origin(config);
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
             Some(named) => Some(one_address(named, &origin).map_err(Refused::exit)?),
@@ -271,13 +270,7 @@ impl Clerk {
 
 /// The address that a text is, with the origin as its domain where it has none.
 fn qualified(text: &str, origin: &str) -> Result<Address, Refused> {
-    let refused = |error| Refused::Address(text.to_owned(), error);
-    match text.parse() {
-        Err(mail::AddressError::NoDomain) if !text.ends_with('@') => {
-            format!("{text}@{origin}").parse().map_err(refused)
-        }
-        parsed => parsed.map_err(refused),
-    }
+    Address::parse_lenient(text, Some(origin)).map_err(|error| Refused::Address(text.to_owned(), error))
 }
 
 /// The address of a user by the name of the login, which may have signs that want quotes.
@@ -323,7 +316,9 @@ mod tests {
 
     #[test]
     fn who_has_no_domain_gets_the_origin() {
-        for (text, expected) in [("root", "root@here.example"), ("a@b", "a@b"), ("\"a b\"@c", "\"a b\"@c")] {
+        for (text, expected) in
+            [("root", "root@here.example"), ("a@b", "a@b"), ("a@b.", "a@b"), ("\"a b\"@c", "\"a b\"@c")]
+        {
             assert_eq!(qualified(text, "here.example").unwrap().as_str(), expected);
         }
         for text in ["a b", "a@", "@b", "a@b@c", ""] {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
 use protocol::sasl::{self, Mechanism, Verdict};
-use protocol::smtp::server::{Action, Answer, Auth, Config, Flavor, Limits, Peer, Question, Session, Tls};
+use protocol::smtp::server::{
+    Action, Answer, Auth, Config, Flavor, Limits, Peer, Question, Session, Tls, Tolerance,
+};
 
 const NOW: Timestamp = Timestamp(0);
 
@@ -29,8 +31,15 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
         received_max: 2,
         ..Limits::default()
     };
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
-    let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
+    let config = Config {
+        hostname: "mx.example.org".into(),
+        flavor,
+        tls: Tls::Offered,
+        auth: Some(auth()),
+        tolerance: Tolerance::default(),
+        limits,
+    };
+    let mut session = Session::new(Arc::new(config), Peer { normalise_bare_newlines: mend, ..Peer::default() }, NOW);
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {
         session.handle_input(NOW, piece, &mut body);

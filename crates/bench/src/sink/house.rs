@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::Address;
-use protocol::smtp::server::{Config, Flavor, Limits, Tls};
+use protocol::smtp::server::{Config, Flavor, Limits, Tls, Tolerance};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -176,5 +176,6 @@ fn machine(options: &Options) -> Config {
         idle_time_max: options.idle_time_max,
     };
     let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
-    Config { hostname: options.hostname.as_str().into(), flavor, tls: Tls::Never, auth: None, limits }
+    let (hostname, tolerance) = (options.hostname.as_str().into(), Tolerance::default());
+    Config { hostname, flavor, tls: Tls::Never, auth: None, tolerance, limits }
 }

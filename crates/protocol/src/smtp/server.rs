@@ -46,6 +46,9 @@
 //! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
 //! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
+//! What stands behind the line of DATA before the 354 has gone out is the message of a client that does not wait (RFC 2920
+//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`).
+//!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
 //!
@@ -65,6 +68,7 @@ mod path;
 mod replies;
 #[cfg(test)]
 mod tests;
+mod tolerance;
 mod verbs;
 mod xclient;
 
@@ -81,6 +85,7 @@ pub use exchange::{
 };
 pub use limits::Limits;
 pub use login::Auth;
+pub use tolerance::{NulPolicy, Tolerance};
 
 use command::{Chunk, Verb};
 use content::{Content, Fault};
@@ -98,6 +103,8 @@ pub struct Config {
     pub tls: Tls,
     /// Who may log in; None: there is no AUTH.
     pub auth: Option<Auth>,
+    /// What is taken beyond RFC 5321.
+    pub tolerance: Tolerance,
     /// Where everything ends.
     pub limits: Limits,
 }
@@ -128,12 +135,14 @@ pub enum Tls {
 }
 
 /// What is known of the peer before it says a word.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Its address; None where nobody knows it.
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
     pub normalise_bare_newlines: bool,
+    /// It may send to other people's domains: some of what strangers are refused is taken from it.
+    pub may_relay: bool,
 }
 
 /// One session of one peer.
@@ -477,6 +486,9 @@ impl Session {
     }
 
     fn start_data(&mut self) {
+        if self.breaks_sync() {
+            return self.close(Verb::Data.stage(), replies::OUT_OF_SYNC);
+        }
         self.say(replies::START_DATA);
         self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
     }

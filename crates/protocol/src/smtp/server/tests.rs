@@ -39,8 +39,15 @@ fn auth() -> Auth {
 }
 
 fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
-    Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
+    let config = Config {
+        hostname: "mx.example.org".into(),
+        flavor,
+        tls: Tls::Offered,
+        auth: Some(auth()),
+        tolerance: Tolerance::default(),
+        limits,
+    };
+    Session::new(Arc::new(config), Peer { normalise_bare_newlines: mend, ..Peer::default() }, Timestamp(0))
 }
 
 /// Some questions are answered with no, always the same ones.
