@@ -291,6 +291,8 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "nul" if value == "strip" => config.tolerance.nul = NulPolicy::Strip,
             "nul" if value == "refuse" => config.tolerance.nul = NulPolicy::Refuse,
             "enforces_sync" => config.tolerance.enforces_sync = true,
+            "data_rate_min" => limits.data_rate_min = number().into(),
+            "data_rate_window" => limits.data_rate_window = span(),
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),
             "errors_max" => limits.errors_max = number(),

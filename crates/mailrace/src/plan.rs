@@ -51,6 +51,8 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
         received_max: limits.received_max,
         session_time_max: limits.session_time_max,
         idle_time_max: limits.idle_time_max,
+        data_rate_min: limits.data_rate_min,
+        data_rate_window: limits.data_rate_window,
     }
 }
 

@@ -174,6 +174,7 @@ fn machine(options: &Options) -> Config {
         received_max: 1000,
         session_time_max: NEVER,
         idle_time_max: options.idle_time_max,
+        ..Limits::default()
     };
     let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
     let (hostname, tolerance) = (options.hostname.as_str().into(), Tolerance::default());

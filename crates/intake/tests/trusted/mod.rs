@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+use intake::BodyMemory;
 
 use crate::server::{Client, Server, text_of};
 
@@ -82,4 +85,31 @@ async fn relaying_can_be_put_off_in_place_of_being_refused() {
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying denied").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
+}
+
+/// Strangers that sent a byte now and then held the memory of bodies for as long as they liked.
+#[tokio::test]
+async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another() {
+    let server = Server::start_as(
+        |machine| {
+            machine.limits.data_rate_min = 4000;
+            machine.limits.data_rate_window = Duration::from_secs(1);
+        },
+        |desk| {
+            // Room for one stranger.
+            desk.memory = BodyMemory::new(0, 0);
+            desk.message_wait_max = Duration::from_secs(20);
+        },
+    );
+    let (mut slow, mut other) = (server.client().await, server.client().await);
+    slow.begin(&["bob@example.org"]).await;
+    slow.send(b"Subject: slow\r\n").await;
+    other.begin(&["bob@example.org"]).await;
+    let reply = slow.reply().await;
+    assert!(reply.starts_with("421 4.4.2 "), "{reply}");
+    assert_eq!(slow.until_closed().await, "");
+    let text = format!("Subject: quick\r\n\r\n{}", "every line of it arrives\r\n".repeat(200));
+    other.expect(&format!("{text}."), "250").await;
+    assert_eq!(text_of(&server.message()), text.as_bytes());
+    assert_eq!(server.facts.refused(), [("rate", 421)]);
 }

@@ -47,7 +47,8 @@
 //! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
 //! What stands behind the line of DATA before the 354 has gone out is the message of a client that does not wait (RFC 2920
-//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`).
+//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`). A stranger whose
+//! message comes too slowly loses its session too (`rate.rs`).
 //!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
@@ -65,6 +66,7 @@ mod limits;
 mod login;
 mod parameters;
 mod path;
+mod rate;
 mod replies;
 #[cfg(test)]
 mod tests;
@@ -91,6 +93,7 @@ use command::{Chunk, Verb};
 use content::{Content, Fault};
 use dot::DotDecoder;
 use login::Login;
+use rate::Window;
 
 /// What all sessions of a listener share.
 #[derive(Clone, Debug)]
@@ -238,6 +241,8 @@ struct Transaction {
     /// BDAT was accepted: the message has begun.
     chunks_begun: bool,
     content: Content,
+    /// How fast its message comes; from the moment on at which it may.
+    window: Option<Window>,
     /// Set: the driver was told to abandon the transaction, but the peer has not ended its data yet.
     fault: Option<Fault>,
 }
@@ -284,6 +289,7 @@ impl Session {
     /// Takes all of `input`. What cannot be worked on before an answer comes is kept and worked on when it is there.
     pub fn handle_input(&mut self, now: Timestamp, input: &[u8], body: &mut impl BodySink) {
         self.heard_at = now;
+        self.count_octets(input.len());
         if self.backlog.is_empty() {
             let used = self.work(input, body);
             self.backlog.extend_from_slice(&input[used..]);
@@ -335,8 +341,10 @@ impl Session {
         }
         if now >= self.started_at + self.config.limits.session_time_max {
             self.close("session", replies::SESSION_TOO_LONG);
-        } else {
+        } else if now >= self.heard_at + self.config.limits.idle_time_max {
             self.close("idle", replies::IDLE);
+        } else {
+            self.end_window(now);
         }
     }
 
@@ -380,7 +388,10 @@ impl Session {
         let limits = &self.config.limits;
         match self.state {
             State::Asked(_) | State::Closed => None,
-            _ => Some((self.heard_at + limits.idle_time_max).min(self.started_at + limits.session_time_max)),
+            _ => {
+                let deadline = (self.heard_at + limits.idle_time_max).min(self.started_at + limits.session_time_max);
+                Some(self.window_end().map_or(deadline, |end| deadline.min(end)))
+            }
         }
     }
 
@@ -474,7 +485,8 @@ impl Session {
 
     fn begin_transaction(&mut self, smtputf8: bool) {
         let content = Content::new();
-        self.transaction = Some(Transaction { smtputf8, recipients: 0, chunks_begun: false, content, fault: None });
+        let (recipients, chunks_begun, window, fault) = (0, false, None, None);
+        self.transaction = Some(Transaction { smtputf8, recipients, chunks_begun, content, window, fault });
         self.say(replies::MAIL_OK);
     }
 
@@ -489,6 +501,7 @@ impl Session {
         if self.breaks_sync() {
             return self.close(Verb::Data.stage(), replies::OUT_OF_SYNC);
         }
+        self.begin_window();
         self.say(replies::START_DATA);
         self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
     }
@@ -497,6 +510,7 @@ impl Session {
         if let Some(transaction) = &mut self.transaction {
             transaction.chunks_begun = true;
         }
+        self.begin_window();
         self.state = State::Chunk(chunk);
     }
 
