@@ -23,16 +23,18 @@ mod text;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mail::{Address, BodyType, Recipient, Timestamp};
-use nix::unistd::{User, getuid};
+use nix::unistd::{User, geteuid, getuid};
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
 use crate::maildrop::{self, NotAParcel, Parcel, Place};
+use crate::privileges::Identity;
 use crate::say::say;
 use crate::{admin, plan};
 
@@ -85,7 +87,11 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         println!("mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb");
         return Ok(());
     }
-    let config = config::load_for_mail(named.as_deref())?.config;
+    let loaded = config::load_for_mail(named.as_deref())?;
+    if options.mode != Mode::Queue {
+        make_folder(&loaded);
+    }
+    let config = loaded.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
         Mode::Message => Clerk::new(&config, options)?.take_input(),
@@ -99,6 +105,22 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
 
 fn usage(what: impl ToString) -> Exit {
     Exit { code: exit::USAGE, text: what.to_string() }
+}
+
+/// Before its first start the server has not made the folder. Root and the owner of `data_dir` make it as the server would;
+/// for others, and where that fails, the message is refused.
+fn make_folder(loaded: &Loaded) {
+    let data_dir = &loaded.config.data_dir;
+    if maildrop::folder(data_dir).symlink_metadata().is_ok() {
+        return;
+    }
+    let is_owner = data_dir.metadata().is_ok_and(|data| data.uid() == geteuid().as_raw());
+    if (geteuid().is_root() || is_owner)
+        && let Ok(identity) = Identity::of(loaded)
+    {
+        // The fault comes out again where the message is written.
+        let _ = identity.make_drop(data_dir);
+    }
 }
 
 /// Who takes messages, and by what.
@@ -154,7 +176,7 @@ impl Refused {
     fn advice(&self) -> &'static str {
         match self {
             Refused::Place(_, error) if error.kind() == ErrorKind::NotFound => {
-                "; the server makes this folder when it starts: is this its configuration?"
+                "; the server makes this folder when it starts, and so does root with this command: is this its configuration?"
             }
             Refused::Place(_, error) if error.kind() == ErrorKind::PermissionDenied => {
                 "; users may pass through data_dir only where it has mode 711"
