@@ -157,8 +157,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
             // The timer is not moved at every command: it goes off at an early deadline and looks what the
             // deadline is now.
             Event::Deadline => {
-                // What came before it counts, also where the server had no time to read it. An end comes again.
-                poll_fn(|context| Poll::Ready(drop(poll_input(&mut stream, conversation, context)))).await;
+                take_what_is_there(&mut stream, conversation).await;
                 conversation.handle_timeout(now());
                 watch.rearm(deadline(conversation));
             }
@@ -206,6 +205,15 @@ fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context
             }
         })
     })
+}
+
+/// What came before a deadline counts, also where the server had no time to read it. An end or a fault comes again.
+async fn take_what_is_there(stream: &mut Stream, conversation: &mut impl Conversation) {
+    poll_fn(|context| {
+        let _ = poll_input(stream, conversation, context);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Sends all output. Nearly always the socket takes it at once; a peer that does not read has until the
