@@ -1,15 +1,20 @@
 //! Any bytes as a client's side of a session: no panic, and the same comes of them whole and in pieces. The last byte
-//! chooses the protocol, the treatment of bare newlines and the size of the pieces.
+//! chooses the protocol, the treatment of bare newlines and of NULs, and the size of the pieces.
 
 #![no_main]
 
 mod session;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::smtp::server::Flavor;
+use protocol::smtp::server::{Flavor, NulPolicy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_last() else { return };
     let flavor = if choice & 1 == 0 { Flavor::Smtp } else { Flavor::Lmtp };
-    session::check(flavor, choice & 2 != 0, bytes, usize::from(choice >> 2));
+    let nul = match choice >> 2 & 3 {
+        0 => NulPolicy::Strip,
+        1 => NulPolicy::Refuse,
+        _ => NulPolicy::Keep,
+    };
+    session::check(flavor, choice & 2 != 0, nul, bytes, usize::from(choice >> 4));
 });

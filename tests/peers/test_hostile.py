@@ -27,13 +27,15 @@ class Hostile(ServerCase):
 
     def test_a_client_that_sends_byte_by_byte_holds_nobody_up(self):
         finished = threading.Event()
-        slow = self.ready()
+        slow, codes = self.ready(), []
 
         def crawl():
             commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-            for byte in commands + letter("slow") + b".\r\n":
-                slow.write(bytes([byte]))
-                finished.wait(0.005)
+            for part, replies in ((commands, 3), (letter("slow") + b".\r\n", 1)):
+                for byte in part:
+                    slow.write(bytes([byte]))
+                    finished.wait(0.005)
+                codes.extend(slow.read().code for _ in range(replies))
             finished.set()
 
         crawler = threading.Thread(target=crawl)
@@ -44,7 +46,7 @@ class Hostile(ServerCase):
                 self.assertEqual(quick.deliver(letter("quick"), "alice@bench.test").code, 250)
         self.assertFalse(finished.is_set(), "the slow client was not slow enough to show anything")
         crawler.join()
-        self.assertEqual([slow.read().code for _ in range(4)], [250, 250, 354, 250])
+        self.assertEqual(codes, [250, 250, 354, 250])
 
     def test_a_command_line_without_end_is_refused_and_costs_no_memory(self):
         client = self.ready()
@@ -123,6 +125,14 @@ class Hostile(ServerCase):
             self.assertTrue(reply.is_a(550, "5.6.0"), f"{smuggled}: {reply}")
             self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: what followed was taken for commands")
 
+    def test_a_client_that_sends_before_the_354_is_cut_off(self):
+        client = self.ready()
+        commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
+        client.write(commands + letter("too early") + b".\r\n")
+        self.assertEqual([client.read().code for _ in range(2)], [250, 250])
+        self.assertTrue(client.read().is_a(554, "5.5.0"))
+        self.assertTrue(client.is_closed())
+
     def test_a_client_that_only_errs_is_shown_the_door(self):
         client = self.ready()
         replies = []
@@ -133,6 +143,49 @@ class Hostile(ServerCase):
             pass
         self.assertLess(len(replies), 50)
         self.assertTrue(replies[-1].is_a(421, "4.7.0"), replies[-1])
+
+
+class Strict(ServerCase):
+    """Where the operator wants what Postfix does by other settings."""
+
+    SERVER = {
+        "users": ["alice", "bob"],
+        "limits": 'data_rate = "100KB"\ndata_rate_window = "1s"\nbody_memory = "128KiB"\nmessage_wait = "20s"',
+        "extra": '[smtp]\nstrict_addresses = true\nnul = "refuse"\nenforce_sync = false\n',
+    }
+
+    def ready(self):
+        client = Client(self.server.port)
+        self.addCleanup(client.__exit__)
+        client.greet()
+        return client
+
+    def test_a_nul_in_a_message_is_refused(self):
+        client = self.ready()
+        self.assertTrue(client.deliver(letter("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
+        self.assertEqual(client.deliver(letter("none"), "bob@bench.test").code, 250)
+
+    def test_an_address_needs_its_brackets(self):
+        client = self.ready()
+        self.assertTrue(client.say("MAIL FROM:a@client.test").is_a(501, "5.5.4"))
+        self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 250)
+        self.assertTrue(client.say("RCPT TO:<bob@bench.test.>").is_a(501, "5.1.3"))
+
+    def test_a_client_may_send_before_the_354_where_nobody_minds(self):
+        client = self.ready()
+        commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
+        client.write(commands + letter("early") + b".\r\n")
+        self.assertEqual([client.read().code for _ in range(4)], [250, 250, 354, 250])
+
+    def test_a_slow_message_gives_its_memory_to_another(self):
+        slow, quick = self.ready(), self.ready()
+        slow.envelope("bob@bench.test")
+        self.assertEqual(slow.say("DATA").code, 354)
+        slow.write(b"Subject: slow\r\n")
+        message = letter("quick", "A line of a message that comes at once.\r\n" * 5000)
+        self.assertEqual(quick.deliver(message, "alice@bench.test").code, 250)
+        self.assertTrue(slow.read().is_a(421, "4.4.2"))
+        self.assertTrue(slow.is_closed())
 
 
 if __name__ == "__main__":

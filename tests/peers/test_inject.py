@@ -179,6 +179,22 @@ class Bounds(InjectCase):
         self.assertEqual(self.rejected(), [])
 
 
+class Nul(InjectCase):
+    """What is done about a NUL is the same as for clients."""
+
+    def test_a_nul_is_stripped_from_a_message(self):
+        self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "strip"\n')
+        self.start()
+        self.sendmail("bob@bench.test", text="Subject: x\n\na\0b\n\0.c\n")
+        self.assertTrue(self.letter().endswith(b"\r\n\r\nab\r\n.c\r\n"))
+
+    def test_a_message_with_a_nul_is_returned_to_its_sender(self):
+        self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "refuse"\n')
+        self.start()
+        self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\na\0b\n")
+        self.assertIn(b"The message has a NUL", self.letter("alice"))
+
+
 class Sessions(InjectCase):
     def setUp(self):
         super().setUp()
@@ -263,9 +279,9 @@ class Operators(InjectCase):
         self.assertIn(b"no recipients", self.sendmail(code=64).stderr)
         self.assertIn(b"not an address", self.sendmail("a b@c", text="x\n", code=65).stderr)
         self.assertIn(b"no recipient in the header", self.sendmail("-t", text="Subject: x\n\n", code=65).stderr)
-        missing = self.sendmail("bob", text="x\n", code=75)
-        self.assertIn(b"not accepted", missing.stderr)
-        self.assertIn(b"the server makes this folder", missing.stderr)
+        shutil.rmtree(self.server.data)
+        self.server.data.write_text("no folder")
+        self.assertIn(b"not accepted", self.sendmail("bob", text="x\n", code=75).stderr)
 
 
 @unittest.skipUnless(os.getuid() == 0, "becomes another user")
@@ -304,6 +320,11 @@ class Strangers(InjectCase):
     def test_a_user_who_may_not_reach_the_folder_is_told(self):
         self.server.data.chmod(0o700)
         self.assertIn(b"mode 711", self.as_stranger("bob", text="x\n", code=75).stderr)
+
+    def test_a_user_cannot_make_the_folder_and_is_told_who_does(self):
+        self.server.terminate()
+        shutil.rmtree(self.drop)
+        self.assertIn(b"the server makes this folder", self.as_stranger("bob", text="x\n", code=75).stderr)
 
     def test_what_cannot_be_removed_is_not_delivered_again(self):
         owner = self.drop.stat()
@@ -370,6 +391,15 @@ class Endings(InjectCase):
         self.start()
         await_letters(self.server, "bob", 21)
         self.assertEqual(len(self.subjects()), 21)
+        self.assertEqual(self.dropped(), [])
+
+    def test_what_was_left_before_the_first_start_is_delivered_at_it(self):
+        self.leave(3)
+        self.assertEqual(len(self.dropped()), 3)
+        self.start()
+        await_letters(self.server, "bob", 3)
+        self.leave(1, first=3)
+        await_letters(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
 
     def test_none_is_lost_when_the_server_is_killed_in_the_middle(self):

@@ -1,8 +1,9 @@
 """Who is refused, and by which reply."""
 
+import pathlib
 import unittest
 
-from harness import Client, ServerCase, letter
+from harness import Client, Mailrace, ServerCase, folder, letter
 
 
 class Refusals(ServerCase):
@@ -33,6 +34,41 @@ class Refusals(ServerCase):
             client.write(letter("for one") + b".\r\n")
             self.assertEqual(client.read().code, 250)
         self.assertEqual(len(self.await_letters("alice", 1)), 1)
+
+    def test_an_address_is_taken_as_devices_write_it(self):
+        for recipient in ("alice@bench.test", "<alice@bench.test.>"):
+            with Client(self.server.port) as client:
+                client.greet()
+                self.assertEqual(client.say("MAIL FROM:a@client.test").code, 250)
+                self.assertEqual(client.say(f"RCPT TO:{recipient}").code, 250, recipient)
+                self.assertTrue(client.say("RCPT TO:<alice>").is_a(501, "5.1.3"))
+
+
+class Ours(ServerCase):
+    """A client of the relay networks."""
+
+    SERVER = {"users": ["alice"], "networks": ["127.0.0.1"]}
+
+    def test_an_address_without_a_domain_has_ours(self):
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertEqual(client.deliver(letter("to a name"), "alice", sender="root").code, 250)
+        [path] = self.await_letters("alice", 1)
+        self.assertIn(b"Return-Path: <root@bench.test>", path.read_bytes())
+
+
+class Deferred(unittest.TestCase):
+    def test_a_stranger_that_wants_to_relay_is_put_off(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        server = Mailrace(pathlib.Path(made.name), users=["alice"])
+        self.addCleanup(server.stop)
+        server.config.write_text(server.config.read_text().replace("[relay]", '[relay]\nothers = "defer"'))
+        server.start()
+        with Client(server.port) as client:
+            client.greet()
+            reply = client.envelope("someone@elsewhere.test")
+            self.assertTrue(reply.is_a(454, "4.7.1"), reply)
 
 
 if __name__ == "__main__":

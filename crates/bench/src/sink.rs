@@ -295,7 +295,7 @@ fn start_thread(
 }
 
 async fn receive(counter: Arc<Counter>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
-    let peer = Peer { address: Some(peer.ip().to_canonical()), normalise_bare_newlines: false };
+    let peer = Peer { address: Some(peer.ip().to_canonical()), ..Peer::default() };
     let mut guest = Guest::new(counter, peer, &stream);
     net::drive(stream.into(), stop, &mut guest).await;
 }

@@ -6,7 +6,8 @@
 //! file and the floor is enough for the rest.
 //!
 //! A quarter of the budget is kept for the relay networks, who have it when the rest is used up: strangers that
-//! send slowly do not keep our own users from sending.
+//! send slowly do not keep our own users from sending. From each other they are kept by the least pace of a message, which
+//! the machine of the protocol sees to.
 
 use std::io;
 use std::sync::Arc;

@@ -201,7 +201,8 @@ impl Intake {
     /// is another matter: it is ours to say where.
     fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
         if !self.is_trusted() {
-            return Err(replies::RELAY_DENIED);
+            let deferred = self.desk.relaying_is_deferred;
+            return Err(if deferred { replies::RELAY_DEFERRED } else { replies::RELAY_DENIED });
         }
         if whom::is_dotless(&address) && !(self.desk.routed)(address.domain()) {
             return Err(replies::NOT_QUALIFIED);

@@ -7,12 +7,13 @@
 //! | HELO | access rules | 550 5.7.1 |
 //! | AUTH | who the client is | 535 5.7.8, 454 4.7.0 |
 //! | MAIL | room on the disks, memory, how much the client brings, access rules, whose the sender is | 452 4.3.1, 451 4.7.1, 550 5.7.1, 553 5.7.1, 451 4.3.0 |
-//! | RCPT | access rules, whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
+//! | RCPT | access rules, whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 454 4.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
 //! | DATA | memory for a body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
-//! After the 354 only the spool can say no: load never ends a message under way. Nothing here knows what becomes of a
-//! message afterwards, and no recipient elsewhere costs a question to the DNS.
+//! After the 354 only the spool can say no, and the machine of the protocol to a message that breaks its rules or comes too
+//! slowly: load never ends a message under way. Nothing here knows what becomes of a message afterwards, and no recipient
+//! elsewhere costs a question to the DNS.
 
 pub mod access;
 mod answers;
@@ -85,6 +86,8 @@ pub struct Desk {
     pub reserved: Networks,
     /// Who may send to other people's domains, and is not limited as a single client.
     pub relays: Networks,
+    /// All others are told 454 there instead of 550, and try again.
+    pub relaying_is_deferred: bool,
     /// In whose messages a bare CR or LF becomes CRLF.
     pub normalised: Networks,
     /// Who may speak for others (XCLIENT).
@@ -158,7 +161,8 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
         }
         None => return,
     };
-    let peer = Peer { address: Some(client), normalise_bare_newlines: (desk.normalised)(client) };
+    let normalise_bare_newlines = (desk.normalised)(client);
+    let peer = Peer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
     let visitor = Visitor { pass, trusted, must_log_in, own_address, connected, greeted: Standing::default() };
     let stream = if counter.machine.tls == Tls::Implicit {
         // Without who makes the handshake there is no session: it must not be one in clear text.

@@ -148,6 +148,9 @@ impl Intake {
         if is_of(&self.desk.normalised) {
             self.session.normalise_for_client();
         }
+        if trusted {
+            self.session.let_client_relay();
+        }
         self.visitor.trusted = trusted;
         self.visitor.own_address = identity.own_address.unwrap_or(self.visitor.own_address);
         self.visitor.greeted = Standing::default();

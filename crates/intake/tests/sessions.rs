@@ -5,6 +5,7 @@
 mod logins;
 mod ruled;
 mod server;
+mod trusted;
 mod under_load;
 
 use std::pin::Pin;

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use mail::{BodyFlags, Enhanced, Reply, Timestamp};
 use net::{Conversation, Stopper};
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Question, Session, Tls};
+use protocol::smtp::server::{
+    Action, Answer, Config, Flavor, Limits, NulPolicy, Peer, Question, Session, Tls, Tolerance,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -263,9 +265,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         flavor: Flavor::Smtp,
         tls: Tls::Never,
         auth: None,
+        tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let mut peer = Peer { address: None, normalise_bare_newlines: false };
+    let mut peer = Peer::default();
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
         let number = || value.parse::<u32>().expect("a limit is a number");
@@ -282,6 +285,14 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "failed_logins_max" => limits.failed_logins_max = number(),
             "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
+            "may_relay" => peer.may_relay = true,
+            "strict_addresses" => config.tolerance.strict_addresses = true,
+            "origin" => config.tolerance.origin = Some(value.as_str().into()),
+            "nul" if value == "strip" => config.tolerance.nul = NulPolicy::Strip,
+            "nul" if value == "refuse" => config.tolerance.nul = NulPolicy::Refuse,
+            "enforces_sync" => config.tolerance.enforces_sync = true,
+            "data_rate_min" => limits.data_rate_min = number().into(),
+            "data_rate_window" => limits.data_rate_window = span(),
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),
             "errors_max" => limits.errors_max = number(),

@@ -64,6 +64,22 @@ impl Address {
         Ok(Address { text: text.into(), at })
     }
 
+    /// Reads an address as programs and clients write it: a dot at the end of the domain goes, and a text without a domain
+    /// gets `origin` where there is one.
+    ///
+    /// # Errors
+    ///
+    /// It is no address even so; the error is that of the text as it stands.
+    pub fn parse_lenient(text: &str, origin: Option<&str>) -> Result<Self, AddressError> {
+        let strict = text.parse();
+        let lenient: Result<Address, _> = match (&strict, text.strip_suffix('.'), origin) {
+            (Err(AddressError::Domain), Some(undotted), _) => undotted.parse(),
+            (Err(AddressError::NoDomain), None, Some(origin)) => format!("{text}@{origin}").parse(),
+            _ => return strict,
+        };
+        lenient.or(strict)
+    }
+
     /// The local part as written, with its quotes if it has some.
     pub fn local(&self) -> &str {
         &self.text[..usize::from(self.at)]
@@ -234,6 +250,29 @@ mod tests {
     fn a_mailbox_name_has_no_quotes() {
         assert_eq!(parse("\"b \\\" b\"@example.org").unwrap().mailbox_name(), "b \" b");
         assert_eq!(parse("bob@example.org").unwrap().mailbox_name(), "bob");
+    }
+
+    #[test]
+    fn a_final_dot_goes_and_a_missing_domain_is_added_where_there_is_one() {
+        let origin = Some("here.example");
+        for (text, origin, expected) in [
+            ("bob@example.org", origin, Ok("bob@example.org")),
+            ("bob@example.org.", None, Ok("bob@example.org")),
+            ("bob@backup.", origin, Ok("bob@backup")),
+            ("bob", origin, Ok("bob@here.example")),
+            ("\"b b\"", origin, Ok("\"b b\"@here.example")),
+            ("bob", None, Err(AddressError::NoDomain)),
+            ("bob@", origin, Err(AddressError::NoDomain)),
+            ("bob@.", origin, Err(AddressError::Domain)),
+            ("bob@example.org..", origin, Err(AddressError::Domain)),
+            ("bob@[192.0.2.1].", None, Ok("bob@[192.0.2.1]")),
+            ("bob.", origin, Err(AddressError::NoDomain)),
+            ("", origin, Err(AddressError::NoDomain)),
+            ("b b", origin, Err(AddressError::NoDomain)),
+        ] {
+            let expected = expected.map(|address: &str| address.parse().unwrap());
+            assert_eq!(Address::parse_lenient(text, origin), expected, "{text}");
+        }
     }
 
     #[test]

@@ -25,18 +25,20 @@ mod text;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mail::{Address, BodyType, Recipient, Timestamp};
-use nix::unistd::{User, getuid};
+use nix::unistd::{User, geteuid, getuid};
 
 use crate::admin::{Filter, Text};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
 use crate::maildrop::{self, NotAParcel, Parcel, Place};
 use crate::output::output;
+use crate::privileges::Identity;
 use crate::say::say;
 use crate::{admin, plan};
 
@@ -89,7 +91,11 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         let told = "mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb";
         return Ok(writeln!(output(), "{told}")?);
     }
-    let config = config::load_for_mail(named.as_deref())?.config;
+    let loaded = config::load_for_mail(named.as_deref())?;
+    if !matches!(options.mode, Mode::Queue | Mode::Flush(_) | Mode::Verify) {
+        make_folder(&loaded);
+    }
+    let config = loaded.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
         Mode::Flush(what) => flush(&config, &what, options.verbose),
@@ -127,6 +133,22 @@ fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
 
 fn usage(what: impl ToString) -> Exit {
     Exit { code: exit::USAGE, text: what.to_string() }
+}
+
+/// Before its first start the server has not made the folder. Root and the owner of `data_dir` make it as the server would;
+/// for others, and where that fails, the message is refused.
+fn make_folder(loaded: &Loaded) {
+    let data_dir = &loaded.config.data_dir;
+    if maildrop::folder(data_dir).symlink_metadata().is_ok() {
+        return;
+    }
+    let is_owner = data_dir.metadata().is_ok_and(|data| data.uid() == geteuid().as_raw());
+    if (geteuid().is_root() || is_owner)
+        && let Ok(identity) = Identity::of(loaded)
+    {
+        // The fault comes out again where the message is written.
+        let _ = identity.make_drop(data_dir);
+    }
 }
 
 /// Who takes messages, and by what.
@@ -182,7 +204,7 @@ impl Refused {
     fn advice(&self) -> &'static str {
         match self {
             Refused::Place(_, error) if error.kind() == ErrorKind::NotFound => {
-                "; the server makes this folder when it starts: is this its configuration?"
+                "; the server makes this folder when it starts, and so does root with this command: is this its configuration?"
             }
             Refused::Place(_, error) if error.kind() == ErrorKind::PermissionDenied => {
                 "; users may pass through data_dir only where it has mode 711"
@@ -194,8 +216,7 @@ impl Refused {
 
 impl Clerk {
     fn new(config: &Config, options: Options) -> anyhow::Result<Clerk> {
-        let postmaster = plan::postmaster(config)?;
-        let origin: Box<str> = postmaster.domain().into();
+        let origin = plan::origin(config);
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
             Some(named) => Some(one_address(named, &origin).map_err(Refused::exit)?),
@@ -299,13 +320,7 @@ impl Clerk {
 
 /// The address that a text is, with the origin as its domain where it has none.
 fn qualified(text: &str, origin: &str) -> Result<Address, Refused> {
-    let refused = |error| Refused::Address(text.to_owned(), error);
-    match text.parse() {
-        Err(mail::AddressError::NoDomain) if !text.ends_with('@') => {
-            format!("{text}@{origin}").parse().map_err(refused)
-        }
-        parsed => parsed.map_err(refused),
-    }
+    Address::parse_lenient(text, Some(origin)).map_err(|error| Refused::Address(text.to_owned(), error))
 }
 
 /// The address of a user by the name of the login, which may have signs that want quotes.
@@ -351,7 +366,9 @@ mod tests {
 
     #[test]
     fn who_has_no_domain_gets_the_origin() {
-        for (text, expected) in [("root", "root@here.example"), ("a@b", "a@b"), ("\"a b\"@c", "\"a b\"@c")] {
+        for (text, expected) in
+            [("root", "root@here.example"), ("a@b", "a@b"), ("a@b.", "a@b"), ("\"a b\"@c", "\"a b\"@c")]
+        {
             assert_eq!(qualified(text, "here.example").unwrap().as_str(), expected);
         }
         for text in ["a b", "a@", "@b", "a@b@c", ""] {

@@ -51,6 +51,18 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
         received_max: limits.received_max,
         session_time_max: limits.session_time_max,
         idle_time_max: limits.idle_time_max,
+        data_rate_min: limits.data_rate_min,
+        data_rate_window: limits.data_rate_window,
+    }
+}
+
+/// What sessions take beyond RFC 5321.
+pub fn session_tolerance(config: &Config) -> smtp::Tolerance {
+    smtp::Tolerance {
+        strict_addresses: config.smtp.strict_addresses,
+        origin: Some(origin(config)),
+        nul: config.smtp.nul,
+        enforces_sync: config.smtp.enforces_sync,
     }
 }
 
@@ -97,9 +109,19 @@ pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 3
 
 /// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
 pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
-    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
-    let domain = own.map_or(&*config.hostname, |domain| &*domain.name);
+    let domain = own_domain(config);
     Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
+}
+
+/// The domain of addresses that name none.
+pub fn origin(config: &Config) -> Box<str> {
+    config.origin.clone().unwrap_or_else(|| own_domain(config).into())
+}
+
+/// The domain that has the host's name, else the first of ours.
+fn own_domain(config: &Config) -> &str {
+    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
+    own.map_or(&*config.hostname, |domain| &*domain.name)
 }
 
 /// A route leads to a domain that it names, and to any if it has a next hop of its own.

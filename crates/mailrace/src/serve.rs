@@ -313,6 +313,7 @@ pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: R
         runtime,
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
+        nul: config.smtp.nul,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         log: log.clone(),
     };

@@ -113,6 +113,7 @@ impl Doorman {
             flavor,
             tls: plan::session_tls(listener),
             auth: None,
+            tolerance: plan::session_tolerance(config),
             limits: plan::session_limits(config),
         };
         let socket = self.socket(listener.address, config.limits.backlog);

@@ -10,11 +10,11 @@ use std::time::Duration;
 use mail::{Security, Timestamp};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep_until};
 
 use crate::input::with_input;
 use crate::stream::Stream;
-use crate::{Acceptor, Stop, steady_now as now};
+use crate::{Acceptor, Stop, instant_of, steady_now as now};
 
 /// How long a closing connection listens for the peer's last bytes: closing over unread input would reset it,
 /// and the peer might never see the last reply.
@@ -67,6 +67,8 @@ struct Watch<'a, S> {
     stopping: Pin<&'a mut S>,
     stop_is_known: bool,
     timer: Pin<&'a mut Sleep>,
+    /// When the timer goes off.
+    due: Timestamp,
 }
 
 impl<S: Future<Output = ()>> Watch<'_, S> {
@@ -78,8 +80,16 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
         self.timer.as_mut().poll(context).map(|()| Event::Deadline)
     }
 
-    fn rearm(&mut self, span: Duration) {
-        self.timer.as_mut().reset(Instant::now() + span);
+    fn rearm(&mut self, due: Timestamp) {
+        self.due = due;
+        self.timer.as_mut().reset(instant_of(due));
+    }
+
+    /// Moves the timer where the deadline is sooner than it. One that is later costs nothing until the timer goes off.
+    fn hasten(&mut self, deadline: Option<Timestamp>) {
+        if let Some(deadline) = deadline.filter(|deadline| *deadline < self.due) {
+            self.rearm(deadline);
+        }
     }
 }
 
@@ -87,8 +97,9 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
 /// of its end.
 pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
     let stopping = pin!(stop.requested());
-    let timer = pin!(sleep(until_deadline(conversation)));
-    let mut watch = Watch { stopping, stop_is_known: false, timer };
+    let due = deadline(conversation);
+    let timer = pin!(sleep_until(instant_of(due)));
+    let mut watch = Watch { stopping, stop_is_known: false, timer, due };
     loop {
         conversation.work().await;
         if send(&mut stream, &mut watch, conversation).await.is_err() {
@@ -124,6 +135,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
                 }
             }
         }
+        watch.hasten(conversation.deadline());
         let event = poll_fn(|context| match watch.poll(context) {
             Poll::Pending => poll_input(&mut stream, conversation, context),
             interrupted => interrupted,
@@ -145,8 +157,9 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
             // The timer is not moved at every command: it goes off at an early deadline and looks what the
             // deadline is now.
             Event::Deadline => {
+                take_what_is_there(&mut stream, conversation).await;
                 conversation.handle_timeout(now());
-                watch.rearm(until_deadline(conversation));
+                watch.rearm(deadline(conversation));
             }
             Event::Stop => conversation.handle_stop(now()),
         }
@@ -174,10 +187,10 @@ async fn secure(
     .await
 }
 
-fn until_deadline(conversation: &impl Conversation) -> Duration {
+/// Where it has none, a moment at which to look again.
+fn deadline(conversation: &impl Conversation) -> Timestamp {
     const NONE: Duration = Duration::from_secs(60);
-    // A millisecond more: the machine's clock has whole ones.
-    conversation.deadline().map_or(NONE, |deadline| deadline.since(now()) + Duration::from_millis(1))
+    conversation.deadline().unwrap_or_else(|| now() + NONE)
 }
 
 fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context: &mut Context<'_>) -> Poll<Event> {
@@ -192,6 +205,15 @@ fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context
             }
         })
     })
+}
+
+/// What came before a deadline counts, also where the server had no time to read it. An end or a fault comes again.
+async fn take_what_is_there(stream: &mut Stream, conversation: &mut impl Conversation) {
+    poll_fn(|context| {
+        let _ = poll_input(stream, conversation, context);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Sends all output. Nearly always the socket takes it at once; a peer that does not read has until the
@@ -228,12 +250,12 @@ async fn wait_until_writable(
             if conversation.deadline().is_none() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            watch.rearm(until_deadline(conversation));
+            watch.rearm(deadline(conversation));
         }
         Event::Stop => {
             conversation.handle_stop(now());
             // A conversation that is over has no deadline any more; this one is all that is left to wait.
-            watch.rearm(until_deadline(conversation).min(LINGER));
+            watch.rearm(deadline(conversation).min(now() + LINGER));
         }
         Event::Input | Event::End | Event::Broken | Event::Writable => {}
     }

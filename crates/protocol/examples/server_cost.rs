@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Session, Tls};
+use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Session, Tls, Tolerance};
 
 const MESSAGES: u64 = 500_000;
 const MESSAGE_OCTETS: usize = 6000;
@@ -33,9 +33,10 @@ fn measure(name: &str, inputs: &[Vec<u8>]) {
         flavor: Flavor::Smtp,
         tls: Tls::Never,
         auth: None,
+        tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let peer = Peer { address: None, normalise_bare_newlines: false };
+    let peer = Peer::default();
     let mut session = Session::new(Arc::new(config), peer, NOW);
     let mut body = Vec::with_capacity(2 * MESSAGE_OCTETS);
     take(&mut session, b"EHLO client.example\r\n", &mut body);

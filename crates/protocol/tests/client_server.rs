@@ -38,9 +38,15 @@ impl Pair {
         let helo = Word::new("client.example").expect("a name is a word");
         let client = client::Config { pipelining, chunking, ..client::Config::new(flavor, helo) };
         let limits = Limits { message_octets_max: 1 << 30, errors_max: 1000, commands_max: 1000, ..Limits::default() };
-        let server =
-            server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, auth: None, limits };
-        let peer = Peer { address: None, normalise_bare_newlines: false };
+        let server = server::Config {
+            hostname: "mx.example.org".into(),
+            flavor,
+            tls: server::Tls::Never,
+            auth: None,
+            tolerance: server::Tolerance::default(),
+            limits,
+        };
+        let peer = Peer::default();
         Pair {
             way,
             client: Client::new(Arc::new(client), NOW),

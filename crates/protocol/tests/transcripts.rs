@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, Peer, Question, RcptRequest, Session,
-    Tls,
+    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, NulPolicy, Peer, Question, RcptRequest,
+    Session, Tls, Tolerance,
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
@@ -141,7 +141,7 @@ impl<'a> Run<'a> {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        let (before, late) = (self.octets_in, matches!(self.pace, Pace::Late));
+        let (before, late) = (self.octets_in, matches!(self.pace, Pace::Late) || self.has("enforces_sync"));
         self.octets_in += bytes.len();
         let size = match self.pace {
             Pace::Whole => bytes.len(),
@@ -150,7 +150,9 @@ impl<'a> Run<'a> {
             Pace::CutAt(place) if (before + 1..self.octets_in).contains(&place) => {
                 let (head, tail) = bytes.split_at(place - before);
                 self.session.handle_input(self.now, head, &mut self.body);
-                self.settle();
+                if !late {
+                    self.settle();
+                }
                 return self.session.handle_input(self.now, tail, &mut self.body);
             }
             Pace::CutAt(_) => bytes.len(),
@@ -161,6 +163,11 @@ impl<'a> Run<'a> {
                 self.settle();
             }
         }
+    }
+
+    /// Whether the transcript has a setting.
+    fn has(&self, name: &str) -> bool {
+        self.transcript.settings.iter().any(|(own, _)| own == name)
     }
 
     /// Does what a driver does after each event.
@@ -314,9 +321,10 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         flavor: Flavor::Smtp,
         tls: Tls::Never,
         auth: None,
+        tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let mut peer = Peer { address: None, normalise_bare_newlines: false };
+    let mut peer = Peer::default();
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
         let number = || value.parse::<u32>().expect("a limit is a number");
@@ -330,6 +338,14 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "failed_logins_max" => limits.failed_logins_max = number(),
             "asks_hello" | "trusts_xclient" => {}
             "normalise_bare_newlines" => peer.normalise_bare_newlines = true,
+            "may_relay" => peer.may_relay = true,
+            "strict_addresses" => config.tolerance.strict_addresses = true,
+            "origin" => config.tolerance.origin = Some(value.as_str().into()),
+            "nul" if value == "strip" => config.tolerance.nul = NulPolicy::Strip,
+            "nul" if value == "refuse" => config.tolerance.nul = NulPolicy::Refuse,
+            "enforces_sync" => config.tolerance.enforces_sync = true,
+            "data_rate_min" => limits.data_rate_min = number().into(),
+            "data_rate_window" => limits.data_rate_window = span(),
             "command_line_octets_max" => limits.command_line_octets_max = number() as usize,
             "commands_max" => limits.commands_max = number(),
             "errors_max" => limits.errors_max = number(),

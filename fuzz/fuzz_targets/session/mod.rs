@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
 use protocol::sasl::{self, Mechanism, Verdict};
-use protocol::smtp::server::{Action, Answer, Auth, Config, Flavor, Limits, Peer, Question, Session, Tls};
+use protocol::smtp::server::{
+    Action, Answer, Auth, Config, Flavor, Limits, NulPolicy, Peer, Question, Session, Tls, Tolerance,
+};
 
 const NOW: Timestamp = Timestamp(0);
 
@@ -18,8 +20,8 @@ pub struct Outcome {
     closed: bool,
 }
 
-/// Plays the pieces.
-pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
+/// Plays the pieces. The peer may speak for others by XCLIENT, until it has named an address.
+pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
     let limits = Limits {
         command_line_octets_max: 200,
         commands_max: 20,
@@ -29,8 +31,16 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
         received_max: 2,
         ..Limits::default()
     };
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
-    let mut session = Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, NOW);
+    let config = Config {
+        hostname: "mx.example.org".into(),
+        flavor,
+        tls: Tls::Offered,
+        auth: Some(auth()),
+        tolerance: Tolerance { nul, ..Tolerance::default() },
+        limits,
+    };
+    let peer = Peer { normalise_bare_newlines: mend, ..Peer::default() };
+    let mut session = Session::new(Arc::new(config), peer, NOW).trusting_xclient();
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {
         session.handle_input(NOW, piece, &mut body);
@@ -42,13 +52,15 @@ pub fn play<'a>(flavor: Flavor, mend: bool, pieces: impl Iterator<Item = &'a [u8
     outcome
 }
 
-/// Plays the bytes whole and in pieces of `size`, which must come to the same; no message has a bare CR or LF.
-pub fn check(flavor: Flavor, mend: bool, bytes: &[u8], size: usize) {
-    let whole = play(flavor, mend, std::iter::once(bytes));
-    assert_eq!(whole, play(flavor, mend, bytes.chunks(size.max(1))));
+/// Plays the bytes whole and in pieces of `size`, which must come to the same; no message has a bare CR or LF, and none a
+/// NUL that is not kept.
+pub fn check(flavor: Flavor, mend: bool, nul: NulPolicy, bytes: &[u8], size: usize) {
+    let whole = play(flavor, mend, nul, std::iter::once(bytes));
+    assert_eq!(whole, play(flavor, mend, nul, bytes.chunks(size.max(1))));
     for message in &whole.messages {
         let bare = |pair: &[u8]| (pair[0] == b'\r') != (pair[1] == b'\n');
         let fenced = [b"x", &message[..], b"x"].concat();
+        assert!(nul == NulPolicy::Keep || !message.contains(&0), "a NUL was passed on");
         assert!(!fenced.windows(2).any(bare), "a bare newline was passed on");
     }
 }

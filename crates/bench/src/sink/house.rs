@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::Address;
-use protocol::smtp::server::{Config, Flavor, Limits, Tls};
+use protocol::smtp::server::{Config, Flavor, Limits, Tls, Tolerance};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -174,7 +174,9 @@ fn machine(options: &Options) -> Config {
         received_max: 1000,
         session_time_max: NEVER,
         idle_time_max: options.idle_time_max,
+        ..Limits::default()
     };
     let flavor = if options.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
-    Config { hostname: options.hostname.as_str().into(), flavor, tls: Tls::Never, auth: None, limits }
+    let (hostname, tolerance) = (options.hostname.as_str().into(), Tolerance::default());
+    Config { hostname, flavor, tls: Tls::Never, auth: None, tolerance, limits }
 }

@@ -35,9 +35,15 @@ fn answer(question: &Question, body: &mut Vec<u8>, kept: &Kept) -> Answer {
 
 async fn converse(mut stream: TcpStream, flavor: Flavor, kept: Kept) {
     let limits = Limits { message_octets_max: 1 << 30, ..Limits::default() };
-    let config =
-        server::Config { hostname: "mx.example.org".into(), flavor, tls: server::Tls::Never, auth: None, limits };
-    let peer = Peer { address: None, normalise_bare_newlines: false };
+    let config = server::Config {
+        hostname: "mx.example.org".into(),
+        flavor,
+        tls: server::Tls::Never,
+        auth: None,
+        tolerance: server::Tolerance::default(),
+        limits,
+    };
+    let peer = Peer::default();
     let mut session = Session::new(Arc::new(config), peer, net::steady_now());
     let (mut body, mut input) = (Vec::new(), vec![0; 10_000]);
     loop {

@@ -14,7 +14,7 @@ use lookup::{Answer, Table};
 use mail::{Fact, Journal, Timestamp};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
 use protocol::sasl::{self, Mechanism};
-use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls};
+use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls, Tolerance};
 use spool::{Disk, Folder, Stored};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -65,6 +65,11 @@ impl Server {
         Server::start_with(None, None, change)
     }
 
+    /// Starts one with another protocol machine, too.
+    pub(crate) fn start_as(change_machine: impl FnOnce(&mut Machine), change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_changed(None, change_machine, change)
+    }
+
     /// One to which users submit mail, in clear text, and nobody else.
     pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(Some(Server::auth(true)), None, change)
@@ -86,6 +91,14 @@ impl Server {
     }
 
     fn start_with(auth: Option<Auth>, balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
+        Server::start_changed(balancers, |machine| machine.auth = auth, change)
+    }
+
+    fn start_changed(
+        balancers: Option<Networks>,
+        change_machine: impl FnOnce(&mut Machine),
+        change: impl FnOnce(&mut Desk),
+    ) -> Server {
         let folder = TempDir::new().unwrap();
         let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
         let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
@@ -93,14 +106,16 @@ impl Server {
         change(&mut desk);
         let (desk, answers) = (Arc::new(desk), Answers::default());
         tokio::spawn(answers.clone().hand_on());
-        let completes = auth.as_ref().is_some_and(|auth| auth.required);
-        let machine = Machine {
+        let mut machine = Machine {
             hostname: "mx.example.org".into(),
             flavor: Flavor::Smtp,
             tls: Tls::Never,
-            auth,
+            auth: None,
+            tolerance: Tolerance::default(),
             limits: Limits::default(),
         };
+        change_machine(&mut machine);
+        let completes = machine.auth.as_ref().is_some_and(|auth| auth.required);
         let (desk_of_all, machine) = (desk.clone(), Arc::new(machine));
         let counter = Counter { desk: desk_of_all, machine, answers, acceptor: None, balancers, completes };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
@@ -240,6 +255,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         logins: None,
         reserved: Arc::new(|_| false),
         relays: Arc::new(|_| false),
+        relaying_is_deferred: false,
         normalised: Arc::new(|_| false),
         proxies: Arc::new(|_| false),
         access: None,

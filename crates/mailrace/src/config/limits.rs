@@ -29,6 +29,10 @@ pub struct Limits {
     pub session_time_max: Duration,
     /// Silence of a client (421).
     pub idle_time_max: Duration,
+    /// Octets a second of a stranger's message, on average over a window (421); 0: no bound.
+    pub data_rate_min: u64,
+    /// That window.
+    pub data_rate_window: Duration,
     /// Sessions at once (421).
     pub sessions_max: usize,
     /// Sessions at once from one address outside the relay networks (421).
@@ -61,6 +65,8 @@ impl Default for Limits {
             received_max: 100,
             session_time_max: Duration::from_secs(2 * 3600),
             idle_time_max: Duration::from_secs(5 * 60),
+            data_rate_min: 500,
+            data_rate_window: Duration::from_secs(60),
             sessions_max: 10_000,
             sessions_per_client_max: 100,
             body_memory_max: 128 << 20,

@@ -44,6 +44,7 @@ pub(crate) use locate::machine_name;
 pub use locate::{Loaded, Source, USUAL_FILES, load, load_for_mail};
 pub use network::Network;
 pub use path::MaildirPath;
+pub use protocol::smtp::server::NulPolicy;
 pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};
 pub use rate::Rate;
 pub use route::Pattern;
@@ -67,6 +68,8 @@ pub const DEFAULT: &str = include_str!("default.toml");
 pub struct Config {
     /// What this server calls itself: in its greeting, in Received lines, in bounces.
     pub hostname: Box<str>,
+    /// The domain of addresses that name none; None: a domain of ours.
+    pub origin: Option<Box<str>>,
     /// The folder under which everything is kept that has no other place.
     pub data_dir: PathBuf,
     /// Who the process becomes after it has bound its addresses.
@@ -208,11 +211,13 @@ pub struct DomainTable {
 pub struct Relay {
     /// Clients of these networks.
     pub networks: Vec<Network>,
+    /// All others may try again (454), and are not refused (550).
+    pub is_deferred: bool,
 }
 
 impl Default for Relay {
     fn default() -> Self {
-        Relay { networks: loopback() }
+        Relay { networks: loopback(), is_deferred: false }
     }
 }
 
@@ -224,12 +229,30 @@ fn loopback() -> Vec<Network> {
 }
 
 /// How SMTP is spoken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Smtp {
     /// Clients whose bare CR or LF is made a CR LF instead of being refused.
     pub normalise_bare_newlines_from: Vec<Network>,
     /// Proxies that may speak for others (XCLIENT).
     pub xclient_from: Vec<Network>,
+    /// Addresses are taken only as RFC 5321 has them.
+    pub strict_addresses: bool,
+    /// What is done about a NUL in a message.
+    pub nul: NulPolicy,
+    /// Strangers wait for the 354 before they send a message.
+    pub enforces_sync: bool,
+}
+
+impl Default for Smtp {
+    fn default() -> Self {
+        Smtp {
+            normalise_bare_newlines_from: Vec::new(),
+            xclient_from: Vec::new(),
+            strict_addresses: false,
+            nul: NulPolicy::Keep,
+            enforces_sync: true,
+        }
+    }
 }
 
 /// What a 250 stands for.

@@ -12,6 +12,7 @@ use mail::{Address, Client, Enhanced, Envelope, Fact, Journal, Notify, QueueId, 
 use spool::{CommitError, Content, Entry, Spool};
 use tokio::runtime::Runtime;
 
+use crate::config::NulPolicy;
 use crate::log::Log;
 use crate::maildrop::Parcel;
 
@@ -28,6 +29,8 @@ pub struct Desk {
     pub spill_above: u64,
     /// Received lines of a message; one with more goes round in a loop.
     pub received_max: u32,
+    /// What is done about a NUL in a message, as in sessions.
+    pub nul: NulPolicy,
     /// Who gets notices of messages that have no sender.
     pub double_bounces_to: Option<Address>,
     /// Facts.
@@ -58,14 +61,19 @@ struct Sorted {
 impl Desk {
     /// Brings a message to the spool. When this returns it is durable there, or it is not there: so it is where nobody gets
     /// it and nobody can be told, and where the server stops before all recipients were looked up.
-    pub fn submit(&self, parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
+    pub fn submit(&self, mut parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
         if self.desk.load.measures().shortage.is_some() {
             return Err(Unkept::Later("room or memory is short".into()));
         }
+        if self.nul == NulPolicy::Strip {
+            parcel.content.retain(|octet| *octet != 0);
+        }
         let mut flags = parcel.flags();
         let Parcel { sender, recipients, ret, envid, body_type, smtputf8, content } = parcel;
-        let is_loop = received_lines(&content) > self.received_max as usize;
-        let Sorted { good, bad, .. } = if is_loop { looping(recipients) } else { self.sort(recipients, stopping)? };
+        let Sorted { good, bad, .. } = match self.fault(&content) {
+            Some(reply) => refused(recipients, &reply),
+            None => self.sort(recipients, stopping)?,
+        };
         let international = sender.iter().chain(good.iter().map(|to| &to.address)).any(|address| !address.is_ascii());
         let id = self.desk.spool.begin();
         let client = Client { address: None, helo: format!("uid-{uid}").into(), trusted: true };
@@ -97,6 +105,15 @@ impl Desk {
         self.commit(entries)?;
         self.tell(id, envelope, bad, notice_id, size);
         Ok(Kept)
+    }
+
+    /// Why nobody gets a message.
+    fn fault(&self, content: &[u8]) -> Option<Reply> {
+        if received_lines(content) > self.received_max as usize {
+            return Some(failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop"));
+        }
+        let has_nul = self.nul == NulPolicy::Refuse && content.contains(&0);
+        has_nul.then(|| failure(Enhanced(5, 6, 0), "The message has a NUL"))
     }
 
     /// Whom the recipients stand for. That one cannot be looked up now holds up the message.
@@ -258,8 +275,7 @@ impl Sorted {
     }
 }
 
-fn looping(recipients: Vec<Recipient>) -> Sorted {
-    let reply = failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop");
+fn refused(recipients: Vec<Recipient>, reply: &Reply) -> Sorted {
     let bad = recipients.into_iter().map(|recipient| (recipient, reply.clone())).collect();
     Sorted { bad, ..Sorted::default() }
 }

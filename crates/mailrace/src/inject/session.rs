@@ -91,8 +91,9 @@ impl<'a> Conversation<'a> {
             limits,
             tls: smtp::Tls::Never,
             auth: None,
+            tolerance: plan::session_tolerance(config),
         };
-        let peer = Peer { address: None, normalise_bare_newlines: true };
+        let peer = Peer { address: None, normalise_bare_newlines: true, may_relay: true };
         let session = Session::new(Arc::new(machine), peer, now());
         Conversation {
             clerk,

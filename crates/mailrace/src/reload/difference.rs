@@ -40,7 +40,7 @@ fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// Everything else. Where a field is new in the configuration this does not compile until it is decided about.
-fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 21] {
+fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 22] {
     let Config {
         data_dir: _,
         user: _,
@@ -49,6 +49,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 21] {
         log: _,
         admin: _,
         hostname,
+        origin,
         listeners,
         certificates,
         tls,
@@ -74,6 +75,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 21] {
     let room = (old.spool.space_min, old.spool.inodes_min);
     [
         ("hostname", *hostname != old.hostname),
+        ("origin", *origin != old.origin),
         ("[[listener]]", *listeners != old.listeners),
         // Where in the text they are does not matter.
         ("[[certificate]]", files(certificates) != files(&old.certificates)),

@@ -46,6 +46,10 @@
 //! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
 //! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
+//! What stands behind the line of DATA before the 354 has gone out is the message of a client that does not wait (RFC 2920
+//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`). A stranger whose
+//! message comes too slowly loses its session too (`rate.rs`).
+//!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
 //!
@@ -62,9 +66,11 @@ mod limits;
 mod login;
 mod parameters;
 mod path;
+mod rate;
 mod replies;
 #[cfg(test)]
 mod tests;
+mod tolerance;
 mod verbs;
 mod xclient;
 
@@ -81,11 +87,13 @@ pub use exchange::{
 };
 pub use limits::Limits;
 pub use login::Auth;
+pub use tolerance::{NulPolicy, Tolerance};
 
 use command::{Chunk, Verb};
 use content::{Content, Fault};
 use dot::DotDecoder;
 use login::Login;
+use rate::Window;
 
 /// What all sessions of a listener share.
 #[derive(Clone, Debug)]
@@ -98,6 +106,8 @@ pub struct Config {
     pub tls: Tls,
     /// Who may log in; None: there is no AUTH.
     pub auth: Option<Auth>,
+    /// What is taken beyond RFC 5321.
+    pub tolerance: Tolerance,
     /// Where everything ends.
     pub limits: Limits,
 }
@@ -128,12 +138,14 @@ pub enum Tls {
 }
 
 /// What is known of the peer before it says a word.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Its address; None where nobody knows it.
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
     pub normalise_bare_newlines: bool,
+    /// It may send to other people's domains: some of what strangers are refused is taken from it.
+    pub may_relay: bool,
 }
 
 /// One session of one peer.
@@ -229,6 +241,8 @@ struct Transaction {
     /// BDAT was accepted: the message has begun.
     chunks_begun: bool,
     content: Content,
+    /// How fast its message comes; from the moment on at which it may.
+    window: Option<Window>,
     /// Set: the driver was told to abandon the transaction, but the peer has not ended its data yet.
     fault: Option<Fault>,
 }
@@ -275,6 +289,7 @@ impl Session {
     /// Takes all of `input`. What cannot be worked on before an answer comes is kept and worked on when it is there.
     pub fn handle_input(&mut self, now: Timestamp, input: &[u8], body: &mut impl BodySink) {
         self.heard_at = now;
+        self.count_octets(input.len());
         if self.backlog.is_empty() {
             let used = self.work(input, body);
             self.backlog.extend_from_slice(&input[used..]);
@@ -326,8 +341,10 @@ impl Session {
         }
         if now >= self.started_at + self.config.limits.session_time_max {
             self.close("session", replies::SESSION_TOO_LONG);
-        } else {
+        } else if now >= self.heard_at + self.config.limits.idle_time_max {
             self.close("idle", replies::IDLE);
+        } else {
+            self.end_window(now);
         }
     }
 
@@ -371,7 +388,10 @@ impl Session {
         let limits = &self.config.limits;
         match self.state {
             State::Asked(_) | State::Closed => None,
-            _ => Some((self.heard_at + limits.idle_time_max).min(self.started_at + limits.session_time_max)),
+            _ => {
+                let deadline = (self.heard_at + limits.idle_time_max).min(self.started_at + limits.session_time_max);
+                Some(self.window_end().map_or(deadline, |end| deadline.min(end)))
+            }
         }
     }
 
@@ -465,7 +485,8 @@ impl Session {
 
     fn begin_transaction(&mut self, smtputf8: bool) {
         let content = Content::new();
-        self.transaction = Some(Transaction { smtputf8, recipients: 0, chunks_begun: false, content, fault: None });
+        let (recipients, chunks_begun, window, fault) = (0, false, None, None);
+        self.transaction = Some(Transaction { smtputf8, recipients, chunks_begun, content, window, fault });
         self.say(replies::MAIL_OK);
     }
 
@@ -477,14 +498,19 @@ impl Session {
     }
 
     fn start_data(&mut self) {
+        if self.breaks_sync() {
+            return self.close(Verb::Data.stage(), replies::OUT_OF_SYNC);
+        }
+        self.begin_window();
         self.say(replies::START_DATA);
-        self.state = State::Data(DotDecoder::default());
+        self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
     }
 
     fn start_chunks(&mut self, chunk: Chunk) {
         if let Some(transaction) = &mut self.transaction {
             transaction.chunks_begun = true;
         }
+        self.begin_window();
         self.state = State::Chunk(chunk);
     }
 

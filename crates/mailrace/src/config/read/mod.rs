@@ -24,7 +24,7 @@ use toml::de::DeTable;
 use super::fault::{Fault, Faults};
 use super::key::{self, Kind};
 use super::section::{Choice, Findings, Section, did_you_mean};
-use super::{Config, Listener, ListenerTls, Protocol, Relay, Smtp, path, secret};
+use super::{Config, Listener, ListenerTls, NulPolicy, Protocol, Relay, Smtp, path, secret};
 
 const DATA_DIR: &str = "./mailrace-data";
 
@@ -53,6 +53,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let data_dir = data_dir.map_or_else(|| PathBuf::from(DATA_DIR), |dir| data_dir_of(&document, &dir));
     let hostname = document.take("hostname", &key::HOST).or_else(|| key::host(machine));
     let hostname = hostname.unwrap_or_else(|| "localhost".into());
+    let origin = document.take("origin", &key::HOST);
     let limits = bounds::limits(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
@@ -86,6 +87,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         domain_tables,
         transports: transports.sound,
         hostname,
+        origin,
         data_dir,
     }
 }
@@ -162,16 +164,31 @@ fn known(section: &Section<'_, '_>, key: &str, name: &Spanned<String>, kind: &st
 }
 
 fn relay(document: &mut Section<'_, '_>) -> Relay {
-    let networks = document.section("relay").and_then(|mut section| section.list("networks", &key::NETWORK));
-    networks.map_or_else(Relay::default, |networks| Relay { networks: bare(networks) })
+    let or = Relay::default();
+    let Some(mut section) = document.section("relay") else { return or };
+    Relay {
+        networks: section.list("networks", &key::NETWORK).map_or(or.networks, bare),
+        is_deferred: section.choice("others", &RELAY_OTHERS).unwrap_or(or.is_deferred),
+    }
 }
 
+const RELAY_OTHERS: Choice<bool> = Choice { built: &[("refuse", false), ("defer", true)], later: &[] };
+
+const NUL: Choice<NulPolicy> = Choice {
+    built: &[("keep", NulPolicy::Keep), ("strip", NulPolicy::Strip), ("refuse", NulPolicy::Refuse)],
+    later: &[],
+};
+
 fn smtp(document: &mut Section<'_, '_>) -> Smtp {
-    let Some(mut section) = document.section("smtp") else { return Smtp::default() };
+    let or = Smtp::default();
+    let Some(mut section) = document.section("smtp") else { return or };
     let mut networks = |key| bare(section.list(key, &key::NETWORK).unwrap_or_default());
     Smtp {
         normalise_bare_newlines_from: networks("normalise_bare_newlines_from"),
         xclient_from: networks("xclient_from"),
+        strict_addresses: section.take_or("strict_addresses", &key::FLAG, or.strict_addresses),
+        nul: section.choice("nul", &NUL).unwrap_or(or.nul),
+        enforces_sync: section.take_or("enforce_sync", &key::FLAG, or.enforces_sync),
     }
 }
 

@@ -2,15 +2,24 @@
 //! refused or mended; sizes and Received lines stay within their limits; the flags say what the bytes are like.
 //!
 //! A bare CR or LF is what smuggling is made of: some server on the way takes it for a newline, and what it then finds
-//! is another message. So none is passed on. Where the configuration says to mend it, each becomes CRLF.
+//! is another message. So none is passed on. Where the configuration says to mend it, each becomes CRLF. A NUL is kept,
+//! taken out or refused before that, as the configuration says.
 //!
 //! The hot path looks at a whole piece at once, in a loop without branches, and hands it on as it is.
 
 use mail::{BodyFlags, Reply};
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 use super::header::HeaderScan;
+use super::tolerance::NulPolicy;
 use super::{BodySink, Limits, MessageEnd, replies};
+
+/// What is done about bytes that a message may not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Repair {
+    pub(super) bare: BareNewlines,
+    pub(super) nul: NulPolicy,
+}
 
 /// What is done about a bare CR or LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +35,8 @@ pub(super) enum BareNewlines {
 pub(super) enum Fault {
     /// It has a bare CR or LF.
     BareNewline,
+    /// It has a NUL.
+    Nul,
     /// Over [`Limits::message_octets_max`].
     TooBig,
     /// Over [`Limits::header_octets_max`].
@@ -39,6 +50,7 @@ impl Fault {
     pub(super) fn reply(self) -> Reply {
         match self {
             Fault::BareNewline => replies::BARE_NEWLINE,
+            Fault::Nul => replies::NUL,
             Fault::TooBig => replies::MESSAGE_TOO_BIG,
             Fault::HeaderTooBig => replies::HEADER_TOO_BIG,
             Fault::Loop => replies::LOOP,
@@ -70,6 +82,26 @@ impl Content {
 
     /// Hands `bytes` on. After a fault it must not be called again.
     pub(super) fn append(
+        &mut self,
+        mut bytes: &[u8],
+        repair: Repair,
+        limits: &Limits,
+        sink: &mut impl BodySink,
+    ) -> Result<(), Fault> {
+        if repair.nul == NulPolicy::Keep {
+            return self.append_lines(bytes, repair.bare, limits, sink);
+        }
+        while let Some(place) = memchr(b'\0', bytes) {
+            self.append_lines(&bytes[..place], repair.bare, limits, sink)?;
+            if repair.nul == NulPolicy::Refuse {
+                return Err(Fault::Nul);
+            }
+            bytes = &bytes[place + 1..];
+        }
+        self.append_lines(bytes, repair.bare, limits, sink)
+    }
+
+    fn append_lines(
         &mut self,
         bytes: &[u8],
         bare: BareNewlines,
@@ -210,7 +242,7 @@ mod tests {
     fn run(pieces: &[&[u8]], bare: BareNewlines, limits: &Limits) -> Result<(Vec<u8>, MessageEnd), Fault> {
         let (mut content, mut sink) = (Content::new(), Vec::new());
         for piece in pieces {
-            content.append(piece, bare, limits, &mut sink)?;
+            content.append(piece, Repair { bare, nul: NulPolicy::Keep }, limits, &mut sink)?;
         }
         content.finish(bare, limits, &mut sink).map(|end| (sink, end))
     }

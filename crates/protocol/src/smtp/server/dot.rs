@@ -13,12 +13,32 @@
 //! | DotCr     | Line + CR | Cr + CR        | the end   | Line + CR |
 //!
 //! A byte is given out unless it leads to Dot, DotCr or the end; `+ CR` gives out the CR that was held back before it.
+//!
+//! Where bare newlines are made CRLF, the client has stuffed the lines after them too. There one of two dots goes, and no
+//! other: a lone dot stays, and nothing there is the end.
+//!
+//! | place     | `.`        | CR        | LF        | other    |
+//! |-----------|------------|-----------|-----------|----------|
+//! | Line      | Line       | Cr        | BareStart | Line     |
+//! | Cr        | BareDot    | Cr        | LineStart | Line     |
+//! | BareStart | BareDot    | Cr        | BareStart | Line     |
+//! | BareDot   | Line + `.` | Cr + `.`  | BareStart + `.` | Line + `.` |
+//!
+//! BareDot holds its dot back; `+ .` gives it out, and of two dots only that one.
 
-use memchr::memmem;
+use memchr::{memchr_iter, memmem};
+
+/// Takes the dots out of the data of one message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DotDecoder {
+    place: Place,
+    /// A bare CR or LF ends a line too, but never the data.
+    repairs: bool,
+}
 
 /// Where in the data the next byte stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum DotDecoder {
+enum Place {
     /// After CRLF.
     #[default]
     LineStart,
@@ -30,6 +50,10 @@ pub(super) enum DotDecoder {
     Dot,
     /// After such a dot and a CR.
     DotCr,
+    /// After a bare LF that ends a line.
+    BareStart,
+    /// After a dot that began a line after a bare CR or LF.
+    BareDot,
 }
 
 /// What a stretch of input means.
@@ -42,22 +66,35 @@ pub(super) enum Piece<'a> {
 }
 
 impl DotDecoder {
+    /// At the start of the data. With `repairs`, lines may end in a bare CR or LF, which somebody else makes CRLF.
+    pub(super) fn new(repairs: bool) -> Self {
+        DotDecoder { place: Place::LineStart, repairs }
+    }
+
     /// The next piece of `input`, which is cut by what was used of it; None when all was used.
     pub(super) fn next_piece<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         while let Some((&byte, rest)) = input.split_first() {
-            *self = match (*self, byte) {
-                (DotDecoder::LineStart, b'.') => DotDecoder::Dot,
-                (DotDecoder::Dot, b'\r') => DotDecoder::DotCr,
-                (DotDecoder::DotCr, b'\n') => {
+            self.place = match (self.place, byte) {
+                (Place::LineStart, b'.') => Place::Dot,
+                (Place::Dot, b'\r') => Place::DotCr,
+                (Place::DotCr, b'\n') => {
                     *input = rest;
-                    *self = DotDecoder::LineStart;
+                    self.place = Place::LineStart;
                     return Some(Piece::End);
                 }
-                (DotDecoder::DotCr, _) => {
-                    *self = DotDecoder::Cr;
+                (Place::DotCr, _) => {
+                    self.place = Place::Cr;
                     return Some(Piece::Bytes(b"\r"));
                 }
-                (DotDecoder::LineStart | DotDecoder::Line | DotDecoder::Cr | DotDecoder::Dot, _) => {
+                (Place::BareStart, b'.') => Place::BareDot,
+                (Place::Cr, b'.') if self.repairs => Place::BareDot,
+                (Place::BareDot, _) => {
+                    // One dot is given out: the first, or of two the second.
+                    *input = if byte == b'.' { rest } else { *input };
+                    self.place = Place::Line;
+                    return Some(Piece::Bytes(b"."));
+                }
+                (Place::LineStart | Place::Line | Place::Cr | Place::Dot | Place::BareStart, _) => {
                     return Some(Piece::Bytes(self.next_run(input)));
                 }
             };
@@ -68,21 +105,31 @@ impl DotDecoder {
 
     /// Takes all up to the next line that begins with a dot.
     fn next_run<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
-        let length = match memmem::find(input, b"\r\n.") {
+        let length = match self.next_dot_line(input) {
             // The CR was in an earlier piece of the input.
-            _ if *self == DotDecoder::Cr && input[0] == b'\n' => 1,
-            Some(place) => place + 2,
+            _ if self.place == Place::Cr && input[0] == b'\n' => 1,
+            Some(place) => place,
             None => input.len(),
         };
         let (run, rest) = input.split_at(length);
         *input = rest;
-        *self = match run {
-            [b'\n'] if *self == DotDecoder::Cr => DotDecoder::LineStart,
-            [.., b'\r', b'\n'] => DotDecoder::LineStart,
-            [.., b'\r'] => DotDecoder::Cr,
-            _ => DotDecoder::Line,
+        self.place = match run {
+            [b'\n'] if self.place == Place::Cr => Place::LineStart,
+            [.., b'\r', b'\n'] => Place::LineStart,
+            [.., b'\r'] => Place::Cr,
+            [.., b'\n'] if self.repairs => Place::BareStart,
+            _ => Place::Line,
         };
         run
+    }
+
+    /// Where the first dot is that begins a line which begins in `input`.
+    fn next_dot_line(&self, input: &[u8]) -> Option<usize> {
+        if self.repairs {
+            memchr_iter(b'.', input).find(|&place| place > 0 && matches!(input[place - 1], b'\r' | b'\n'))
+        } else {
+            memmem::find(input, b"\r\n.").map(|place| place + 2)
+        }
     }
 }
 
@@ -91,8 +138,8 @@ mod tests {
     use super::*;
 
     /// The decoded bytes, and what is left after the end if there is one.
-    fn decode(pieces: &[&[u8]]) -> (Vec<u8>, Option<Vec<u8>>) {
-        let mut decoder = DotDecoder::default();
+    fn decode(pieces: &[&[u8]], repairs: bool) -> (Vec<u8>, Option<Vec<u8>>) {
+        let mut decoder = DotDecoder::new(repairs);
         let (mut bytes, mut after) = (Vec::new(), None::<Vec<u8>>);
         for mut input in pieces.iter().copied() {
             while after.is_none() {
@@ -110,12 +157,16 @@ mod tests {
     }
 
     fn check(input: &[u8], bytes: &[u8], after: Option<&[u8]>) {
+        check_with(false, input, bytes, after);
+    }
+
+    fn check_with(repairs: bool, input: &[u8], bytes: &[u8], after: Option<&[u8]>) {
         for cut in 0..=input.len() {
-            let (found, rest) = decode(&[&input[..cut], &input[cut..]]);
+            let (found, rest) = decode(&[&input[..cut], &input[cut..]], repairs);
             assert_eq!((&found[..], rest.as_deref()), (bytes, after), "{} cut at {cut}", input.escape_ascii());
         }
         let single: Vec<&[u8]> = input.chunks(1).collect();
-        assert_eq!(decode(&single), (bytes.to_vec(), after.map(<[u8]>::to_vec)));
+        assert_eq!(decode(&single, repairs), (bytes.to_vec(), after.map(<[u8]>::to_vec)));
     }
 
     #[test]
@@ -151,6 +202,39 @@ mod tests {
             (b"\r\r\n.\r.\r\nb", b"\r\r\n\r.\r\nb"),
         ] {
             check(input, bytes, None);
+        }
+    }
+
+    /// A client that ends lines in LF stuffs the lines after them. Its dots stayed double.
+    #[test]
+    fn after_a_bare_newline_that_is_repaired_one_of_two_dots_goes() {
+        for (input, bytes) in [
+            (&b"a\n..foo\nb"[..], &b"a\n.foo\nb"[..]),
+            (b"a\r..foo\rb", b"a\r.foo\rb"),
+            (b"\n...\n..\n.b", b"\n..\n.\n.b"),
+            (b"a\n.foo", b"a\n.foo"),
+            (b"a\n.", b"a\n"),
+            (b"a\r\n..b\n\r..c", b"a\r\n.b\n\r.c"),
+            (b"\r\n.\n..b", b"\r\n\n.b"),
+        ] {
+            check_with(true, input, bytes, None);
+            check_with(true, &[input, b"\r\n.\r\nQUIT"].concat(), &repaired_whole(bytes, input), Some(b"QUIT"));
+        }
+    }
+
+    /// What is held back at the end of `input` comes out once the data goes on.
+    fn repaired_whole(bytes: &[u8], input: &[u8]) -> Vec<u8> {
+        let held: &[u8] = if input.ends_with(b"\n.") { b"." } else { b"" };
+        [bytes, held, b"\r\n"].concat()
+    }
+
+    #[test]
+    fn nothing_like_the_end_ends_data_that_is_repaired() {
+        for input in
+            ["\n.\n", "\n.\r\n", "\r\n.\n", "\r.\r", "\r.\r\n", "\r\n.\r", "\r\n.\r\r\n", "\n..\r\n", "\r..\r\n"]
+        {
+            let (_, after) = decode(&[b"a", input.as_bytes(), b"RSET\r\n"], true);
+            assert_eq!(after, None, "{}", input.escape_default());
         }
     }
 }

@@ -7,7 +7,7 @@ use std::mem;
 use memchr::{memchr, memmem};
 
 use super::command::{self, Chunk, Verb};
-use super::content::{BareNewlines, Fault};
+use super::content::{BareNewlines, Fault, Repair};
 use super::dot::{DotDecoder, Piece};
 use super::{Action, Asked, BodySink, Question, Session, State, replies};
 use crate::sasl::{self, Outcome, Refusal};
@@ -164,11 +164,11 @@ impl Session {
 
     /// Hands bytes of the message on, unless it was refused already.
     fn take_content(&mut self, bytes: &[u8], body: &mut impl BodySink) {
-        let bare = self.bare_newlines();
+        let repair = Repair { bare: self.bare_newlines(), nul: self.config.tolerance.nul };
         if !bytes.is_empty()
             && let Some(transaction) = &mut self.transaction
             && transaction.fault.is_none()
-            && let Err(fault) = transaction.content.append(bytes, bare, &self.config.limits, body)
+            && let Err(fault) = transaction.content.append(bytes, repair, &self.config.limits, body)
         {
             transaction.fault = Some(fault);
             self.actions.push_back(Action::Abandon);

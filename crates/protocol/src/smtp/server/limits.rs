@@ -30,6 +30,20 @@ pub struct Limits {
     pub session_time_max: Duration,
     /// Silence of the peer while it is its turn (RFC 5321 section 4.5.3.2.7). After: 421 4.4.2, close.
     pub idle_time_max: Duration,
+    /// Octets a second that a message has to bring, on average over each [`data_rate_window`](Limits::data_rate_window)
+    /// from the 354 or the first chunk on, unless its client has logged in or may relay. 0: no limit. Fewer: 421 4.4.2,
+    /// close.
+    pub data_rate_min: u64,
+    /// Over how long that is measured; so long, too, nothing is asked of a message that has just begun.
+    pub data_rate_window: Duration,
+}
+
+impl Limits {
+    /// The octets that each window of a message has to bring.
+    pub(super) fn window_octets_min(&self) -> u64 {
+        let octets = u128::from(self.data_rate_min) * self.data_rate_window.as_millis() / 1000;
+        u64::try_from(octets).unwrap_or(u64::MAX)
+    }
 }
 
 impl Default for Limits {
@@ -45,6 +59,8 @@ impl Default for Limits {
             received_max: 100,
             session_time_max: Duration::from_secs(2 * 60 * 60),
             idle_time_max: Duration::from_secs(5 * 60),
+            data_rate_min: 0,
+            data_rate_window: Duration::from_secs(60),
         }
     }
 }

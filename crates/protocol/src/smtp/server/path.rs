@@ -1,5 +1,6 @@
 //! Paths in angle brackets (RFC 5321 section 4.1.2). A source route before the address is read and forgotten, as
-//! section 3.6.1 and appendix C want.
+//! section 3.6.1 and appendix C want. Unless the grammar is strict, the brackets may be missing, the domain may end in a
+//! dot, and clients of ours may leave the domain out.
 
 use mail::{Address, AddressError};
 
@@ -14,6 +15,15 @@ pub(super) enum Path {
     Address(Address),
 }
 
+/// How clients may write paths.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grammar<'a> {
+    /// As RFC 5321 has them and not otherwise.
+    pub(super) strict: bool,
+    /// The domain of an address without one; None: it needs one.
+    pub(super) origin: Option<&'a str>,
+}
+
 /// Why a path is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathError {
@@ -25,24 +35,39 @@ pub(super) enum PathError {
 
 impl Path {
     /// Reads the path that `text` begins with; gives what follows it too.
-    pub(super) fn parse(text: &str) -> Result<(Path, &str), PathError> {
-        let inner = text.strip_prefix('<').ok_or(PathError::Brackets)?;
+    pub(super) fn parse<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
+        let Some(inner) = text.strip_prefix('<') else { return Path::parse_bare(text, grammar) };
         let end = closing_bracket(inner).ok_or(PathError::Brackets)?;
         let (inner, rest) = (&inner[..end], &inner[end + 1..]);
         if !rest.is_empty() && !rest.starts_with([' ', '\t']) {
             return Err(PathError::Brackets);
         }
-        Ok((Path::of(inner).map_err(PathError::Address)?, rest))
+        Ok((Path::of(inner, grammar).map_err(PathError::Address)?, rest))
     }
 
-    fn of(inner: &str) -> Result<Path, AddressError> {
+    /// The same without brackets: up to the first white space. Nothing at all is no null path.
+    fn parse_bare<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
+        let end = text.find([' ', '\t']).unwrap_or(text.len());
+        let (word, rest) = text.split_at(end);
+        match Path::of(word, grammar) {
+            Ok(path) if !grammar.strict && !word.is_empty() => Ok((path, rest)),
+            _ => Err(PathError::Brackets),
+        }
+    }
+
+    fn of(inner: &str, grammar: Grammar<'_>) -> Result<Path, AddressError> {
         if inner.is_empty() {
             return Ok(Path::Null);
         }
         if inner.eq_ignore_ascii_case("postmaster") {
             return Ok(Path::Postmaster);
         }
-        without_route(inner).ok_or(AddressError::Domain)?.parse().map(Path::Address)
+        let address = without_route(inner).ok_or(AddressError::Domain)?;
+        match grammar.strict {
+            true => address.parse(),
+            false => Address::parse_lenient(address, grammar.origin),
+        }
+        .map(Path::Address)
     }
 }
 
@@ -75,6 +100,10 @@ fn closing_bracket(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
+    const STRICT: Grammar<'_> = Grammar { strict: true, origin: None };
+    const LENIENT: Grammar<'_> = Grammar { strict: false, origin: None };
+    const OURS: Grammar<'_> = Grammar { strict: false, origin: Some("here.example") };
+
     #[test]
     fn a_path_is_read_up_to_its_bracket() {
         for (text, address, rest) in [
@@ -84,10 +113,10 @@ mod tests {
             ("<@a.example,@b.example:bob@example.org>", "bob@example.org", ""),
         ] {
             let expected = Path::Address(address.parse().unwrap());
-            assert_eq!(Path::parse(text), Ok((expected, rest)), "{text}");
+            assert_eq!(Path::parse(text, STRICT), Ok((expected, rest)), "{text}");
         }
-        assert_eq!(Path::parse("<>"), Ok((Path::Null, "")));
-        assert_eq!(Path::parse("<PostMaster> "), Ok((Path::Postmaster, " ")));
+        assert_eq!(Path::parse("<>", STRICT), Ok((Path::Null, "")));
+        assert_eq!(Path::parse("<PostMaster> ", STRICT), Ok((Path::Postmaster, " ")));
     }
 
     #[test]
@@ -104,7 +133,44 @@ mod tests {
             ("<@a b:bob@example.org>", Address(AddressError::Domain)),
             ("<< >", Address(AddressError::NoDomain)),
         ] {
-            assert_eq!(Path::parse(text), Err(error), "{text}");
+            assert_eq!(Path::parse(text, STRICT), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lenient_grammar_takes_what_clients_write() {
+        let path = |address: &str| Path::Address(address.parse().unwrap());
+        for (text, address, rest) in [
+            ("bob@example.org", "bob@example.org", ""),
+            ("bob@example.org SIZE=1", "bob@example.org", " SIZE=1"),
+            ("<bob@example.org.>", "bob@example.org", ""),
+            ("bob@example.org.\tX", "bob@example.org", "\tX"),
+        ] {
+            assert_eq!(Path::parse(text, LENIENT), Ok((path(address), rest)), "{text}");
+            assert_eq!(Path::parse(text, OURS), Ok((path(address), rest)), "{text}");
+            assert!(Path::parse(text, STRICT).is_err(), "{text}");
+        }
+        for (text, address) in
+            [("<joe>", "joe@here.example"), ("joe", "joe@here.example"), ("<\"a b\">", "\"a b\"@here.example")]
+        {
+            assert_eq!(Path::parse(text, OURS), Ok((path(address), "")), "{text}");
+            assert!(Path::parse(text, LENIENT).is_err(), "{text}");
+        }
+        assert_eq!(Path::parse("postmaster", LENIENT), Ok((Path::Postmaster, "")));
+        for text in [
+            "",
+            " ",
+            "<bob",
+            "bob>",
+            "<bob@>",
+            "bob@",
+            "<bob@.>",
+            "<bob@example.org..>",
+            "a b",
+            "<@x>",
+            "b\"@example.org",
+        ] {
+            assert!(Path::parse(text, OURS).is_err(), "{text}");
         }
     }
 }

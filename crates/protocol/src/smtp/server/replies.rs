@@ -49,6 +49,9 @@ pub(super) const SAY_LHLO: Reply = reply(500, Enhanced(5, 5, 1), "this is LMTP: 
 pub(super) const SAY_EHLO: Reply = reply(500, Enhanced(5, 5, 1), "this is SMTP: say EHLO");
 pub(super) const GREET_FIRST: Reply = reply(503, Enhanced(5, 5, 1), "introduce yourself first");
 pub(super) const NESTED_MAIL: Reply = reply(503, Enhanced(5, 5, 1), "sender already given");
+/// RFC 2920 section 3.1.
+pub(super) const OUT_OF_SYNC: Reply =
+    reply(554, Enhanced(5, 5, 0), "synchronization error: message sent before the 354; closing");
 pub(super) const NEED_MAIL: Reply = reply(503, Enhanced(5, 5, 1), "need MAIL first");
 pub(super) const NEED_RCPT: Reply = reply(503, Enhanced(5, 5, 1), "no valid recipients");
 /// RFC 3030 section 2.
@@ -77,12 +80,14 @@ pub(super) const TOO_MANY_RECIPIENTS: Reply = reply(452, Enhanced(4, 5, 3), "too
 pub(super) const MESSAGE_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message too big");
 pub(super) const HEADER_TOO_BIG: Reply = reply(552, Enhanced(5, 3, 4), "message header too big");
 pub(super) const BARE_NEWLINE: Reply = reply(550, Enhanced(5, 6, 0), "message has a bare CR or LF");
+pub(super) const NUL: Reply = reply(550, Enhanced(5, 6, 0), "message has a NUL");
 pub(super) const LOOP: Reply = reply(554, Enhanced(5, 4, 6), "too many Received lines: mail goes round in a loop");
 
 pub(super) const TOO_MANY_COMMANDS: Reply = reply(421, Enhanced(4, 7, 0), "too many commands without mail; closing");
 pub(super) const TOO_MANY_ERRORS: Reply = reply(421, Enhanced(4, 7, 0), "too many errors; closing");
 pub(super) const TOO_MANY_FAILED_LOGINS: Reply = reply(421, Enhanced(4, 7, 0), "too many failed logins; closing");
 pub(super) const IDLE: Reply = reply(421, Enhanced(4, 4, 2), "idle for too long; closing");
+pub(super) const TOO_SLOW: Reply = reply(421, Enhanced(4, 4, 2), "message comes too slowly; closing");
 pub(super) const SESSION_TOO_LONG: Reply = reply(421, Enhanced(4, 4, 2), "session too long; closing");
 pub(super) const SHUTDOWN: Reply = reply(421, Enhanced(4, 3, 2), "server stops; closing");
 

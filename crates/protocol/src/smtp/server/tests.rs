@@ -39,8 +39,19 @@ fn auth() -> Auth {
 }
 
 fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
-    let config = Config { hostname: "mx.example.org".into(), flavor, tls: Tls::Offered, auth: Some(auth()), limits };
-    Session::new(Arc::new(config), Peer { address: None, normalise_bare_newlines: mend }, Timestamp(0))
+    tolerant(flavor, mend, NulPolicy::Keep, limits)
+}
+
+fn tolerant(flavor: Flavor, mend: bool, nul: NulPolicy, limits: Limits) -> Session {
+    let config = Config {
+        hostname: "mx.example.org".into(),
+        flavor,
+        tls: Tls::Offered,
+        auth: Some(auth()),
+        tolerance: Tolerance { nul, ..Tolerance::default() },
+        limits,
+    };
+    Session::new(Arc::new(config), Peer { normalise_bare_newlines: mend, ..Peer::default() }, Timestamp(0))
 }
 
 /// Some questions are answered with no, always the same ones.
@@ -156,16 +167,18 @@ proptest! {
         sizes in prop::collection::vec(1..40usize, 1..8),
         lmtp: bool,
         mend: bool,
+        nul in prop::sample::select(vec![NulPolicy::Keep, NulPolicy::Strip, NulPolicy::Refuse]),
         late: bool,
     ) {
         let flavor = if lmtp { Flavor::Lmtp } else { Flavor::Smtp };
-        let whole = play(session(flavor, mend, small_limits()), std::iter::once(&input[..]), false);
-        let pieces = play(session(flavor, mend, small_limits()), cut(&input, &sizes), late);
+        let whole = play(tolerant(flavor, mend, nul, small_limits()), std::iter::once(&input[..]), false);
+        let pieces = play(tolerant(flavor, mend, nul, small_limits()), cut(&input, &sizes), late);
         prop_assert_eq!(&whole, &pieces);
         for (action, message) in &whole.actions {
             let Action::Ask(Question::Message(end)) = action else { continue };
             let text = String::from_utf8_lossy(message).replace("\r\n", "");
             prop_assert!(!text.contains(['\r', '\n']), "a bare newline was passed on");
+            prop_assert!(nul == NulPolicy::Keep || !message.contains(&0), "a NUL was passed on");
             prop_assert!(message.len() <= 60);
             prop_assert_eq!(end.octets, message.len() as u64);
             prop_assert_eq!(end.flags.ends_in_crlf, message.is_empty() || message.ends_with(b"\r\n"));

@@ -132,10 +132,12 @@ impl Session {
 
     fn mail(&mut self, arguments: &str) -> Result<(), Reply> {
         let path = command::after_keyword(arguments, "FROM:").ok_or(replies::MAIL_SYNTAX)?;
-        let (path, rest) = Path::parse(path).map_err(|e| bad_path(e, Enhanced(5, 1, 7), replies::MAIL_SYNTAX))?;
+        let grammar = self.grammar();
+        let bad = |error| bad_path(error, Enhanced(5, 1, 7), replies::MAIL_SYNTAX);
+        let (path, rest) = Path::parse(path, grammar).map_err(bad)?;
         let sender = match path {
             Path::Null => None,
-            Path::Postmaster => return Err(replies::MAIL_SYNTAX),
+            Path::Postmaster => Some(postmaster(grammar.origin.ok_or(replies::MAIL_SYNTAX)?)?),
             Path::Address(address) => Some(address),
         };
         let MailParameters { size, body_type, smtputf8, ret, envid, auth } = MailParameters::parse(rest)?;
@@ -166,10 +168,11 @@ impl Session {
 
     fn rcpt(&mut self, arguments: &str) -> Result<(), Reply> {
         let path = command::after_keyword(arguments, "TO:").ok_or(replies::RCPT_SYNTAX)?;
-        let (path, rest) = Path::parse(path).map_err(|e| bad_path(e, Enhanced(5, 1, 3), replies::RCPT_SYNTAX))?;
+        let bad = |error| bad_path(error, Enhanced(5, 1, 3), replies::RCPT_SYNTAX);
+        let (path, rest) = Path::parse(path, self.grammar()).map_err(bad)?;
         let address = match path {
             Path::Null => return Err(replies::RCPT_SYNTAX),
-            Path::Postmaster => self.postmaster()?,
+            Path::Postmaster => postmaster(&self.config.hostname)?,
             Path::Address(address) => address,
         };
         let RcptParameters { notify, orcpt } = RcptParameters::parse(rest)?;
@@ -257,10 +260,10 @@ impl Session {
             Some(transaction) => Ok(transaction),
         }
     }
+}
 
-    fn postmaster(&self) -> Result<Address, Reply> {
-        Address::new("postmaster", &self.config.hostname).map_err(|_| replies::RCPT_SYNTAX)
-    }
+fn postmaster(domain: &str) -> Result<Address, Reply> {
+    Address::new("postmaster", domain).map_err(|_| replies::RCPT_SYNTAX)
 }
 
 fn text(arguments: &[u8]) -> Result<&str, Reply> {

@@ -37,6 +37,11 @@ impl Session {
         self.peer.normalise_bare_newlines = true;
     }
 
+    /// That client may relay, as the driver has it. To be said while [`Question::Identity`] is open.
+    pub fn let_client_relay(&mut self) {
+        self.peer.may_relay = true;
+    }
+
     pub(super) fn xclient(&mut self, arguments: &str) -> Result<(), Reply> {
         if !self.trusts_xclient {
             return Err(replies::XCLIENT_DENIED);
@@ -50,6 +55,7 @@ impl Session {
             self.peer.address = address;
             self.trusts_xclient = false;
             self.peer.normalise_bare_newlines = false;
+            self.peer.may_relay = false;
         }
         self.ask(Asked::Identity(Box::new(identity.clone())), Question::Identity(identity));
         Ok(())
