@@ -11,18 +11,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, DnsHandle, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, Message, Query, ResponseCode};
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::{Message, Query, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
-use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+use hickory_resolver::{PoolContext, TlsConfig};
 
 use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
+use crate::dns::{self, Server};
 
 /// Codes of one address that are kept.
 const CODES_MAX: usize = 32;
@@ -51,7 +51,7 @@ pub struct NoServers(String);
 pub struct Dnsbl {
     config: Config,
     /// A pool of its own for each: a pool of several ends a question with the first error that comes.
-    servers: Vec<NameServerPool<TokioRuntimeProvider>>,
+    servers: Vec<Server>,
 }
 
 impl Dnsbl {
@@ -65,7 +65,7 @@ impl Dnsbl {
         let mut options = ResolverOpts::default();
         options.timeout = config.timeout;
         let context = Arc::new(PoolContext::new(options, tls));
-        let pool = |server| NameServerPool::from_config([server], context.clone(), TokioRuntimeProvider::default());
+        let pool = |server| Server::from_config([server], context.clone(), TokioRuntimeProvider::default());
         let servers = name_servers(&config.servers)?.into_iter().map(pool).collect();
         Ok(Dnsbl { config, servers })
     }
@@ -83,8 +83,10 @@ impl Dnsbl {
         let text = format!("{}.{}.", reversed(address), self.config.zone.trim_end_matches('.'));
         let name = Name::from_ascii(&text).map_err(|error| error.to_string())?;
         let mut first = None;
-        for server in self.servers.iter().cycle().take(self.servers.len() * self.config.attempts.max(1)) {
-            match ask(server, &name).await {
+        for attempt in 0..self.servers.len() * self.config.attempts.max(1) {
+            // One that was silent may drop what has EDNS.
+            let with_edns = attempt < self.servers.len();
+            match ask(&self.servers[attempt % self.servers.len()], &name, with_edns).await {
                 Ok(codes) => return sound(codes),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -142,9 +144,8 @@ fn sound(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     }
 }
 
-async fn ask(server: &NameServerPool<TokioRuntimeProvider>, name: &Name) -> Result<Vec<Ipv4Addr>, String> {
-    let query = Query::query(name.clone(), RecordType::A);
-    match server.lookup(query, DnsRequestOptions::default()).next().await {
+async fn ask(server: &Server, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Addr>, String> {
+    match dns::ask(server, Query::query(name.clone(), RecordType::A), with_edns).await {
         Some(Ok(answer)) => read(&answer),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => match denial.response_code {
             ResponseCode::NXDomain | ResponseCode::NoError => Ok(Vec::new()),

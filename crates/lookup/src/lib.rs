@@ -12,6 +12,7 @@ pub mod cdb;
 pub mod chain;
 pub mod credentials;
 pub mod directory;
+pub mod dns;
 pub mod dnsbl;
 mod event;
 pub mod fixed;

@@ -286,6 +286,7 @@ fn dns(dns: &config::Dns) -> route::Dns {
         cache_entries: dns.cache_entries as u64,
         ttl_max: dns.ttl_max,
         negative_ttl_max: dns.negative_ttl_max,
+        no_address_lookups: dns.no_address_lookups,
         ..route::Dns::default()
     }
 }
@@ -298,7 +299,7 @@ fn reach(smtp: &SmtpTransport) -> route::Reach {
             Families::V6 => route::Families::V6,
             Families::Both => route::Families::Both,
         },
-        addresses_max: smtp.addresses_tried_max,
+        ..route::Reach::default()
     }
 }
 

@@ -92,13 +92,13 @@ pub struct Reach {
     pub port: u16,
     /// The families of addresses it can connect to.
     pub families: Families,
-    /// How many addresses of one next hop are tried at most.
+    /// How many addresses of one next hop are known at most. An attempt tries a few of them, and the next one others.
     pub addresses_max: usize,
 }
 
 impl Default for Reach {
     fn default() -> Self {
-        Reach { port: 25, families: Families::Both, addresses_max: 8 }
+        Reach { port: 25, families: Families::Both, addresses_max: 256 }
     }
 }
 
@@ -147,6 +147,10 @@ pub struct Dns {
     /// Questions under way at once; more wait their turn. One that stays without an answer holds up to three sockets for
     /// each of two servers.
     pub questions_max: usize,
+    /// After so many lookups in a row that find no address for any of the MX hosts of a domain, its mail fails (RFC 5321
+    /// section 5.1); until then it waits, as a zone may be in the middle of a change. A lookup counts once the answers of
+    /// the one before have had their time. 0: it waits for its lifetime.
+    pub no_address_lookups: u32,
 }
 
 impl Dns {
@@ -170,6 +174,7 @@ impl Default for Dns {
             negative_ttl_max: Duration::from_secs(300),
             failure_ttl: Duration::from_secs(30),
             questions_max: 256,
+            no_address_lookups: 3,
         }
     }
 }

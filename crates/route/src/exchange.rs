@@ -2,11 +2,15 @@
 //!
 //! The set is made in steps; each narrows what the one before it left.
 //! 1. The MX hosts of the domain, best first; where it has none the domain itself (RFC 5321 section 5.1).
-//! 2. The addresses of the best [`HOSTS_ASKED_MAX`] of them, asked for all at once.
+//! 2. Their addresses, asked for [`HOSTS_AT_ONCE`] at once, the best first.
 //! 3. Where one of them is this host, by name or by address, only those that are better than it (the same section).
 //! 4. The next hop gets its name: from all hosts that are left, also those whose addresses are unknown at the moment,
 //!    so that it does not change with them.
-//! 5. Hosts without addresses are left out, and so are addresses behind the first few. `0.0.0.0` and `::` are none.
+//! 5. Hosts without addresses are left out, and so are addresses beyond [`Reach::addresses_max`]. `0.0.0.0` and `::` are
+//!    none.
+//!
+//! Where no MX host has an address, the DNS denying each for certain, mail waits for a few lookups and fails then
+//! ([`crate::Dns::no_address_lookups`]). What the DNS cannot say of one of them puts mail off.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +18,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use crate::config::Reach;
+use crate::config::{Families, Reach};
 use crate::dns::Known;
 use crate::records::{Exchanger, Kind, Said};
 use crate::replies::Obstacle;
@@ -37,7 +41,7 @@ pub(crate) struct Leg<'a> {
 /// A host of the set.
 struct Candidate<'a> {
     exchanger: &'a Exchanger,
-    /// What the DNS says of its addresses; None where it was not asked.
+    /// What the DNS says of its addresses; None until it was asked.
     said: Option<Said>,
 }
 
@@ -46,7 +50,7 @@ impl Router {
     pub(crate) async fn by_exchangers(&self, domain: &str, leg: &Leg<'_>) -> Finding {
         let Known { said, until } = self.dns.ask(domain, Kind::Mx).await;
         let obstacle = match said {
-            Said::Exchangers(exchangers) => return self.by_set(&exchangers, leg, until).await,
+            Said::Exchangers(exchangers) => return self.by_mail_hosts(domain, &exchangers, leg, until).await,
             Said::Nothing | Said::Addresses(_) => return self.by_name(domain, leg, until).await,
             Said::NullMx => Obstacle::NullMx,
             Said::NoSuchName => Obstacle::NoSuchDomain,
@@ -55,25 +59,35 @@ impl Router {
         Finding { result: Err(obstacle), until }
     }
 
+    /// Hosts that stay without addresses make it fail.
+    async fn by_mail_hosts(&self, domain: &str, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
+        let (mut finding, last) = self.by_set(exchangers, leg, until).await;
+        match finding.result {
+            Ok(_) => self.absences.forget(domain),
+            Err(Obstacle::HostsWithoutAddress) if self.absences.is_final(domain, last) => {
+                finding.result = Err(Obstacle::HostsStayWithoutAddress);
+            }
+            Err(_) => {}
+        }
+        finding
+    }
+
     /// One host, by its addresses.
     pub(crate) async fn by_name(&self, name: &str, leg: &Leg<'_>, until: Instant) -> Finding {
         let itself = [Exchanger { preference: 0, name: name.into() }];
-        let mut finding = self.by_set(&itself, leg, until).await;
+        let (mut finding, _) = self.by_set(&itself, leg, until).await;
         if finding.result == Err(Obstacle::HostsWithoutAddress) {
             finding.result = Err(Obstacle::NoAddress);
         }
         finding
     }
 
-    async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
+    /// The second is when the last of the answers has had its time; the finding ends with the first of them.
+    async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> (Finding, Instant) {
         let mut candidates = in_order(exchangers);
-        let asked = candidates.iter().take(HOSTS_ASKED_MAX);
-        let questions = asked.map(|candidate| self.dns.addresses(&candidate.exchanger.name, leg.reach.families));
-        let answers = join_all(questions).await;
-        let until = answers.iter().map(|known| known.until).fold(until, Instant::min);
-        for (candidate, known) in candidates.iter_mut().zip(answers) {
-            candidate.said = Some(known.said);
-        }
+        let ends = self.ask_addresses(&mut candidates, leg.reach.families).await;
+        let last = ends.iter().copied().max().unwrap_or(until);
+        let until = ends.into_iter().fold(until, Instant::min);
         let loops = leg.may_loop && self.drop_ourselves(&mut candidates, leg.reach.port);
         let result = match tiers(&candidates, leg.reach) {
             tiers if !tiers.is_empty() => Ok(Hosts {
@@ -84,7 +98,21 @@ impl Router {
             _ if loops && candidates.is_empty() => Err(Obstacle::Loop),
             _ => Err(obstacle(&candidates)),
         };
-        Finding { result, until }
+        (Finding { result, until }, last)
+    }
+
+    /// Finds out what the DNS says of the addresses of each. Until when each answer holds.
+    async fn ask_addresses(&self, candidates: &mut [Candidate<'_>], families: Families) -> Vec<Instant> {
+        let mut ends = Vec::with_capacity(candidates.len());
+        for block in candidates.chunks_mut(HOSTS_AT_ONCE) {
+            let questions = block.iter().map(|candidate| self.dns.addresses(&candidate.exchanger.name, families));
+            let answers = join_all(questions).await;
+            for (candidate, known) in block.iter_mut().zip(answers) {
+                ends.push(known.until);
+                candidate.said = Some(known.said);
+            }
+        }
+        ends
     }
 
     /// Drops this host and those that are no better than it. Whether there were any.
@@ -162,5 +190,5 @@ fn obstacle(candidates: &[Candidate<'_>]) -> Obstacle {
     unanswered.unwrap_or(Obstacle::HostsWithoutAddress)
 }
 
-/// Hosts of one set whose addresses are asked for.
-const HOSTS_ASKED_MAX: usize = 32;
+/// Hosts of one set whose addresses are asked for at once, so that one domain does not take all questions under way.
+const HOSTS_AT_ONCE: usize = 32;

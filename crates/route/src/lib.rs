@@ -13,6 +13,7 @@
 //! | `[192.0.2.1]`          | this address (RFC 5321 section 4.1.3)                                                 |
 //! | anything else          | its MX hosts, or where it has none its own addresses (RFC 5321 section 5.1)           |
 
+mod absences;
 mod config;
 mod destination;
 mod dns;
@@ -38,6 +39,7 @@ pub use config::{Config, Dns, DomainTable, Families, Home, Reach};
 pub use hop::{FixedHop, FixedHopError};
 pub use rule::{Pattern, PatternError, Rule};
 
+use absences::Absences;
 use dns::Resolver;
 use exchange::{Finding, Leg, is_no_address};
 use identity::Names;
@@ -51,6 +53,7 @@ pub struct Router {
     dns: Resolver,
     names: Names,
     tables: Tables,
+    absences: Absences,
 }
 
 /// The name servers of the system are not to be had.
@@ -118,7 +121,8 @@ impl Router {
     /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
     pub fn new(config: Config) -> Result<Self, NoServers> {
         let dns = Resolver::new(&config.dns)?;
-        Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default() })
+        let absences = Absences::new(config.dns.no_address_lookups);
+        Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default(), absences })
     }
 
     /// The same with the tables that the configuration names. One that it names and that is not among them has nothing.
@@ -129,8 +133,8 @@ impl Router {
     /// Where the mail of `destination` goes: a domain, an address literal in brackets, or `host!domain` where another
     /// machine stores the mailbox.
     ///
-    /// Two questions follow on one another at the most; each takes no longer than [`Dns::patience`], once it is its
-    /// turn.
+    /// Two questions follow on one another, and one more for each 32 mail hosts after the first; each takes no longer than
+    /// [`Dns::patience`], once it is its turn.
     pub async fn route(&self, destination: &str) -> Route {
         let way = self.way(destination).await;
         let mut route = self.follow(&way.leads, destination).await;

@@ -15,8 +15,10 @@ pub(crate) enum Obstacle {
     NoAddress,
     /// It takes no mail, and says so (RFC 7505).
     NullMx,
-    /// None of its MX hosts has an address.
+    /// None of its MX hosts has an address at the moment.
     HostsWithoutAddress,
+    /// None of them has had one in as many lookups as are waited for.
+    HostsStayWithoutAddress,
     /// The best of its hosts is this one, which does not know it.
     Loop,
     /// An address of a family that the transport does not have, or that no host can have.
@@ -39,7 +41,7 @@ impl Obstacle {
             Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::MailHost(_) => false,
             Obstacle::NextHop { .. } | Obstacle::Table(_) => false,
             Obstacle::NoSuchDomain | Obstacle::NoAddress | Obstacle::NullMx | Obstacle::Loop => true,
-            Obstacle::Family(_) | Obstacle::NoDomain => true,
+            Obstacle::HostsStayWithoutAddress | Obstacle::Family(_) | Obstacle::NoDomain => true,
         }
     }
 
@@ -60,7 +62,8 @@ impl Obstacle {
         match self {
             Obstacle::Unanswered(_) => (554, 4, 3),
             Obstacle::NoSuchDomain | Obstacle::NoDomain => (550, 1, 2),
-            Obstacle::NoAddress | Obstacle::HostsWithoutAddress | Obstacle::Family(_) => (550, 4, 4),
+            Obstacle::NoAddress | Obstacle::Family(_) => (550, 4, 4),
+            Obstacle::HostsWithoutAddress | Obstacle::HostsStayWithoutAddress => (550, 4, 4),
             Obstacle::NullMx => (556, 1, 10),
             Obstacle::Loop => (554, 4, 6),
             Obstacle::MailHost(_) | Obstacle::NextHop { .. } => (554, 3, 5),
@@ -74,7 +77,9 @@ impl Obstacle {
             Obstacle::NoSuchDomain => format!("{name} does not exist in the DNS"),
             Obstacle::NoAddress => format!("{name} has neither a mail host nor an address in the DNS"),
             Obstacle::NullMx => format!("{name} does not accept mail (null MX)"),
-            Obstacle::HostsWithoutAddress => format!("None of the mail hosts of {name} has an address in the DNS"),
+            Obstacle::HostsWithoutAddress | Obstacle::HostsStayWithoutAddress => {
+                format!("None of the mail hosts of {name} has an address in the DNS")
+            }
             Obstacle::Loop => format!("Mail for {name} loops back to this host"),
             Obstacle::Family(address) => format!("No mail leaves for addresses like {address}"),
             Obstacle::NoDomain => format!("{name} is not a domain"),

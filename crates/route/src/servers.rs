@@ -2,7 +2,8 @@
 //!
 //! A question goes to two of them at once, first to the one that answered last. Whichever says something ends it; one
 //! that is silent, refuses or talks nonsense passes the question on to the next, so that one good server is enough.
-//! When all have had it, they are asked again, as often as the configuration says. The caller bounds the whole in time.
+//! When all have had it, they are asked again, as often as the configuration says, from then on without EDNS: one that was
+//! silent may drop what has it. The caller bounds the whole in time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{StreamExt, stream};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, DnsHandle, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, Query};
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::Name;
 use hickory_resolver::system_conf::read_system_conf;
-use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+use hickory_resolver::{PoolContext, TlsConfig};
+use lookup::dns::{self, Server};
 
 use crate::NoServers;
 use crate::config::Dns;
@@ -29,8 +31,6 @@ pub(crate) struct Servers {
     /// The place of the one that answered last. It is only advice: any value will do.
     answered_last: AtomicUsize,
 }
-
-type Server = NameServerPool<TokioRuntimeProvider>;
 
 impl Servers {
     pub(crate) fn new(config: &Dns) -> Result<Self, NoServers> {
@@ -46,8 +46,8 @@ impl Servers {
     /// What they say of a name; where none says anything, why the first that gave up did.
     pub(crate) async fn ask(&self, name: &Name, kind: Kind) -> Reading {
         let mut nothing = None;
-        for _ in 0..self.attempts {
-            match self.ask_each(name, kind).await {
+        for attempt in 0..self.attempts {
+            match self.ask_each(name, kind, attempt == 0).await {
                 Some(reading) if reading.is_unanswered() => nothing = nothing.or(Some(reading)),
                 Some(reading) => return reading,
                 None => break,
@@ -57,10 +57,10 @@ impl Servers {
     }
 
     /// One try of each until one says something; else the first failure. None: there are no servers.
-    async fn ask_each(&self, name: &Name, kind: Kind) -> Option<Reading> {
+    async fn ask_each(&self, name: &Name, kind: Kind, with_edns: bool) -> Option<Reading> {
         let first = self.answered_last.load(Ordering::Relaxed);
         let places = (first..self.each.len()).chain(0..first);
-        let tries = places.map(|place| async move { (place, ask(&self.each[place], name, kind).await) });
+        let tries = places.map(|place| async move { (place, ask(&self.each[place], name, kind, with_edns).await) });
         let mut tries = stream::iter(tries).buffer_unordered(SERVERS_AT_ONCE);
         let mut nothing = None;
         while let Some((place, reading)) = tries.next().await {
@@ -74,9 +74,8 @@ impl Servers {
     }
 }
 
-async fn ask(server: &Server, name: &Name, kind: Kind) -> Reading {
-    let query = Query::query(name.clone(), kind.record_type());
-    match server.lookup(query, DnsRequestOptions::default()).next().await {
+async fn ask(server: &Server, name: &Name, kind: Kind, with_edns: bool) -> Reading {
+    match dns::ask(server, Query::query(name.clone(), kind.record_type()), with_edns).await {
         Some(Ok(answer)) => read(&answer, name, kind),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => read_denial(&denial),
         Some(Err(error)) => Reading::unanswered(&reason(&error)),

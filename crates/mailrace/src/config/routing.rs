@@ -37,6 +37,8 @@ pub struct Dns {
     pub ttl_max: Duration,
     /// The longest that is remembered that there is no answer.
     pub negative_ttl_max: Duration,
+    /// After so many lookups without an address for any MX host of a domain, its mail bounces; 0: it waits.
+    pub no_address_lookups: u32,
 }
 
 impl Default for Dns {
@@ -48,6 +50,7 @@ impl Default for Dns {
             cache_entries: 100_000,
             ttl_max: Duration::from_secs(3600),
             negative_ttl_max: Duration::from_secs(300),
+            no_address_lookups: 3,
         }
     }
 }

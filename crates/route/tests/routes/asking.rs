@@ -188,3 +188,22 @@ async fn a_server_that_fails_for_once_is_asked_again_as_often_as_there_are_tries
     assert!(reply.to_string().contains("a name server answers"), "{reply}");
     assert_eq!(zone.asked("broken.example MX"), 3);
 }
+
+/// Mail was put off for ever where the name server did not know EDNS (RFC 6891).
+#[tokio::test]
+async fn a_server_that_refuses_edns_is_asked_without_it() {
+    for fault in ["FORMERR", "NOTIMP", "BADVERS"] {
+        let lines = format!("mx.example ! {fault}\n mx.example 300 A 192.0.2.1");
+        let (router, zone) = router(&lines, |_| ()).await;
+        assert!(has_hosts(&router.route("mx.example").await), "{fault}");
+        assert_eq!(zone.asked("mx.example MX"), 2, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_drops_what_has_edns_is_asked_again_without_it() {
+    let lines = "mx.example ! DROPS\n mx.example 300 A 192.0.2.1";
+    let quick = |dns: &mut Dns| (dns.timeout, dns.attempts) = (Duration::from_millis(300), 2);
+    let (router, _zone) = router(lines, quick).await;
+    assert!(has_hosts(&router.route("mx.example").await));
+}

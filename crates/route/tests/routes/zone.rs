@@ -14,6 +14,9 @@
 //! | `GLUE`     | the same, with its own records as glue                                      |
 //! | `APART`    | as always, but aliases of it are answered without it                        |
 //! | `NO_AAAA`  | for AAAA SERVFAIL, as some balancers do                                     |
+//! | `FORMERR`  | this code if it has EDNS (RFC 6891), and so `NOTIMP`                         |
+//! | `BADVERS`  | the same, in an answer with EDNS                                            |
+//! | `DROPS`    | no answer if it has EDNS                                                    |
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +26,7 @@ use std::time::Duration;
 use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
-use hickory_server::proto::op::{Metadata, ResponseCode};
+use hickory_server::proto::op::{Edns, Metadata, ResponseCode};
 use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA};
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
@@ -228,12 +231,27 @@ impl RequestHandler for Answerer {
             questions.over_tcp += usize::from(info.protocol == Protocol::Tcp);
         });
         self.0.hold(&asked, &question).await;
-        let sections = self.0.answer(&asked, kind);
+        let mut sections = self.0.answer(&asked, kind);
+        if request.edns.is_some() {
+            if self.0.has_fault(&asked, "DROPS") {
+                std::future::pending::<()>().await;
+            }
+            let codes = [
+                ("FORMERR", ResponseCode::FormErr),
+                ("NOTIMP", ResponseCode::NotImp),
+                ("BADVERS", ResponseCode::BADVERS),
+            ];
+            if let Some((_, code)) = codes.into_iter().find(|(fault, _)| self.0.has_fault(&asked, fault)) {
+                sections = Sections { code: Some(code), ..Sections::default() };
+            }
+        }
+        let is_bad_version = sections.code == Some(ResponseCode::BADVERS);
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
         let none: [Record; 0] = [];
-        let response = MessageResponseBuilder::from_message_request(request).build(
+        let edns = Edns::new();
+        let response = MessageResponseBuilder::new(&request.queries, is_bad_version.then_some(&edns)).build(
             metadata,
             &sections.answers,
             &sections.authorities,
