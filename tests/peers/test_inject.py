@@ -183,6 +183,10 @@ class Bounds(InjectCase):
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
         self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
 
+    def test_the_postmaster_of_this_host_is_told_like_every_other_sender(self):
+        self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
+        self.assertIn(b"Status: 5.1.1", self.letter("postmaster"))
+
     def test_one_sender_gets_no_more_notices_than_he_may(self):
         for _ in range(3):
             self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
