@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{ArgAction, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::{Cli, Shell};
@@ -123,7 +123,8 @@ fn usage(argument: &clap::Arg) -> String {
     let many = if argument.get_num_args().is_some_and(|range| range.max_values() > 1) { "..." } else { "" };
     let value = if values.is_empty() { values } else { format!("\\fI{}\\fR{many}", escaped(&values)) };
     let text = [names.join("|"), value].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\\ ");
-    if argument.is_required_set() { text } else { format!("[{text}]") }
+    let again = if many.is_empty() && matches!(argument.get_action(), ArgAction::Append) { "..." } else { "" };
+    if argument.is_required_set() { format!("{text}{again}") } else { format!("[{text}]{again}") }
 }
 
 /// The title, without a date: pages are of a version.
