@@ -18,6 +18,9 @@ import subprocess
 import unittest
 
 from harness import Mailrace, await_letters, await_that, folder, letters
+from hosts import Host
+from names import Names
+from peers.mailrace import route
 
 STRANGER = 1  # daemon; the server itself is nobody
 
@@ -158,7 +161,10 @@ class Bounds(InjectCase):
         place = folder()
         self.addCleanup(place.cleanup)
         patterns = pathlib.Path(place.name) / "patterns"
-        patterns.write_text("/^all@bench\\.test$/ alice@bench.test, bob@bench.test, carol@bench.test\n")
+        patterns.write_text(
+            "/^all@bench\\.test$/ alice@bench.test, bob@bench.test, carol@bench.test\n"
+            "/^postmaster@bench\\.test$/ loop@bench.test\n/^loop@bench\\.test$/ postmaster@bench.test\n"
+        )
         patterns.chmod(0o644)
         table = f'\n[[table]]\nname = "patterns"\ntype = "regexp"\npath = "{patterns}"\n'
         self.SERVER = self.SERVER | {"extra": table + '\n[bounce]\nper_sender = "2/h"\n'}
@@ -170,6 +176,16 @@ class Bounds(InjectCase):
         self.assertIn(b"Status: 5.5.3", self.letter("alice"))
         self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
         self.assertEqual(self.rejected(), [])
+
+    def test_the_postmaster_gets_his_mail_where_his_aliases_lead_nowhere(self):
+        self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
+        self.assertIn(b"\r\nSubject: x\r\n", self.letter("postmaster"))
+        verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
+        self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
+
+    def test_the_postmaster_of_this_host_is_told_like_every_other_sender(self):
+        self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
+        self.assertIn(b"Status: 5.1.1", self.letter("postmaster"))
 
     def test_a_user_of_this_machine_is_told_of_every_failure(self):
         for _ in range(3):
@@ -259,6 +275,49 @@ class Operators(InjectCase):
             self.assertIn(b" bob@bench.test\n", listed)
             self.assertIn(b"in 1 Request.", listed)
 
+    def test_the_queue_is_run_at_once(self):
+        host = Host(script={"RCPT": "450 4.2.1 later"})
+        self.addCleanup(host.stop)
+        with open(self.server.config, "a") as config:
+            config.write(route("one.test", f"[127.0.0.1]:{host.port}") + route("two.test", f"[127.0.0.1]:{host.port}"))
+        self.start()
+        self.sendmail("-f", "alice@bench.test", "bob@one.test", "carol@two.test", text="Subject: x\n\nx\n")
+        await_that(lambda: self.waiting() == 2, "two that wait", self.server)
+        host.script.clear()
+        self.assertIn(b"1 to be tried now", self.sendmail("-qRone.test", "-v").stderr)
+        await_that(lambda: self.server.queued() == 1, "one in the queue", self.server)
+        self.assertIn(b"recipients do not go with -q", self.sendmail("-q", "bob", code=64).stderr)
+        done = self.sendmail("-q")
+        self.assertEqual((done.stdout, done.stderr), (b"", b""))
+        await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
+        self.server.terminate()
+        self.assertIn(b"the server does not answer", self.sendmail("-q", code=69).stderr)
+
+    def waiting(self):
+        return int(self.server._queue("list", "--count", "--state", "waiting"))
+
+    def test_addresses_are_verified(self):
+        names = Names()
+        self.addCleanup(names.stop)
+        names.null_mx("takes-none.test")
+        names.silent.add("silent.test")
+        with open(self.server.config, "a") as config:
+            config.write(route("one.test", "[127.0.0.1]:25"))
+            config.write(f'\n[dns]\nservers = ["{names.target}"]\ntimeout = "1s"\nattempts = 1\n')
+        self.start()
+        good = self.sendmail("-bv", "bob", "Bob <bob@one.test>")
+        self.assertEqual(good.stdout.decode().splitlines(), [
+            "bob@bench.test: deliverable: bob@bench.test: mailbox here, transport maildir",
+            "bob@one.test: deliverable: bob@one.test: to smtp:127.0.0.1:25, transport smtp",
+        ])  # fmt: skip
+        bad = self.sendmail("-bv", "nobody@bench.test", "bob@takes-none.test", "bob@bench.test", code=2).stdout
+        self.assertIn(b"nobody@bench.test: undeliverable: unknown: ", bad)
+        self.assertIn(b"bob@takes-none.test: undeliverable: bob@takes-none.test: 5", bad)
+        self.assertIn(b"bob@bench.test: deliverable: ", bad)
+        unsure = self.sendmail("-bv", "bob@bench.test", "eve@silent.test", code=1)
+        self.assertIn(b"eve@silent.test: unknown now: ", unsure.stdout)
+        self.assertEqual(self.dropped(), [])
+
     def test_aliases_need_nothing(self):
         self.assertIn(b"table build", self.call("newaliases").stdout)
 
@@ -304,6 +363,11 @@ class Strangers(InjectCase):
         letter = self.letter()
         self.assertIn(b"from userid 1)", letter)
         self.assertIn(b"From: daemon@bench.test\r\n", letter)
+
+    def test_no_user_may_see_or_run_the_queue(self):
+        for words in (["-q"], ["-bp"], ["-bv", "bob"]):
+            done = self.as_stranger(*words, code=77)
+            self.assertIn(b"only the server's user and root", done.stderr)
 
     def test_nobody_sees_what_others_left(self):
         self.server.terminate()

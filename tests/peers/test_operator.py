@@ -1,10 +1,13 @@
 """What the operator decides about mail on its way to others, seen from the next hop and from the sender."""
 
+import json
+import os
+import pty
 import subprocess
 import unittest
 
 from harness import await_letters, await_that
-from outbound import OutboundCase, await_fact, facts, metrics
+from outbound import OutboundCase, await_fact, facts, metrics, text_message
 from peers.mailrace import route
 
 
@@ -81,9 +84,119 @@ class Operator(OutboundCase):
         self.assertIn(f"127.0.0.1:{self.one.port}", self.explain("someone@one.test"))
         self.assertIn("450 4.2.1 later", self.explain(self.kept))
 
+    def test_explain_calls_only_that_held_which_the_operator_holds(self):
+        self.assertIn("<bob@one.test>: in back-off until its next attempt at ", self.explain(self.kept))
+        self.assertNotIn("held", self.explain(self.kept))
+        self.queue("hold", "--recipient", "bob@one.test")
+        await_fact(self.server, "held", to="<bob@one.test>")
+        self.assertIn("<bob@one.test>: held by the operator", self.explain(self.kept))
+
+    def test_explain_takes_the_way_of_mail_for_the_postmaster_of_this_host(self):
+        self.send(self.server, "postmaster@mx.bench.test")
+        await_fact(self.server, "delivered", to="<postmaster@bench.test>")
+        told = self.explain("postmaster@mx.bench.test")
+        self.assertIn("postmaster@mx.bench.test: the postmaster of this host, whose address is postmaster@bench.test", told)
+        self.assertIn("route: into mailboxes here", told)
+
+    def test_recipients_are_chosen_by_their_state(self):
+        self.queue("hold", "--recipient", "carol@two.test")
+        await_fact(self.server, "held", to="<carol@two.test>")
+        self.assertIn("<carol@two.test>", self.queue("list", "--state", "held"))
+        self.assertIn("<bob@one.test>", self.queue("list", "--state", "waiting"))
+        counts = [int(self.queue("list", "--count", "--state", state)) for state in ("held", "waiting,held", "active")]
+        self.assertEqual(counts, [1, 2, 0])
+        self.queue("pause", "standard")
+        self.send(self.server, "dave@one.test")
+        await_that(lambda: int(self.queue("list", "--count", "--state", "ready")) == 1, "one that is ready", self.server)
+        self.queue("remove", "--state", "active")
+        await_fact(self.server, "removed", to="<dave@one.test>")
+        self.assertEqual(self.server.queued(), 2)
+
+    def test_a_message_is_shown_with_its_recipients_and_its_header(self):
+        shown = self.queue("show", self.kept)
+        for part in ("from <alice@bench.test>", "<bob@one.test>: waiting until ", "last reply: 450 4.2.1 later",
+                     f"queue standard, next hop smtp:127.0.0.1:{self.one.port}", "  Subject: hello", f"look for {self.kept} where",
+                     "client: 127.0.0.1"):  # fmt: skip
+            self.assertIn(part, shown)
+        told = json.loads(self.queue("show", "--json", self.kept))
+        states = [(one["recipient"], one["state"], one["attempts"]) for one in told["recipients"]]
+        self.assertEqual(states, [("bob@one.test", "waiting", 1), ("carol@two.test", "waiting", 1)])
+        self.assertIn("Subject: hello\r\n", told["header"])
+
+    def test_a_message_is_copied_byte_for_byte_however_long_it_is(self):
+        body = b"".join(b"%d \xff\x1b\r\ndone\r\n\r\n" % number for number in range(80_000))
+        self.queue("pause", "standard")
+        kept = self.send(self.server, "dave@one.test", message=text_message().split(b"\r\n\r\n")[0] + b"\r\n\r\n" + body,
+                         mail="BODY=8BITMIME")  # fmt: skip
+        done = self.mailrace("queue", "show", "--message", kept)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        header, _, copied = done.stdout.partition(b"\r\n\r\n")
+        self.assertTrue(copied == body, f"{len(copied)} bytes, expected {len(body)}")
+        self.assertTrue(header.startswith(b"Received: ") and header.endswith(b"Subject: hello"), header)
+        self.assertEqual(self.mailrace("queue", "show", "--header", kept).stdout, header + b"\r\n\r\n")
+
+    def test_what_there_is_no_more_cannot_be_shown(self):
+        self.queue("remove", "--all")
+        await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
+        for how in ((), ("--json",), ("--header",), ("--message",)):
+            done = self.mailrace("queue", "show", self.kept, *how)
+            self.assertEqual((done.returncode, done.stdout), (1, b""))
+            self.assertIn(f"there is no message {self.kept}", done.stderr.decode())
+        self.assertEqual(self.mailrace("queue", "show", "bob").returncode, 64)
+
+    def test_what_strangers_wrote_cannot_play_with_the_terminal(self):
+        self.one.script["RCPT"] = "450 4.2.1 go \u202e away \x1b[2J"
+        header = "Subject: \x1b[2J\u2066x\r\n\r\n"
+        hostile = self.send(self.server, "c\u202ed\u200b\U000e0041@one.test", sender="a\u2028b@bench.test",
+                            message=header.encode() + b"hello\r\n", mail="SMTPUTF8")  # fmt: skip
+        self.queue("retry", "--all")
+        await_that(lambda: len(facts(self.server, "deferred")) >= 4, "two more deferred", self.server)
+        self.queue("pause", "standard")
+        self.send(self.server, "e\u202ef@one.test", mail="SMTPUTF8")
+        said = [self.mailrace(*words) for words in (
+            ("queue", "list"), ("queue", "list", "--json"), ("queue", "list", "--by", "sender"),
+            ("queue", "list", "--by", "destination"), ("explain", self.kept), ("queue", "show", self.kept),
+        )]  # fmt: skip
+        for done in said:
+            self.assertEqual(done.returncode, 0, done.stderr)
+            raw = [c for c in done.stdout.decode() if c in "\u202e\u2028\u2066\u200b\U000e0041\x1b"]
+            self.assertEqual(raw, [], done.args)
+        self.assertIn(b"e\\u202ef@one.test", said[0].stdout)
+        recipients = [json.loads(line)["recipient"] for line in said[1].stdout.decode().splitlines()]
+        self.assertIn("e\u202ef@one.test", recipients)
+        self.assertNotEqual(hostile, self.kept)
+
+    def test_a_terminal_gets_a_message_in_lines_that_do_it_no_harm(self):
+        self.queue("pause", "standard")
+        kept = self.send(self.server, "dave@one.test", message=b"Subject: x\r\n\r\n\x1b[2Jhello\r\n")
+        ours, theirs = pty.openpty()
+        argv = [str(self.server.binary), "queue", "show", "--message", kept, "--config", str(self.server.config)]
+        subprocess.run(argv, stdout=theirs, timeout=60, check=True)
+        os.close(theirs)
+        told = os.read(ours, 65536)
+        os.close(ours)
+        self.assertIn(b"\\u001b[2Jhello", told)
+        self.assertNotIn(b"\x1b", told)
+
+    def test_a_reader_who_has_gone_is_no_error(self):
+        for words in (("queue", "list"), ("queue", "show", self.kept, "--message"), ("status",), ("explain", self.kept),
+                      ("check",), ("completions", "bash")):  # fmt: skip
+            reader, writer = os.pipe()
+            os.close(reader)
+            argv = [str(self.server.binary), *words, "--config", str(self.server.config)]
+            done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+            os.close(writer)
+            said = [line for line in done.stderr.splitlines() if b"configuration: " not in line]
+            self.assertEqual((done.returncode, said), (0, []), words)
+
     def explain(self, what):
         argv = [str(self.server.binary), "explain", what, "--config", str(self.server.config)]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def mailrace(self, *words):
+        """A command, whatever its end is, with what it said as bytes."""
+        argv = [str(self.server.binary), *words, "--config", str(self.server.config)]
+        return subprocess.run(argv, capture_output=True, timeout=60)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 //! `mailrace check`: the configuration in a few lines, for someone who wants to see what it comes to, and what an
 //! operator should know of before it is used. The faults themselves are stated by `config`.
 
+mod shadow;
+mod sockets;
+
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
@@ -12,6 +15,8 @@ use lookup::ldap::{Bind, Url};
 use crate::config::{
     AuthSource, Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind,
 };
+
+pub use sockets::unreachable;
 
 /// The summary of a configuration without faults.
 pub struct Summary<'a>(pub &'a Loaded);
@@ -129,6 +134,7 @@ pub fn cautions(config: &Config) -> Vec<String> {
         format!("[auth] bind sends users' passwords to {url} without TLS: they can be overheard on the way")
     }));
     cautions.extend(claims(config));
+    cautions.extend(shadow::shadowed(config));
     if config.user.is_none() && config.allow_root {
         cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
     }

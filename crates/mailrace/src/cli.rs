@@ -102,6 +102,9 @@ pub enum Command {
     /// Take mail, keep it and deliver it, until told to stop
     Serve,
     /// Tell all that is wrong with the configuration, and change nothing
+    ///
+    /// It warns of what is no fault but may be a mistake: rules that can never match, files with secrets that everyone can
+    /// read, Unix sockets of next hops and tables on which nobody listens.
     Check,
     /// Have the running server read its configuration again, and go by it from then on
     Reload,

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use clap::error::ErrorKind;
 use queue::Act;
 
-use crate::check::Summary;
+use crate::check::{self, Summary};
 use crate::cli::{BenchCommand, Cli, Command, ImportCommand, Lane, QueueCommand, SpoolCommand, TableCommand};
 use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
@@ -46,7 +46,7 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let config = cli.config.as_deref();
     match &cli.command {
-        Command::Check => check(config),
+        Command::Check => checked(config),
         Command::Table(command) => table(config, command),
         Command::Serve => serve::run(&configured(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
@@ -124,13 +124,14 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn check(config: Option<&Path>) -> anyhow::Result<()> {
+fn checked(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
     let doubts = config::examine(&loaded, SystemTime::now())?;
     let mut opener = Opener::new(&loaded.config, Purpose::Ask, Arc::new(|_| {}));
     let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
     write!(output(), "{}", Summary(&loaded))?;
-    doubts.iter().try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
+    let unreachable = check::unreachable(&loaded.config);
+    doubts.iter().chain(&unreachable).try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
     broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
         Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),

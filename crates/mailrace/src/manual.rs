@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{ArgAction, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::{Cli, Shell};
@@ -79,7 +79,7 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     let man = Man::new(command.clone().display_name(name));
     let mut text = heading(name, 1).into_bytes();
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    text.extend(synopsis(command).into_bytes());
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     if command.has_subcommands() {
@@ -94,6 +94,37 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     }
     text.push_str(&see_also(name));
     Ok(text)
+}
+
+/// The command with its options, and what each of them takes: `[-c|--config FILE]`.
+fn synopsis(command: &clap::Command) -> String {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut words = vec![format!("\\fB{}\\fR", escaped(name))];
+    let is_shown = |argument: &&clap::Arg| !argument.is_hide_set();
+    let (after, before): (Vec<_>, Vec<_>) = command.get_arguments().filter(is_shown).partition(|it| it.is_positional());
+    words.extend(before.into_iter().chain(after).map(usage));
+    if command.has_subcommands() {
+        words.push("\\fICOMMAND\\fR".to_owned());
+    }
+    // Whoever copies an option wants no hyphen in it.
+    format!(".SH SYNOPSIS\n.nh\n.ad l\n{}\n.ad b\n.hy\n", words.join(" "))
+}
+
+/// One argument, on one line: a space in it is none at which a line may end.
+fn usage(argument: &clap::Arg) -> String {
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    let long = argument.get_long().map(|long| format!("--{long}"));
+    let names: Vec<String> = short.into_iter().chain(long).map(|name| format!("\\fB{}\\fR", escaped(&name))).collect();
+    let values = match argument.get_value_names() {
+        Some(values) if argument.get_action().takes_values() => values.join(" "),
+        None if argument.is_positional() => argument.get_id().as_str().to_uppercase(),
+        _ => String::new(),
+    };
+    let many = if argument.get_num_args().is_some_and(|range| range.max_values() > 1) { "..." } else { "" };
+    let value = if values.is_empty() { values } else { format!("\\fI{}\\fR{many}", escaped(&values)) };
+    let text = [names.join("|"), value].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\\ ");
+    let again = if many.is_empty() && matches!(argument.get_action(), ArgAction::Append) { "..." } else { "" };
+    if argument.is_required_set() { format!("{text}{again}") } else { format!("[{text}]{again}") }
 }
 
 /// The title, without a date: pages are of a version.

@@ -77,6 +77,8 @@ fn a_wrong_command_line_is_64() {
 fn check_sums_up_a_configuration_without_faults() {
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("full.toml").replace("/etc/mailrace/", "").replace("{data_dir}/people", "people");
+    // On some machines somebody listens there.
+    let text = text.replace("/run/dovecot/", "/nowhere/");
     std::fs::write(folder.path().join("full.toml"), text).unwrap();
     std::fs::write(folder.path().join("people"), "bob@example.org\n").unwrap();
     mailrace(folder.path(), &["table", "build", "people", "aliases.cdb"]);

@@ -192,6 +192,12 @@ fn a_wrong_unit_or_range_is_told_with_examples() {
     insta::assert_snapshot!(shown);
 }
 
+/// They used to be told what there is, and nothing of what their word is called here.
+#[test]
+fn words_of_other_servers_are_told_with_ours() {
+    insta::assert_snapshot!(faults(include_str!("foreign.toml")));
+}
+
 #[test]
 fn what_is_wrong_about_tls_is_told() {
     let shown = faults(

@@ -38,6 +38,28 @@ fn each_command_has_a_page_that_tells_what_its_help_does() {
     assert!(pages.iter().all(|(name, _)| !name.contains("help")));
 }
 
+/// It used to say that there are options, and not that they take something.
+#[test]
+fn a_synopsis_says_what_options_take_and_which_may_come_again() {
+    let pages = manual::pages().unwrap();
+    let synopsis = |name: &str| {
+        let (_, page) = pages.iter().find(|(page, _)| page == name).unwrap();
+        page.split(".SH ").find(|section| section.starts_with("SYNOPSIS")).unwrap().to_owned()
+    };
+    for (name, part) in [
+        ("mailrace.1", r"[\fB\-c\fR|\fB\-\-config\fR\ \fIFILE\fR]"),
+        ("mailrace-queue-list.1", r"[\fB\-\-id\fR\ \fIQUEUE\-ID\fR...]"),
+        ("mailrace-queue-list.1", r"[\fB\-\-state\fR\ \fISTATE\fR]... "),
+        ("mailrace-queue-list.1", r"[\fB\-\-json\fR] "),
+        ("mailrace-bench-sink.1", r" \fB\-\-listen\fR\ \fIADDRESS:PORT\fR... "),
+        ("mailrace-table-get.1", r" \fINAME\fR \fIKEY\fR"),
+        ("mailrace-table-stats.1", r" [\fINAME\fR]"),
+        ("mailrace-queue.1", r" \fICOMMAND\fR"),
+    ] {
+        assert!(synopsis(name).contains(part), "{name}: {}", synopsis(name));
+    }
+}
+
 #[test]
 fn pages_are_written_into_a_folder_that_is_made() {
     let folder = tempfile::tempdir().unwrap();

@@ -232,7 +232,7 @@ fn the_operator_is_told_what_holds_a_message() {
     let server = Server::start(folder.path());
     server.deliver("one");
     let id = ask(&["queue", "list"]).1.split_whitespace().next().unwrap().to_owned();
-    let held = "held: the queue local is paused, or its concurrency is 0";
+    let held = "waits: the queue local is paused, or its concurrency is 0";
     let (code, said) = ask(&["explain", &id]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.starts_with(&format!("{id} from <a@client.test> to 1 recipient\n")) && said.contains(held), "{said}");

@@ -102,6 +102,15 @@ impl Url {
         self.0.get_password().is_some()
     }
 
+    /// The Unix sockets among the hosts; the port is part of the name, as libpq has it.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let socket = |target: Target| match target.place {
+            Place::Unix(folder) => Some(folder.join(format!(".s.PGSQL.{}", target.port))),
+            Place::Name(_) | Place::Address { .. } => None,
+        };
+        self.targets().into_iter().filter_map(socket).collect()
+    }
+
     /// Whether a connection may be, or has to be, encrypted.
     pub(super) fn ssl_mode(&self) -> SslMode {
         self.0.get_ssl_mode()

@@ -11,6 +11,7 @@ mod auth;
 mod bounce;
 mod examine;
 mod fault;
+mod hint;
 mod key;
 mod limits;
 mod load;

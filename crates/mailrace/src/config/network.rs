@@ -40,6 +40,11 @@ impl Network {
         self.prefix < if self.base.is_ipv4() { 8 } else { 48 }
     }
 
+    /// Whether all addresses of the family of `other` are in it.
+    pub fn has_family_of(&self, other: &Network) -> bool {
+        self.is_everyone() && self.base.is_ipv4() == other.base.is_ipv4()
+    }
+
     /// Whether all addresses of a family are in it.
     pub fn is_everyone(&self) -> bool {
         self.prefix == 0

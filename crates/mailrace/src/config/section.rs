@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
+use super::hint;
 use super::key::{self, Kind};
 
 /// What was found so far; sections share it.
@@ -150,7 +151,7 @@ impl<'f, 'i> Section<'f, 'i> {
         } else if meant.is_none() {
             let label = format!("found {}, expected {}", key::found(value.get_ref()), quoted(words()));
             let fault = Fault::new(value.span(), format!("`{}` has a wrong value", self.path(key)), label);
-            self.state_fault(fault.with_help(did_you_mean(word, words())));
+            self.state_fault(fault.with_help(hint::word(word, words())));
         }
         meant
     }
@@ -244,7 +245,8 @@ impl<'f, 'i> Section<'f, 'i> {
         let read = (kind.read)(value.get_ref());
         if read.is_none() {
             let label = format!("found {}, expected {}", key::found(value.get_ref()), kind.expected);
-            self.state(value.span(), key, "has a wrong value", label);
+            let fault = Fault::new(value.span(), format!("`{}` has a wrong value", self.path(key)), label);
+            self.state_fault(fault.with_help(hint::spelling(value.get_ref(), kind)));
         }
         read.map(|it| Spanned::new(value.span(), it))
     }

@@ -126,8 +126,8 @@ impl Desk {
             if !named.insert(recipient.address.clone()) {
                 continue;
             }
-            let asked = self.runtime.block_on(self.desk.meant(&recipient.address, None)).into_owned();
-            let finals = match self.runtime.block_on(self.desk.resolve(&asked)) {
+            let (asked, resolution) = self.resolve(&recipient.address);
+            let finals = match resolution {
                 Resolution::Local(finals) => finals,
                 Resolution::Remote(address) => {
                     let only = Final { address, original: None, local: false };
@@ -187,10 +187,19 @@ impl Desk {
         Ok(Some((notice_id, Entry::Message { id: notice_id, envelope, content, flags })))
     }
 
+    /// Whom an address means here, and who gets mail for that.
+    fn resolve(&self, address: &Address) -> (Address, Resolution) {
+        self.runtime.block_on(async {
+            let asked = self.desk.meant(address, None).await.into_owned();
+            let resolution = self.desk.resolve(&asked).await;
+            (asked, resolution)
+        })
+    }
+
     /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone tells.
     fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unkept> {
         let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
-        match self.runtime.block_on(self.desk.directory.resolve(sender)) {
+        match self.resolve(sender).1 {
             Resolution::Local(finals) => Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect()),
             Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
             Resolution::Unavailable(why) => {

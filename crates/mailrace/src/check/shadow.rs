@@ -1,0 +1,131 @@
+//! Rules that can never match, since one before them matches everything: of access, and of queues by domain and by client.
+//! A route behind one for all is a fault of the text. Rules that overlap only in part are the operator's business.
+
+use intake::access::{Action, Stage};
+
+use crate::config::{AccessRule, Config, Network, Pattern, WhoPattern};
+
+/// A sentence for each such rule.
+pub(super) fn shadowed(config: &Config) -> Vec<String> {
+    let mut told = access(&config.access);
+    told.extend(queues(config));
+    told
+}
+
+fn access(rules: &[AccessRule]) -> Vec<String> {
+    let place =
+        |(number, rule): (usize, &AccessRule)| (Stage::ALL.iter().position(|stage| *stage == rule.stage), number);
+    let mut asked: Vec<(usize, &AccessRule)> = rules.iter().enumerate().collect();
+    asked.sort_by_key(|rule| place(*rule));
+    let mut told = Vec::new();
+    for (at, (_, rule)) in asked.iter().enumerate() {
+        let before = asked[..at].iter().map(|(_, before)| *before);
+        let mut ends = before.filter(|before| decides(before) && is_for_all(before) && (before.users || !rule.users));
+        if let Some(before) = ends.next() {
+            told.push(format!(
+                "the access rule {:?} is never asked: {:?} is asked before it, and decides about everything",
+                rule.name, before.name
+            ));
+        }
+    }
+    told
+}
+
+/// Whether no rule is asked after it (`docs/access.md`).
+fn decides(rule: &AccessRule) -> bool {
+    matches!(rule.action, Action::Accept | Action::Refuse(_) | Action::Defer(_))
+}
+
+/// Whether it has no condition, or such as hold for everybody.
+fn is_for_all(rule: &AccessRule) -> bool {
+    let any = |who: &WhoPattern| *who == WhoPattern::Domain(Pattern::Any);
+    let senders = rule.senders.is_empty() || rule.senders.iter().any(any) && rule.senders.contains(&WhoPattern::Null);
+    let recipients = rule.recipients.is_empty() || rule.recipients.iter().any(any);
+    let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
+    let helos = rule.helos.is_empty() || rule.helos.contains(&Pattern::Any);
+    // Who comes by a unix socket has no address, so that no list of networks is for all.
+    rule.clients.is_empty()
+        && tables.iter().all(|table| table.is_none())
+        && rule.dnsbl.is_none()
+        && senders
+        && recipients
+        && helos
+}
+
+/// Queues are asked in the order of the configuration, `local`, `standard` and `lame` before the others.
+fn queues(config: &Config) -> Vec<String> {
+    let mut told = Vec::new();
+    let domains =
+        config.queues.iter().flat_map(|queue| queue.rules.domains.iter().map(|domain| (&*queue.name, domain)));
+    for (queue, domain) in domains.clone().skip_while(|(_, domain)| **domain != Pattern::Any).skip(1) {
+        let first = domains.clone().find(|(_, domain)| **domain == Pattern::Any).map_or("", |(queue, _)| queue);
+        told.push(format!(
+            "{domain} in `domains` of the queue {queue:?} never matches: the queue {first:?} is asked before it, and has \"*\""
+        ));
+    }
+    let clients =
+        config.queues.iter().flat_map(|queue| queue.rules.clients.iter().map(|network| (&*queue.name, network)));
+    for (at, (queue, network)) in clients.clone().enumerate() {
+        let covers = |other: &Network| other.has_family_of(network);
+        if let Some((first, other)) = clients.clone().take(at).find(|(_, other)| covers(other)) {
+            told.push(format!(
+                "{network} in `clients` of the queue {queue:?} never matches: the queue {first:?} is asked before it, and has {other}"
+            ));
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        shadowed(&Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}")))
+    }
+
+    fn access(rules: &[&str]) -> Vec<String> {
+        let rule = |(number, rule): (usize, &&str)| format!("[[access]]\nname = \"{number}\"\n{rule}\n");
+        told(&rules.iter().enumerate().map(rule).collect::<String>())
+    }
+
+    #[test]
+    fn a_rule_behind_one_for_all_is_told() {
+        let all = "action = \"refuse\"";
+        let never = "the access rule \"1\" is never asked: \"0\" is asked before it, and decides about everything";
+        for (rules, shadowed) in [
+            ([all, "clients = [\"10.0.0.0/8\"]\naction = \"accept\""], true),
+            ([all, "recipients = [\"@a.example\"]\naction = \"hold\""], true),
+            (["recipients = [\"@*\"]\naction = \"accept\"", "recipients = [\"@a.example\"]\naction = \"hold\""], true),
+            (
+                ["senders = [\"@*\", \"<>\"]\naction = \"defer\"", "recipients = [\"@a.example\"]\naction = \"hold\""],
+                true,
+            ),
+            // It is asked first, whatever the order in the text.
+            (["recipients = [\"@*\"]\naction = \"accept\"", "clients = [\"10.0.0.0/8\"]\naction = \"hold\""], false),
+            (["senders = [\"@*\"]\naction = \"refuse\"", "recipients = [\"@a.example\"]\naction = \"hold\""], false),
+            (["action = \"hold\"", "clients = [\"10.0.0.0/8\"]\naction = \"accept\""], false),
+            (["users = false\naction = \"refuse\"", "clients = [\"10.0.0.0/8\"]\naction = \"accept\""], false),
+            (
+                ["clients = [\"0.0.0.0/0\"]\naction = \"accept\"", "clients = [\"10.0.0.0/8\"]\naction = \"hold\""],
+                false,
+            ),
+        ] {
+            let expected: &[&str] = if shadowed { &[never] } else { &[] };
+            assert_eq!(access(&rules), expected, "{rules:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_of_a_queue_behind_one_for_all_is_told() {
+        let text = "[[queue]]\nname = \"a\"\ndomains = [\"a.example\"]\nclients = [\"10.0.0.0/8\"]\n\
+                    [[queue]]\nname = \"standard\"\ndomains = [\"*\"]\nclients = [\"::/0\", \"0.0.0.0/0\"]\n";
+        assert_eq!(
+            told(text),
+            [
+                "a.example in `domains` of the queue \"a\" never matches: the queue \"standard\" is asked before it, and has \"*\"",
+                "10.0.0.0/8 in `clients` of the queue \"a\" never matches: the queue \"standard\" is asked before it, and has 0.0.0.0/0",
+            ]
+        );
+    }
+}

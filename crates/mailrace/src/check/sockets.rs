@@ -1,0 +1,112 @@
+//! Sockets of this machine that the configuration names and nobody listens on: of LMTP servers, directories and databases.
+//! Servers on the network are not tried: from here it may look otherwise than from the server's own user and time.
+//!
+//! A socket is connected to without waiting, so that a check never hangs.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lookup::ldap::Url;
+use route::FixedHop;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::config::{Config, TableKind, TransportKind};
+
+/// A sentence for each socket that cannot be connected to.
+pub fn unreachable(config: &Config) -> Vec<String> {
+    let told = sockets(config).into_iter().filter_map(|(whose, path)| {
+        let error = io::Error::from(reach(&path).err()?);
+        Some(format!("{whose}: {} cannot be reached: {error}", path.display()))
+    });
+    told.collect()
+}
+
+/// Whose they are, and where.
+fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
+    let mut sockets = BTreeSet::new();
+    let mut add = |whose: String, hop: Option<&FixedHop>| {
+        if let Some(FixedHop::Unix(path)) = hop {
+            sockets.insert((whose, path.clone()));
+        }
+    };
+    for transport in &config.transports {
+        if let TransportKind::Smtp(smtp) = &transport.kind {
+            add(format!("the transport {:?}", transport.name), smtp.next_hop.as_ref());
+        }
+    }
+    for route in &config.routes {
+        add(format!("the route for {}", route.pattern), route.next_hop.as_ref());
+    }
+    for table in &config.tables {
+        let whose = format!("the table {:?}", table.name);
+        sockets.extend(of_table(&table.kind).into_iter().map(|path| (whose.clone(), path)));
+    }
+    sockets
+}
+
+fn of_table(kind: &TableKind) -> Vec<PathBuf> {
+    match kind {
+        TableKind::Postgres(postgres) => postgres.url.sockets(),
+        TableKind::Ldap(ldap) => {
+            let path = |url: &Url| match url {
+                Url::Unix { path } => Some(path.clone()),
+                Url::Tcp { .. } => None,
+            };
+            ldap.directory.servers.urls.iter().filter_map(path).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Connects, and hangs up. A server that is too busy to take the connection now is there all the same.
+fn reach(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(()),
+        connected => connected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn sockets_on_which_nobody_listens_are_told_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let text = format!(
+            "[transport.dovecot]\ntype = \"lmtp\"\nnext_hop = \"unix:{}\"\n\
+             [[route]]\ndomain = \"a.example\"\ntransport = \"dovecot\"\nnext_hop = \"unix:{}\"\n\
+             [[route]]\ndomain = \"b.example\"\nnext_hop = \"b.example\"\n\
+             [[table]]\nname = \"d\"\ntype = \"ldap\"\nurl = \"ldapi://{}\"\nbase = \"dc=a\"\nfilter = \"(mail={{key}})\"\n\
+             [[table]]\nname = \"p\"\ntype = \"postgres\"\nurl = \"host={} port=5433\"\nquery = \"SELECT $1\"\n",
+            path("lmtp"),
+            path("stale"),
+            path("ldapi").replace('/', "%2F"),
+            folder.path().display(),
+        );
+        let config = Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let _there = UnixListener::bind(path("lmtp")).unwrap();
+        drop(UnixListener::bind(path("stale")).unwrap());
+        let told = unreachable(&config).join("\n").replace(&path(""), "DIR/");
+        insta::assert_snapshot!("unreachable", told);
+    }
+
+    #[test]
+    fn a_server_that_takes_no_connection_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("busy");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        // The queue of a listener is full at some time, since nobody accepts.
+        for _ in 0..10 {
+            assert_eq!(reach(&path), Ok(()));
+        }
+    }
+}

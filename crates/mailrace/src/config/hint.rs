@@ -1,0 +1,224 @@
+//! Advice on values that are wrong as other servers have it, or as people write them: a word for which there is another
+//! one here, a unit that is missing, Postfix's brackets around a name. A value is only proposed where it would be taken.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use toml::de::DeValue;
+
+use super::key::Kind;
+use super::section::did_you_mean;
+
+/// What other servers say, what is said here, and what there is to know of the difference.
+const WORDS: &[(&[&str], &str, &str)] = &[
+    (&["reject", "deny", "block", "drop", "fail"], "refuse", ""),
+    (&["permit", "allow", "ok", "pass"], "accept", ""),
+    (&["tempfail", "greylist", "defer_if_permit", "defer_if_reject", "try_again"], "defer", ""),
+    (&["quarantine"], "hold", ""),
+    (
+        &["hash", "btree", "lmdb", "dbm", "sdbm", "texthash"],
+        "text",
+        "it reads the source file itself, without postmap; for large tables there is \"cdb\"",
+    ),
+    (&["pcre", "regex", "regexps"], "regexp", ""),
+    (&["inline", "list"], "static", ""),
+    (&["union", "pipemap", "unionmap"], "chain", ""),
+    (&["pgsql", "postgresql", "psql"], "postgres", ""),
+    (&["sqlite3"], "sqlite", ""),
+    (&["ldaps", "ldapi", "ad"], "ldap", "the scheme of `url` says how the server is reached"),
+    (&["smtps", "submissions", "ssmtp", "smtp-tls"], "submission", "with tls = \"implicit\" it is that of port 465"),
+    (&["smtpd", "esmtp"], "smtp", ""),
+    (&["may", "opportunistic", "optional"], "offered", ""),
+    (&["may", "opportunistic", "optional"], "starttls", ""),
+    (&["encrypt", "mandatory", "always", "enforce", "verify"], "required", ""),
+    (&["wrappermode", "smtps", "ssl", "tls"], "implicit", ""),
+    (&["off", "no", "disabled"], "none", ""),
+    (&["off", "no", "none", "disabled"], "never", ""),
+    (&["subtree"], "sub", ""),
+    (&["onelevel", "one-level"], "one", ""),
+    (&["client", "connection"], "connect", ""),
+    (&["ehlo"], "helo", ""),
+    (&["sender", "mailfrom", "mail_from"], "mail", ""),
+    (&["recipient", "rcpt_to"], "rcpt", ""),
+];
+
+/// Advice on a word that is none of those that are known.
+pub(super) fn word<'a>(found: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let found = found.trim().to_ascii_lowercase();
+    let other =
+        WORDS.iter().find(|(words, ours, _)| words.contains(&&*found) && known.clone().any(|known| known == *ours));
+    match other {
+        Some((_, ours, "")) => Some(format!("the word for it here is {ours:?}")),
+        Some((_, ours, more)) => Some(format!("the word for it here is {ours:?}: {more}")),
+        None => did_you_mean(&found, known),
+    }
+}
+
+/// Advice on a value that is not of its kind, where another spelling would be.
+pub(super) fn spelling<T>(value: &DeValue<'_>, kind: &Kind<T>) -> Option<String> {
+    let taken = |other: &DeValue<'_>| (kind.read)(other).is_some();
+    match value {
+        DeValue::String(text) => {
+            let flag = flag(text).filter(|flag| taken(&DeValue::Boolean(*flag)));
+            let other = others(text.trim()).into_iter().find(|other| taken(&DeValue::String(Cow::Borrowed(other))));
+            flag.map(|flag| format!("did you mean `{flag}`, without quotes?"))
+                .or_else(|| other.map(|other| format!("did you mean {other:?}?")))
+        }
+        DeValue::Integer(number) => {
+            // A number alone is taken for bytes; a time always has a unit. A kind that takes any word is no time.
+            let other = format!("{}s", number.as_str());
+            let is_time = [&*other, "s"].map(|text| taken(&DeValue::String(Cow::Borrowed(text)))) == [true, false];
+            is_time.then(|| format!("did you mean {other:?}?"))
+        }
+        _ => None,
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match &*text.to_ascii_lowercase() {
+        "yes" | "true" | "on" | "1" => Some(true),
+        "no" | "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// What may be meant, the likeliest first.
+fn others(text: &str) -> Vec<String> {
+    let united = with_unit(text).into_iter().flatten().chain(rate(text));
+    let hops = without_transport(text).into_iter().chain(without_brackets(text)).chain(in_brackets(text));
+    united.chain(hops).chain(network(text)).collect()
+}
+
+/// A number with the units that are near its own: `50M` may be `50MiB`, `5 min` is `5m`.
+fn with_unit(text: &str) -> Option<impl Iterator<Item = String>> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0)?;
+    let (number, unit) = text.split_at(end);
+    let units: &[&str] = match &*unit.trim().to_ascii_lowercase() {
+        "b" | "byte" | "bytes" => &["B"],
+        "k" | "ki" | "kib" => &["KiB"],
+        "kb" => &["KB"],
+        "m" | "mi" | "mib" => &["MiB", "m"],
+        "mb" => &["MB"],
+        "g" | "gi" | "gib" => &["GiB"],
+        "gb" => &["GB"],
+        "t" | "ti" | "tib" => &["TiB"],
+        "tb" => &["TB"],
+        "msec" | "msecs" | "millis" | "milliseconds" => &["ms"],
+        "s" | "sec" | "secs" | "second" | "seconds" => &["s"],
+        "min" | "mins" | "minute" | "minutes" => &["m"],
+        "h" | "hr" | "hrs" | "hour" | "hours" => &["h"],
+        "d" | "day" | "days" => &["d"],
+        "w" | "week" | "weeks" => return weeks(number).map(|days| vec![days].into_iter()),
+        _ => return None,
+    };
+    Some(units.iter().map(|unit| format!("{number}{unit}")).collect::<Vec<_>>().into_iter())
+}
+
+fn weeks(number: &str) -> Option<String> {
+    let days = number.parse::<u64>().ok()?.checked_mul(7)?;
+    Some(format!("{days}d"))
+}
+
+/// `30/min` is `30/m`.
+fn rate(text: &str) -> Option<String> {
+    let (count, per) = text.split_once('/')?;
+    let unit = match per.trim().trim_start_matches('1').to_ascii_lowercase().as_str() {
+        "sec" | "second" => "s",
+        "min" | "minute" => "m",
+        "hour" | "hr" => "h",
+        _ => return None,
+    };
+    Some(format!("{}/{unit}", count.trim()))
+}
+
+/// `smtp:[host]:25` and `lmtp:unix:/path`: the transport has a key of its own here.
+fn without_transport(text: &str) -> Vec<String> {
+    let Some((transport, rest)) = text.split_once(':') else { return Vec::new() };
+    let is_transport = ["smtp", "lmtp", "relay", "inet"].contains(&transport) && rest.contains([':', '[']);
+    match is_transport {
+        true => std::iter::once(rest.to_owned()).chain(without_brackets(rest)).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// `[host]:587`: what Postfix means by brackets, that no MX is asked for, holds for each host here.
+fn without_brackets(text: &str) -> Option<String> {
+    let (host, port) = text.strip_prefix('[')?.split_once(']')?;
+    Some(format!("{host}{port}"))
+}
+
+/// An address of IPv6 has brackets, so that its port can be told.
+fn in_brackets(text: &str) -> Option<String> {
+    text.parse::<IpAddr>().ok().map(|address| format!("[{address}]"))
+}
+
+/// The network in which an address is, where bits are set beyond the prefix.
+fn network(text: &str) -> Option<String> {
+    let (address, prefix) = text.split_once('/')?;
+    let (address, prefix) = (address.parse::<IpAddr>().ok()?, prefix.parse::<u32>().ok()?);
+    Some(match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32u32.checked_sub(prefix)?).unwrap_or(0);
+            format!("{}/{prefix}", std::net::Ipv4Addr::from_bits(v4.to_bits() & mask))
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128u32.checked_sub(prefix)?).unwrap_or(0);
+            format!("{}/{prefix}", std::net::Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key;
+    use super::*;
+
+    fn advice<T>(text: &str, kind: &Kind<T>) -> Option<String> {
+        spelling(&DeValue::String(text.into()), kind)
+    }
+
+    #[test]
+    fn another_spelling_is_proposed_where_it_would_be_taken() {
+        let proposed = |advice: Option<String>| advice.unwrap_or_default();
+        for (text, other) in [("50M", "50MiB"), ("10mb", "10MB"), ("64 k", "64KiB"), ("5 Bytes", "5B")] {
+            assert_eq!(proposed(advice(text, &key::SIZE)), format!("did you mean {other:?}?"));
+        }
+        for (text, other) in [("5min", "5m"), ("30 sec", "30s"), ("2 hours", "2h"), ("1w", "7d"), ("5M", "5m")] {
+            assert_eq!(proposed(advice(text, &key::SPAN)), format!("did you mean {other:?}?"));
+        }
+        for (text, other) in [
+            ("[relay.example]:587", "relay.example:587"),
+            ("[relay.example]", "relay.example"),
+            ("smtp:[relay.example]:587", "relay.example:587"),
+            ("lmtp:unix:/run/lmtp", "unix:/run/lmtp"),
+            ("relay:[192.0.2.1]:25", "[192.0.2.1]:25"),
+            ("::1", "[::1]"),
+        ] {
+            assert_eq!(proposed(advice(text, &key::NEXT_HOP)), format!("did you mean {other:?}?"));
+        }
+        for (text, other) in [("10.1.2.3/8", "10.0.0.0/8"), ("2001:db8::1/32", "2001:db8::/32")] {
+            assert_eq!(proposed(advice(text, &key::NETWORK)), format!("did you mean {other:?}?"));
+        }
+        assert_eq!(proposed(advice("100/min", &key::RATE)), "did you mean \"100/m\"?");
+        assert_eq!(proposed(advice("yes", &key::FLAG)), "did you mean `true`, without quotes?");
+        assert_eq!(advice("relay:port", &key::NEXT_HOP), None);
+        for text in ["", "half", "-5M", "10/8", "[", "99999999999999999999M", "10.0.0.1/33"] {
+            assert_eq!(advice(text, &key::SIZE), None, "{text}");
+            assert_eq!(advice(text, &key::NETWORK), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_another_server_is_told_with_ours() {
+        let types = ["text", "cdb", "regexp", "static", "postgres"];
+        let of_types = |found| word(found, types.into_iter());
+        assert!(of_types("hash").unwrap().starts_with("the word for it here is \"text\": it reads the source"));
+        assert_eq!(of_types("PCRE").as_deref(), Some("the word for it here is \"regexp\""));
+        assert_eq!(of_types("colour"), None);
+        assert_eq!(of_types("tex").as_deref(), Some("did you mean `text`?"));
+        assert_eq!(
+            word("reject", ["accept", "refuse"].into_iter()).as_deref(),
+            Some("the word for it here is \"refuse\"")
+        );
+    }
+}
