@@ -13,10 +13,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::QueueId;
+use mail::{LoggedHeader, QueueId};
 use protocol::smtp::server::BodySink;
 use spool::{Content, Spill, Spool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::logged_header;
 
 /// What every message under way may hold.
 const FLOOR_BYTES: usize = 64 * 1024;
@@ -68,7 +70,7 @@ impl BodyMemory {
                 None => tokio::time::timeout(wait, self.any_floor()).await.ok()?,
             },
         };
-        Some(Incoming { spill_above: self.spill_above, permit: permit?, bytes: Vec::new(), spill: None })
+        Some(Incoming { spill_above: self.spill_above, permit: permit?, bytes: Vec::new(), header: None, spill: None })
     }
 
     async fn any_floor(&self) -> Option<OwnedSemaphorePermit> {
@@ -102,6 +104,8 @@ pub(crate) struct Incoming {
     spill_above: usize,
     permit: OwnedSemaphorePermit,
     bytes: Vec<u8>,
+    /// What the log shows of the header, where its bytes have moved to the file.
+    header: Option<Box<LoggedHeader>>,
     spill: Option<Box<Spill>>,
 }
 
@@ -143,8 +147,20 @@ impl Incoming {
         }
     }
 
-    /// Moves what is in memory to the file, and gives back all but the floor.
-    pub(crate) async fn relieve(&mut self, spool: &Arc<Spool>, id: QueueId) -> io::Result<()> {
+    /// What the log shows of the header.
+    pub(crate) fn logged_header(&mut self, with_subject: bool) -> LoggedHeader {
+        match self.header.take() {
+            Some(header) => *header,
+            None => logged_header(&self.bytes, with_subject),
+        }
+    }
+
+    /// Moves what is in memory to the file, and gives back all but the floor. The first bytes to move are looked at for the
+    /// log: they are more than the floor, and so more than is searched.
+    pub(crate) async fn relieve(&mut self, spool: &Arc<Spool>, id: QueueId, with_subject: bool) -> io::Result<()> {
+        if self.spill.is_none() {
+            self.header = Some(Box::new(self.logged_header(with_subject)));
+        }
         let bytes = std::mem::take(&mut self.bytes);
         let (spill, spool) = (self.spill.take(), spool.clone());
         let written = blocking(move || {

@@ -266,8 +266,9 @@ impl Intake {
         if let Some(reply) = failed {
             return reply;
         }
-        let Some(body) = body else { return replies::BODY_UNWRITABLE };
+        let Some(mut body) = body else { return replies::BODY_UNWRITABLE };
         let (recipients, size) = (recipients.into_list(), body.len());
+        let header = body.logged_header(self.desk.logs_subjects);
         let (content, _held) = match body.finish().await {
             Ok(finished) => finished,
             Err(error) => return self.unwritten(id, &error),
@@ -284,6 +285,7 @@ impl Intake {
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
             user: self.session.user().map(Into::into),
+            header,
         };
         let envelope = Envelope {
             sender: mail.sender,
@@ -380,7 +382,7 @@ impl Conversation for Intake {
             && body.is_heavy()
             && transaction.failed.is_none()
         {
-            let relieved = body.relieve(&self.desk.spool, transaction.id).await;
+            let relieved = body.relieve(&self.desk.spool, transaction.id, self.desk.logs_subjects).await;
             if let Err(error) = relieved {
                 let id = transaction.id;
                 let reply = self.unwritten(id, &error);

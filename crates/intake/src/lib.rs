@@ -21,6 +21,7 @@ mod body;
 mod completion;
 mod conversation;
 mod handshakes;
+mod logged_header;
 mod logins;
 mod recipients;
 mod refusals;
@@ -49,6 +50,7 @@ pub use answers::Answers;
 pub use body::BodyMemory;
 use conversation::Intake;
 pub use handshakes::Handshakes;
+pub use logged_header::logged_header;
 pub use logins::Logins;
 pub use refusals::{Refusal, Refusals};
 pub use room::{Fit, Room};
@@ -70,6 +72,8 @@ pub struct Desk {
     pub directory: Arc<Directory>,
     /// Where facts are written.
     pub journal: Arc<dyn Journal>,
+    /// Whether these have the subjects of messages.
+    pub logs_subjects: bool,
     /// Where the operator hears what clients are not told.
     pub troubles: Arc<Troubles>,
     /// What the machine can bear now.

@@ -33,6 +33,32 @@ async fn a_message_is_kept_with_its_trace() {
     assert!(!message.body.flags().eight_bit);
 }
 
+/// Also of one that went to a file before its end came: with a budget of two floors a body has no more than one.
+#[tokio::test]
+async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
+    for (logs_subjects, subject) in [(true, Some("a\u{e9}\tb")), (false, None)] {
+        let server = Server::start(|desk| {
+            desk.logs_subjects = logs_subjects;
+            desk.memory = BodyMemory::new(0, 0);
+        });
+        let mut client = server.client().await;
+        for octets in [10, 200_000] {
+            client.expect("MAIL FROM:<a@client.example> BODY=8BITMIME", "250").await;
+            client.expect("RCPT TO:<bob@example.org>", "250").await;
+            client.expect("DATA", "354").await;
+            let text = format!(
+                "Subject: a\u{e9}\r\n\tb\r\nMessage-ID: <{octets}@x>\r\n\r\n{}\r\n.\r\n",
+                "x\r\n".repeat(octets)
+            );
+            client.send(text.as_bytes()).await;
+            assert!(client.reply().await.starts_with("250"));
+            let header = server.facts.headers().pop().unwrap();
+            assert_eq!(header.message_id.as_deref(), Some(&*format!("<{octets}@x>")));
+            assert_eq!(header.subject.as_deref(), subject, "{octets}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn sessions_are_limited_and_strangers_each_for_themselves() {
     let server = Server::start(|_| {});

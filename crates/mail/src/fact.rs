@@ -5,6 +5,21 @@ use std::time::Duration;
 
 use crate::{Address, QueueId, Reply, Security, Timestamp};
 
+/// Fields of a message's header that the log shows: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as the
+/// client wrote them. They may hold any character.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoggedHeader {
+    /// The first Message-ID (RFC 5322 section 3.6.4).
+    pub message_id: Option<Box<str>>,
+    /// The first Subject, with RFC 2047 words still encoded; None also where subjects are not logged.
+    pub subject: Option<Box<str>>,
+}
+
+impl LoggedHeader {
+    /// Octets of a field's value that are logged. A longer value is cut at a character and ends in `...`.
+    pub const VALUE_OCTETS_MAX: usize = 256;
+}
+
 /// One fact about mail.
 #[derive(Clone, Debug)]
 pub enum Fact {
@@ -28,6 +43,8 @@ pub enum Fact {
         security: Option<Security>,
         /// Who had logged in; None where nobody had.
         user: Option<Box<str>>,
+        /// What its header says of it.
+        header: LoggedHeader,
     },
     /// A client tried to log in (RFC 4954).
     Login {
@@ -55,6 +72,8 @@ pub enum Fact {
     Delivered {
         /// The message.
         id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
         /// Who has it.
         recipient: Address,
         /// The transport that brought it.
@@ -68,8 +87,14 @@ pub enum Fact {
     Deferred {
         /// The message.
         id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
         /// Who waits.
         recipient: Address,
+        /// The transport that tried; `none` where no attempt could be made.
+        transport: Box<str>,
+        /// The host that answered, where one did.
+        relay: Option<Box<str>>,
         /// Why.
         reason: Reply,
         /// When the next attempt is due.
@@ -79,8 +104,14 @@ pub enum Fact {
     Bounced {
         /// The message.
         id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
         /// Who does not get it.
         recipient: Address,
+        /// The transport that tried; `none` where no attempt could be made.
+        transport: Box<str>,
+        /// The host that answered, where one did.
+        relay: Option<Box<str>>,
         /// Why.
         reason: Reply,
         /// The bounce that tells the sender; None where nobody is told (null sender, NOTIFY=NEVER).

@@ -19,7 +19,7 @@ pub mod units;
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
 pub use body::{Body, BodyFlags, ByteSource, Damaged};
 pub use envelope::{BodyType, Client, Envelope, Notify, Recipient, Return};
-pub use fact::{Fact, Journal};
+pub use fact::{Fact, Journal, LoggedHeader};
 pub use histogram::{Histogram, Recorder};
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use outcome::Outcome;

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use mail::{Fact, Journal, QueueId, SpoolId, Timestamp};
+use mail::{Fact, Journal, LoggedHeader, QueueId, SpoolId, Timestamp};
 use mailrace::config::{self, LogTarget};
 use mailrace::log::Log;
 
@@ -53,5 +53,6 @@ fn fact(sequence: u64) -> Result<Fact, Box<dyn Error>> {
         protocol: "ESMTP",
         security: None,
         user: None,
+        header: LoggedHeader { message_id: Some("<20261122.1234567@news.example.org>".into()), subject: None },
     })
 }

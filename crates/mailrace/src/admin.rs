@@ -37,7 +37,7 @@ pub(crate) mod sample;
 mod server;
 mod show;
 mod summary;
-mod table;
+pub(crate) mod table;
 mod tables;
 mod text;
 mod wait;

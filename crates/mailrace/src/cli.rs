@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
 use crate::admin::{By, Filter};
+use crate::log_summary;
 use crate::password::Scheme;
 
 /// What the exit codes mean; also the end of the help.
@@ -123,6 +124,9 @@ pub enum Command {
     Spool(SpoolCommand),
     /// Show the metrics of the running server
     Status,
+    /// Evaluate the log
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Print what a table of passwords keeps of a password, which is read from the terminal or the standard input
     Password {
         /// In which form
@@ -360,6 +364,13 @@ impl FromStr for Target {
             false => Target::Message(text.parse()?),
         })
     }
+}
+
+/// What can be done with a log.
+#[derive(Debug, Subcommand)]
+pub enum LogCommand {
+    /// Count messages, delays, refusals and failures in log files, and show the largest senders, clients and destinations
+    Summary(log_summary::Options),
 }
 
 /// What can be done with a spool.

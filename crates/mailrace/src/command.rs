@@ -11,13 +11,15 @@ use clap::error::ErrorKind;
 use queue::Act;
 
 use crate::check::{self, Summary};
-use crate::cli::{BenchCommand, Cli, Command, ImportCommand, Lane, QueueCommand, SpoolCommand, TableCommand};
+use crate::cli::{
+    BenchCommand, Cli, Command, ImportCommand, Lane, LogCommand, QueueCommand, SpoolCommand, TableCommand,
+};
 use crate::config::{self, Config, Loaded};
 use crate::exit::{self, Exit};
 use crate::output::{is_reader_gone, output};
 use crate::say::say;
 use crate::tables::{Opener, Purpose};
-use crate::{admin, import, inject, manual, password, serve, spool_tools, tables};
+use crate::{admin, import, inject, log_summary, manual, password, serve, spool_tools, tables};
 
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
@@ -57,6 +59,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Status => admin::status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
+        Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
         Command::Import(ImportCommand::Postfix { folder, output, force }) => {
             import::from_postfix(folder, output.as_deref(), *force)
         }

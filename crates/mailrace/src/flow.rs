@@ -37,10 +37,11 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use delivery::Ending;
+use delivery::bounce::Letter;
 use delivery::remote::NextHop;
 use load::Delivery;
 use lookup::directory::Directory;
-use mail::{Fact, Journal, QueueId, Timestamp};
+use mail::{Envelope, Fact, Journal, LoggedHeader, QueueId, Timestamp};
 use queue::{Contact, Destination, Routed, Verdict};
 use spool::{CommitError, Live, ReadError, Spool};
 
@@ -155,6 +156,32 @@ struct Told {
     /// To how many it goes.
     recipients: usize,
     size: u64,
+    /// What the log shows of its header.
+    header: LoggedHeader,
+}
+
+impl Told {
+    fn by(letter: &Letter, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> Told {
+        // A subject would be of our own making.
+        let header = intake::logged_header(&letter.content, false);
+        Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64, header }
+    }
+
+    /// What the log says of it.
+    fn received(&self, hostname: &str) -> Fact {
+        Fact::Received {
+            id: self.id,
+            client: None,
+            helo: hostname.into(),
+            sender: None,
+            recipients: self.recipients,
+            size: self.size,
+            protocol: "bounce",
+            security: None,
+            user: None,
+            header: self.header.clone(),
+        }
+    }
 }
 
 /// A way to tell the scheduler.

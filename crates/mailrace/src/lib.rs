@@ -2,8 +2,9 @@
 //!
 //! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
 //! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `inject`
-//! takes mail from programs here, and `maildrop` is the folder where it leaves them; `log` makes lines of facts; `say` is
-//! for whoever started the process, `output` for results, `terminal` for text of strangers; `privileges` are the process's rights; `quota` knows which mailboxes are full; `tables`
+//! takes mail from programs here, and `maildrop` is the folder where it leaves them; `log` makes lines of facts, and
+//! `log_summary` counts them; `say` is for whoever started the process, `output` for results, `terminal` for text of
+//! strangers; `privileges` are the process's rights; `quota` knows which mailboxes are full; `tables`
 //! opens what the directory is asked of, and `logins` who may log in; `password` makes what a table keeps of a password;
 //! `plan` makes of the configuration what the rooms want, `desk` what sessions go by and `workers` their threads; `reload`
 //! exchanges all of it; `import` reads what Postfix was told; `service` is what systemd hears, `manual` the pages that are
@@ -22,6 +23,7 @@ pub mod import;
 pub mod inject;
 mod line;
 pub mod log;
+pub mod log_summary;
 pub mod logins;
 pub mod maildrop;
 pub mod manual;

@@ -12,10 +12,14 @@
 use std::fmt::{Display, Write};
 use std::net::IpAddr;
 
-use mail::{Address, Fact, Timestamp};
+use mail::{Address, Fact, QueueId, Timestamp};
 
 use crate::config::LogFormat;
 use crate::terminal::{must_escape, push_escaped};
+
+pub(crate) mod events;
+
+use events::Event;
 
 /// How much an event matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +40,11 @@ pub(crate) enum Line {
 
 /// Appends the line with its line end.
 pub(crate) fn write(out: &mut String, format: LogFormat, time: Timestamp, line: &Line) {
-    let mut pen = Pen { out, format };
+    let mut pen = Pen { out, format, event: None };
     match line {
         Line::Fact(fact) => {
-            pen.begin(time, name(fact));
+            pen.event = Some(event(fact));
+            pen.begin(time, event(fact).name());
             fields(&mut pen, fact);
         }
         Line::Event { level, text, fields } => {
@@ -59,38 +64,43 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-fn name(fact: &Fact) -> &'static str {
+fn event(fact: &Fact) -> Event {
     match fact {
-        Fact::Received { .. } => "received",
-        Fact::Delivered { .. } => "delivered",
-        Fact::Held { .. } => "held",
-        Fact::Removed { .. } => "removed",
-        Fact::Deferred { .. } => "deferred",
-        Fact::Bounced { .. } => "bounced",
-        Fact::Refused { .. } => "refused",
-        Fact::Insecure { .. } => "insecure",
-        Fact::Login { .. } => "login",
-        Fact::SetAside { .. } => "set_aside",
+        Fact::Received { .. } => Event::Received,
+        Fact::Delivered { .. } => Event::Delivered,
+        Fact::Held { .. } => Event::Held,
+        Fact::Removed { .. } => Event::Removed,
+        Fact::Deferred { .. } => Event::Deferred,
+        Fact::Bounced { .. } => Event::Bounced,
+        Fact::Refused { .. } => Event::Refused,
+        Fact::Insecure { .. } => Event::Insecure,
+        Fact::Login { .. } => Event::Login,
+        Fact::SetAside { .. } => Event::SetAside,
     }
+}
+
+/// What came in, and from whom.
+fn received(pen: &mut Pen<'_>, fact: &Fact) {
+    let Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user, header } = fact else {
+        return;
+    };
+    pen.plain("id", id);
+    pen.client(client.as_ref(), helo);
+    pen.address("from", sender.as_ref());
+    pen.number("recipients", *recipients as u64);
+    pen.number("size", *size);
+    pen.plain("protocol", protocol);
+    if let Some(security) = security {
+        pen.plain("tls", &security.version);
+        pen.plain("cipher", &security.cipher);
+    }
+    let said = [("user", user), ("message_id", &header.message_id), ("subject", &header.subject)];
+    said.into_iter().for_each(|(name, text)| pen.some_text(name, text.as_deref()));
 }
 
 fn fields(pen: &mut Pen<'_>, fact: &Fact) {
     match fact {
-        Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user } => {
-            pen.plain("id", id);
-            pen.client(client.as_ref(), helo);
-            pen.address("from", sender.as_ref());
-            pen.number("recipients", *recipients as u64);
-            pen.number("size", *size);
-            pen.plain("protocol", protocol);
-            if let Some(security) = security {
-                pen.plain("tls", &security.version);
-                pen.plain("cipher", &security.cipher);
-            }
-            if let Some(user) = user {
-                pen.text("user", user);
-            }
-        }
+        Fact::Received { .. } => received(pen, fact),
         Fact::Login { client, helo, user, mechanism, result } => {
             pen.plain("result", result);
             pen.client(client.as_ref(), helo);
@@ -101,9 +111,8 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.client(client.as_ref(), helo);
             pen.text("reason", reason);
         }
-        Fact::Delivered { id, recipient, transport, relay, delay } => {
-            pen.plain("id", id);
-            pen.address("to", Some(recipient));
+        Fact::Delivered { id, sender, recipient, transport, relay, delay } => {
+            pen.recipient(id, sender.as_ref(), recipient);
             pen.text("transport", transport);
             if let Some((host, reply)) = relay {
                 pen.text("relay", host);
@@ -111,9 +120,10 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             }
             pen.number("delay_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
-        Fact::Deferred { id, recipient, reason, until } => {
-            pen.plain("id", id);
-            pen.address("to", Some(recipient));
+        Fact::Deferred { id, sender, recipient, transport, relay, reason, until } => {
+            pen.recipient(id, sender.as_ref(), recipient);
+            pen.text("transport", transport);
+            pen.some_text("relay", relay.as_deref());
             pen.plain("until", &until.rfc3339_date());
             pen.text("reason", &reason.to_string());
         }
@@ -121,9 +131,10 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.plain("id", id);
             pen.address("to", Some(recipient));
         }
-        Fact::Bounced { id, recipient, reason, bounce } => {
-            pen.plain("id", id);
-            pen.address("to", Some(recipient));
+        Fact::Bounced { id, sender, recipient, transport, relay, reason, bounce } => {
+            pen.recipient(id, sender.as_ref(), recipient);
+            pen.text("transport", transport);
+            pen.some_text("relay", relay.as_deref());
             pen.optional("bounce", bounce.as_ref());
             pen.text("reason", &reason.to_string());
         }
@@ -133,9 +144,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             if let Some(address) = address {
                 pen.address("address", Some(address));
             }
-            if let Some(rule) = rule {
-                pen.text("rule", rule);
-            }
+            pen.some_text("rule", rule.as_deref());
             pen.text("reply", &reply.to_string());
         }
         Fact::SetAside { id, what } => {
@@ -149,6 +158,8 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
 struct Pen<'a> {
     out: &'a mut String,
     format: LogFormat,
+    /// Which fields there may be; None: any.
+    event: Option<Event>,
 }
 
 impl Pen<'_> {
@@ -187,6 +198,13 @@ impl Pen<'_> {
         }
     }
 
+    /// Which message, from whom and to whom.
+    fn recipient(&mut self, id: &QueueId, sender: Option<&Address>, recipient: &Address) {
+        self.plain("id", id);
+        self.address("from", sender);
+        self.address("to", Some(recipient));
+    }
+
     /// Who it was, and what he calls himself.
     fn client(&mut self, client: Option<&IpAddr>, helo: &str) {
         self.optional("client", client);
@@ -203,6 +221,12 @@ impl Pen<'_> {
             }
             LogFormat::Text => self.text(name, &format!("<{text}>")),
             LogFormat::Json => self.text(name, text),
+        }
+    }
+
+    fn some_text(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.text(name, value);
         }
     }
 
@@ -230,6 +254,7 @@ impl Pen<'_> {
     }
 
     fn key(&mut self, name: &str) {
+        debug_assert!(self.event.is_none_or(|event| event.fields().contains(&name)), "{name} of {:?}", self.event);
         match self.format {
             LogFormat::Text => self.out.extend([" ", name, "="]),
             LogFormat::Json => self.out.extend([",\"", name, "\":"]),
@@ -252,7 +277,7 @@ fn is_word(value: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use mail::{Enhanced, QueueId, Reply, Security, SpoolId};
+    use mail::{Enhanced, LoggedHeader, Reply, Security, SpoolId};
     use proptest::prelude::*;
 
     use super::*;
@@ -276,6 +301,7 @@ mod tests {
             protocol: "ESMTP",
             security: None,
             user: None,
+            header: LoggedHeader { message_id: Some("<1@mx.example.net>".into()), subject: None },
         };
         let refused = |helo: &str, address, rule: Option<&str>, reply: &Reply| Fact::Refused {
             client,
@@ -285,6 +311,8 @@ mod tests {
             rule: rule.map(Into::into),
             reply: reply.clone(),
         };
+        let (sender, transport) = (Some(bob.clone()), Box::<str>::from("smtp"));
+        let host = || Some("mx.example.net[192.0.2.25]:25".into());
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
@@ -295,6 +323,7 @@ mod tests {
             Fact::Insecure { client, helo: "mx.example.net".into(), reason: "received fatal alert: \"X\"".into() },
             Fact::Delivered {
                 id,
+                sender: None,
                 recipient: spaced.clone(),
                 transport: "maildir".into(),
                 relay: None,
@@ -302,18 +331,44 @@ mod tests {
             },
             Fact::Delivered {
                 id,
+                sender: sender.clone(),
                 recipient: bob.clone(),
-                transport: "smtp".into(),
-                relay: Some(("mx.example.net[192.0.2.25]:25".into(), Reply::plain(250, "ok \u{1b}[2J"))),
+                transport: transport.clone(),
+                relay: host().map(|host| (host, Reply::plain(250, "ok \u{1b}[2J"))),
                 delay: Duration::from_millis(56),
             },
-            Fact::Deferred { id, recipient: bob.clone(), reason: full.clone(), until: Timestamp(1_795_196_836_000) },
-            Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: Some(id) },
-            Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
+            Fact::Deferred {
+                id,
+                sender: sender.clone(),
+                recipient: bob.clone(),
+                transport: transport.clone(),
+                relay: host(),
+                reason: full.clone(),
+                until: Timestamp(1_795_196_836_000),
+            },
+            Fact::Bounced {
+                id,
+                sender: sender.clone(),
+                recipient: bob.clone(),
+                transport: transport.clone(),
+                relay: host(),
+                reason: gone.clone(),
+                bounce: Some(id),
+            },
+            Fact::Bounced {
+                id,
+                sender: None,
+                recipient: bob.clone(),
+                transport: "none".into(),
+                relay: None,
+                reason: gone.clone(),
+                bounce: None,
+            },
             Fact::Held { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
             refused("", None, None, &full),
             refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
+            Fact::SetAside { id: Some(id), what: "a record is damaged".into() },
             Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
         ];
         let mut lines: Vec<Line> = facts.into_iter().map(Line::Fact).collect();
@@ -333,6 +388,10 @@ mod tests {
             protocol: "ESMTPSA",
             security: Some(Security { version: "TLSv1.3", cipher: "TLS_AES_256_GCM_SHA384" }),
             user: Some("bob".into()),
+            header: LoggedHeader {
+                message_id: Some("forged\r\n2026 received".into()),
+                subject: Some("caf\u{e9} \u{202e}x\u{61c}\u{7f} \"=?utf-8?q?y?=\"".into()),
+            },
         }
     }
 
@@ -360,6 +419,20 @@ mod tests {
     #[test]
     fn each_fact_is_a_json_object() {
         insta::assert_snapshot!(written(LogFormat::Json));
+    }
+
+    #[test]
+    fn every_field_of_every_event_is_written_in_its_order() {
+        let written = written(LogFormat::Text);
+        for event in Event::ALL {
+            let name = format!(" {} ", event.name());
+            let lines = || written.lines().filter_map(|line| line.split_once(&name)).map(|(_, fields)| fields);
+            let whole =
+                |line: &&str| event.fields().iter().all(|field| format!(" {line}").contains(&format!(" {field}=")));
+            let whole = lines().find(whole).unwrap_or_else(|| panic!("no line has all fields of {}", event.name()));
+            let places = event.fields().iter().map(|field| format!(" {whole}").find(&format!(" {field}=")));
+            assert!(places.is_sorted(), "{whole}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use load::policy::{Gauge, Reading};
 use load::{Monitor, Sources};
 use lookup::directory::{self, Directory, Domain};
 use lookup::{Answer, Table};
-use mail::{Fact, Journal, Timestamp};
+use mail::{Fact, Journal, LoggedHeader, Timestamp};
 use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
 use protocol::sasl::{self, Mechanism};
 use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls, Tolerance};
@@ -257,6 +257,7 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
         relays: Arc::new(|_| false),
         relaying_is_deferred: false,
         normalised: Arc::new(|_| false),
+        logs_subjects: true,
         proxies: Arc::new(|_| false),
         access: None,
         memory: BodyMemory::new(1 << 20, 256 << 10),
@@ -303,6 +304,15 @@ impl Facts {
 }
 
 impl Facts {
+    /// What was logged of the header of each message.
+    pub(crate) fn headers(&self) -> Vec<LoggedHeader> {
+        let header = |fact: &Fact| match fact {
+            Fact::Received { header, .. } => Some(header.clone()),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(header).collect()
+    }
+
     /// Who tried to log in, by what and with what result.
     pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
         let login = |fact: &Fact| match fact {

@@ -125,7 +125,8 @@ pub(super) mod tests {
         let sample = sample::queues();
         let id = QueueId::new(SpoolId::new(7), 0, 1);
         let mut envelope = sample.letters[&id].0.clone();
-        envelope.client = mail::Client { address: "192.0.2.1".parse().ok(), helo: "mx.lists.example".into() };
+        envelope.client =
+            mail::Client { address: "192.0.2.1".parse().ok(), helo: "mx.lists.example".into(), trusted: false };
         (envelope.ret, envelope.envid) = (Some(Return::Headers), Some("X1".into()));
         let mut alias = envelope.recipients[0].clone();
         alias.address = "zoe@here.example".parse().unwrap();

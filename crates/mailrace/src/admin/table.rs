@@ -3,30 +3,30 @@
 use crate::terminal::printable;
 
 /// Rows under a heading.
-pub(super) struct Table {
+pub(crate) struct Table {
     columns: Vec<(&'static str, Side)>,
     rows: Vec<Vec<String>>,
 }
 
 /// Where a column's texts stand.
 #[derive(Clone, Copy)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Left,
     Right,
 }
 
 impl Table {
-    pub(super) fn new(columns: &[(&'static str, Side)]) -> Table {
+    pub(crate) fn new(columns: &[(&'static str, Side)]) -> Table {
         Table { columns: columns.into(), rows: Vec::new() }
     }
 
     /// Adds a row: a text for each column. What is printed otherwise than it is written must have its width now.
-    pub(super) fn row(&mut self, row: Vec<String>) {
+    pub(crate) fn row(&mut self, row: Vec<String>) {
         self.rows.push(row.iter().map(|text| printable(text).into()).collect());
     }
 
     /// Its lines, the heading first.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let lengths = |row: &Vec<String>| row.iter().map(|text| text.chars().count()).collect::<Vec<_>>();
         let widths = self.rows.iter().fold(lengths(&heading), |widths, row| {

@@ -325,11 +325,13 @@ pub struct Log {
     pub to: LogTarget,
     /// Lines held for the thread that writes them; those beyond are dropped and counted.
     pub queue: usize,
+    /// Whether the subject of each message is logged.
+    pub subject: bool,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536 }
+        Log { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536, subject: false }
     }
 }
 

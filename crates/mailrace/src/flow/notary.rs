@@ -267,7 +267,7 @@ impl Notary {
         });
         let ordinals = judged.attempt.recipients.iter().copied().filter(|ordinal| report.tells_of(*ordinal)).collect();
         let envelope = letter.envelope(&self.hostname, now, recipients);
-        let told = Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64 };
+        let told = Told::by(&letter, id, ordinals, &envelope);
         let (content, flags) = (Content::Memory(letter.content), letter.flags);
         Ok(Some((told, Entry::Message { id, envelope, content, flags })))
     }

@@ -63,17 +63,7 @@ impl Recorder {
     pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
         judged.verdicts.iter().for_each(|verdict| self.attempts.count(verdict));
         if let Some(told) = &judged.notice {
-            self.log.write(Fact::Received {
-                id: told.id,
-                client: None,
-                helo: self.hostname.clone(),
-                sender: None,
-                recipients: told.recipients,
-                size: told.size,
-                protocol: "bounce",
-                security: None,
-                user: None,
-            });
+            self.log.write(told.received(&self.hostname));
         }
         let Some(message) = &judged.message else { return };
         for (ordinal, verdict) in judged.attempt.recipients.iter().zip(&judged.verdicts) {
@@ -95,18 +85,21 @@ impl Recorder {
 /// What the log says of one recipient.
 fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, now: Timestamp) -> Option<Fact> {
     let (id, delay) = (judged.attempt.id, now.since(envelope.accepted_at));
-    let recipient = envelope.recipients.get(ordinal as usize)?.address.clone();
+    let (sender, recipient) = (envelope.sender.clone(), envelope.recipients.get(ordinal as usize)?.address.clone());
     let transport = judged.attempt.route.as_ref().map_or("none", |way| way.transport()).into();
+    let relay = judged.peer.clone();
     Some(match verdict.clone() {
-        Verdict::Delivered => Fact::Delivered { id, recipient, transport, relay: None, delay },
+        Verdict::Delivered => Fact::Delivered { id, sender, recipient, transport, relay: None, delay },
         Verdict::Relayed { reply, .. } => {
-            let relay = Some((judged.peer.clone().unwrap_or_default(), reply));
-            Fact::Delivered { id, recipient, transport, relay, delay }
+            let relay = Some((relay.unwrap_or_default(), reply));
+            Fact::Delivered { id, sender, recipient, transport, relay, delay }
         }
-        Verdict::Deferred { reason, until } => Fact::Deferred { id, recipient, reason, until },
+        Verdict::Deferred { reason, until } => {
+            Fact::Deferred { id, sender, recipient, transport, relay, reason, until }
+        }
         Verdict::Failed { reason } => {
             let told = judged.notice.as_ref().filter(|told| told.ordinals.contains(&ordinal));
-            Fact::Bounced { id, recipient, reason, bounce: told.map(|told| told.id) }
+            Fact::Bounced { id, sender, recipient, transport, relay, reason, bounce: told.map(|told| told.id) }
         }
         Verdict::Held => Fact::Held { id, recipient },
         Verdict::Removed => Fact::Removed { id, recipient },

@@ -8,10 +8,13 @@ use std::sync::{Arc, mpsc};
 
 use delivery::bounce::{Fate, Finding, ORIGINAL_OCTETS_MAX, Occasion, Report};
 use lookup::directory::{Final, Resolution};
-use mail::{Address, Client, Enhanced, Envelope, Fact, Journal, Notify, QueueId, Recipient, Reply, Timestamp};
+use mail::{
+    Address, Client, Enhanced, Envelope, Fact, Journal, LoggedHeader, Notify, QueueId, Recipient, Reply, Timestamp,
+};
 use spool::{CommitError, Content, Entry, Spool};
 use tokio::runtime::Runtime;
 
+use super::Told;
 use crate::config::NulPolicy;
 use crate::log::Log;
 use crate::maildrop::Parcel;
@@ -91,6 +94,7 @@ impl Desk {
         if let (true, None, [(to, reply), ..]) = (envelope.recipients.is_empty(), &notice, &*bad) {
             return Err(Unkept::Never(format!("nobody gets it, and nobody is told: <{}>: {reply}", to.address)));
         }
+        let header = intake::logged_header(&content, self.desk.logs_subjects);
         let (size, mut entries) = (content.len() as u64, Vec::new());
         if !envelope.recipients.is_empty() {
             let mut stored = self.trace(id, uid, &envelope, now).into_bytes();
@@ -100,10 +104,10 @@ impl Desk {
             let content = self.content(id, stored)?;
             entries.push(Entry::Message { id, envelope: envelope.clone(), content, flags });
         }
-        let notice_id = notice.as_ref().map(|(id, _)| *id);
-        entries.extend(notice.map(|(_, entry)| entry));
+        let (told, notice) = notice.unzip();
+        entries.extend(notice);
         self.commit(entries)?;
-        self.tell(id, envelope, bad, notice_id, size);
+        self.tell(id, envelope, bad, told, size, header);
         Ok(Kept)
     }
 
@@ -163,7 +167,7 @@ impl Desk {
         bad: &[(Recipient, Reply)],
         content: &[u8],
         now: Timestamp,
-    ) -> Result<Option<(QueueId, Entry)>, Unkept> {
+    ) -> Result<Option<(Told, Entry)>, Unkept> {
         let failed = Envelope { recipients: bad.iter().map(|(to, _)| to.clone()).collect(), ..envelope.clone() };
         let findings =
             (0..).zip(bad).map(|(ordinal, (_, reply))| Finding { ordinal, fate: Fate::Failed(reply), peer: None });
@@ -183,8 +187,9 @@ impl Desk {
             original: &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)],
         });
         let envelope = letter.envelope(&self.desk.hostname, now, recipients);
+        let told = Told::by(&letter, notice_id, Vec::new(), &envelope);
         let (content, flags) = (Content::Memory(letter.content), letter.flags);
-        Ok(Some((notice_id, Entry::Message { id: notice_id, envelope, content, flags })))
+        Ok(Some((told, Entry::Message { id: notice_id, envelope, content, flags })))
     }
 
     /// Whom an address means here, and who gets mail for that.
@@ -247,7 +252,18 @@ impl Desk {
         }
     }
 
-    fn tell(&self, id: QueueId, envelope: Envelope, bad: Vec<(Recipient, Reply)>, notice: Option<QueueId>, size: u64) {
+    fn tell(
+        &self,
+        id: QueueId,
+        envelope: Envelope,
+        bad: Vec<(Recipient, Reply)>,
+        notice: Option<Told>,
+        size: u64,
+        header: LoggedHeader,
+    ) {
+        let bounce = notice.as_ref().map(|told| told.id);
+        notice.into_iter().for_each(|told| self.log.write(told.received(&self.desk.hostname)));
+        let sender = envelope.sender.clone();
         self.log.write(Fact::Received {
             id,
             client: None,
@@ -258,9 +274,11 @@ impl Desk {
             protocol: PROTOCOL,
             security: None,
             user: None,
+            header,
         });
-        for (recipient, reason) in bad {
-            self.log.write(Fact::Bounced { id, recipient: recipient.address, reason, bounce: notice });
+        for (Recipient { address: recipient, .. }, reason) in bad {
+            let (sender, transport) = (sender.clone(), "none".into());
+            self.log.write(Fact::Bounced { id, sender, recipient, transport, relay: None, reason, bounce });
         }
     }
 }

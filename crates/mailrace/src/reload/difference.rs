@@ -40,13 +40,13 @@ fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// Everything else. Where a field is new in the configuration this does not compile until it is decided about.
-fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 22] {
+fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
     let Config {
         data_dir: _,
         user: _,
         allow_root: _,
         threads: _,
-        log: _,
+        log,
         admin: _,
         hostname,
         origin,
@@ -96,6 +96,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 22] {
         ("[[queue]]", *queues != old.queues),
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
+        ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", (spool.space_min, spool.inodes_min) != room),
     ]
 }
@@ -175,6 +176,7 @@ mod tests {
             ("[[next_hop]]\nhost = \"big.example\"\nconnections = 2\n", "[[next_hop]]"),
             ("[[queue]]\nname = \"standard\"\nconcurrency = 7\n", "[[queue]]"),
             ("[spool]\nspace_min = \"1GiB\"\n", "[spool] space_min, inodes_min"),
+            ("[log]\nsubject = true\n", "[log] subject"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");

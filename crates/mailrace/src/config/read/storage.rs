@@ -70,6 +70,7 @@ pub(super) fn log(document: &mut Section<'_, '_>, data_dir: &Path) -> Log {
         format: section.choice("format", &LOG_FORMAT).unwrap_or(or.format),
         to: file.map_or(or.to, LogTarget::File),
         queue: section.take_or("queue", &Kind::COUNT, or.queue),
+        subject: section.take_or("subject", &key::FLAG, or.subject),
     }
 }
 

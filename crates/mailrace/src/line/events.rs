@@ -1,0 +1,107 @@
+//! What lines there are about mail, and which fields each may have: the one definition that the writer of lines, their
+//! summary and docs/logs.md go by. A field that is not here cannot be written in a debug build, and a test holds the page
+//! against this file in both directions.
+
+/// What a line about mail is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Received,
+    Delivered,
+    Deferred,
+    Bounced,
+    Held,
+    Removed,
+    Refused,
+    Login,
+    Insecure,
+    SetAside,
+}
+
+impl Event {
+    pub(crate) const ALL: [Event; 10] = [
+        Event::Received,
+        Event::Delivered,
+        Event::Deferred,
+        Event::Bounced,
+        Event::Held,
+        Event::Removed,
+        Event::Refused,
+        Event::Login,
+        Event::Insecure,
+        Event::SetAside,
+    ];
+
+    /// The event of this name.
+    pub(crate) fn named(name: &str) -> Option<Event> {
+        Event::ALL.into_iter().find(|event| event.name() == name)
+    }
+
+    /// As lines have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Event::Received => "received",
+            Event::Delivered => "delivered",
+            Event::Deferred => "deferred",
+            Event::Bounced => "bounced",
+            Event::Held => "held",
+            Event::Removed => "removed",
+            Event::Refused => "refused",
+            Event::Login => "login",
+            Event::Insecure => "insecure",
+            Event::SetAside => "set_aside",
+        }
+    }
+
+    /// The fields that its lines may have, in their order.
+    pub(crate) fn fields(self) -> &'static [&'static str] {
+        match self {
+            Event::Received => &[
+                "id",
+                "client",
+                "helo",
+                "from",
+                "recipients",
+                "size",
+                "protocol",
+                "tls",
+                "cipher",
+                "user",
+                "message_id",
+                "subject",
+            ],
+            Event::Delivered => &["id", "from", "to", "transport", "relay", "reply", "delay_ms"],
+            Event::Deferred => &["id", "from", "to", "transport", "relay", "until", "reason"],
+            Event::Bounced => &["id", "from", "to", "transport", "relay", "bounce", "reason"],
+            Event::Held | Event::Removed => &["id", "to"],
+            Event::Refused => &["client", "helo", "stage", "address", "rule", "reply"],
+            Event::Login => &["result", "client", "helo", "mechanism", "user"],
+            Event::Insecure => &["client", "helo", "reason"],
+            Event::SetAside => &["id", "what"],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/logs.md");
+
+    /// The names in the first column of the tables below a heading: each is the only thing in backquotes there.
+    fn documented(heading: &str) -> Option<Vec<&'static str>> {
+        let (_, section) = PAGE.split_once(&format!("\n### {heading}\n"))?;
+        let section = section.split("\n#").next()?;
+        let cell = |line: &'static str| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name);
+        Some(section.lines().filter_map(cell).collect())
+    }
+
+    #[test]
+    fn the_page_tells_of_every_event_and_every_field_and_of_no_other() {
+        for event in Event::ALL {
+            assert_eq!(documented(event.name()).as_deref(), Some(event.fields()), "{}", event.name());
+        }
+        let headings = PAGE.lines().filter_map(|line| line.strip_prefix("### "));
+        let known = Event::ALL.map(Event::name);
+        assert_eq!(headings.filter(|name| !known.contains(name)).collect::<Vec<_>>(), ["info, warning, error"]);
+    }
+}

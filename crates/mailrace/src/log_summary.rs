@@ -1,0 +1,256 @@
+//! `mailrace log summary`: who sent how much to whom, how long it took, and what was refused, deferred and bounced, and why.
+//!
+//! Reads the log once, line by line, in memory whose size does not depend on the log's: [`top::Top`] follows a bounded
+//! number of names, [`count::Summary`] a bounded number of messages. A line that is none of ours is counted and left out.
+//! Only a file that cannot be read ends it.
+
+mod count;
+mod json;
+mod line;
+mod text;
+mod top;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::exit::{self, Exit};
+use crate::output::output;
+use count::Summary;
+
+/// A longer line is none of ours.
+const LINE_OCTETS_MAX: usize = 64 << 10;
+/// How a file begins that was compressed by gzip (RFC 1952 section 2.3.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// What to sum up, and how.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Log files, as text or JSON; none, or "-": the standard input
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Lines of each list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// As one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads the files and prints their summary.
+///
+/// # Errors
+///
+/// A file cannot be read, or is compressed.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let mut summary = Summary::default();
+    if options.files.is_empty() {
+        read(&mut io::stdin().lock(), &mut summary).context("reading the standard input")?;
+    }
+    options.files.iter().try_for_each(|path| read_file(path, &mut summary))?;
+    let shown = match options.json {
+        true => format!("{:#}\n", json::object(&summary, options.top)),
+        false => text::page(&summary, options.top),
+    };
+    Ok(output().write_all(shown.as_bytes())?)
+}
+
+fn read_file(path: &Path, summary: &mut Summary) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        return Ok(read(&mut io::stdin().lock(), summary)?);
+    }
+    let named = || format!("reading {}", path.display());
+    let mut file = BufReader::with_capacity(LINE_OCTETS_MAX, File::open(path).with_context(named)?);
+    if file.fill_buf().with_context(named)?.starts_with(&GZIP) {
+        let text = format!("{0} is compressed: zcat {0} | mailrace log summary", path.display());
+        return Err(Exit { code: exit::DATA, text }.into());
+    }
+    read(&mut file, summary).with_context(named)
+}
+
+/// Counts all lines of a log.
+fn read(log: &mut dyn BufRead, summary: &mut Summary) -> io::Result<()> {
+    let mut octets = Vec::new();
+    while next_line(log, &mut octets)? {
+        match str::from_utf8(&octets).ok().and_then(line::parse) {
+            Some(line) => summary.count(&line),
+            None => summary.count_unreadable(),
+        }
+    }
+    Ok(())
+}
+
+/// Reads the next line without its end; of one that is too long, nothing. False at the end of the log.
+fn next_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let (mut is_too_long, mut has_any) = (false, false);
+    loop {
+        let piece = log.fill_buf()?;
+        let end = piece.iter().position(|octet| *octet == b'\n');
+        let length = end.map_or(piece.len(), |end| end + 1);
+        has_any |= length > 0;
+        is_too_long |= line.len() + length > LINE_OCTETS_MAX;
+        if !is_too_long {
+            line.extend_from_slice(&piece[..end.unwrap_or(length)]);
+        }
+        let is_over = end.is_some() || piece.is_empty();
+        log.consume(length);
+        if is_over {
+            if is_too_long {
+                line.clear();
+            }
+            return Ok(has_any);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mail::{Enhanced, Fact, LoggedHeader, QueueId, Reply, SpoolId, Timestamp};
+
+    use super::*;
+    use crate::config::LogFormat;
+    use crate::line::{self as log_line, Level, Line};
+
+    const START: u64 = 1_795_196_776_123;
+
+    /// A log as the server writes it: a new line each half hour.
+    fn log(format: LogFormat) -> String {
+        let id = |n| QueueId::new(SpoolId::new(77), 0, n);
+        let address = |text: &str| text.parse().unwrap();
+        let received = |n, from: &str, size, recipients| Fact::Received {
+            id: id(n),
+            client: Some("192.0.2.1".parse().unwrap()),
+            helo: "mx.example.net".into(),
+            sender: (!from.is_empty()).then(|| address(from)),
+            recipients,
+            size,
+            protocol: "ESMTP",
+            security: None,
+            user: None,
+            header: LoggedHeader { message_id: Some("<1@\"x\" y>".into()), subject: None },
+        };
+        let delivered = |n, to: &str, relay: Option<&str>, delay| Fact::Delivered {
+            id: id(n),
+            sender: None,
+            recipient: address(to),
+            transport: "maildir".into(),
+            relay: relay.map(|host| (host.into(), Reply::plain(250, "ok"))),
+            delay: Duration::from_millis(delay),
+        };
+        let deferred = |n, to: &str, text: &str| Fact::Deferred {
+            id: id(n),
+            sender: None,
+            recipient: address(to),
+            transport: "smtp".into(),
+            relay: None,
+            reason: Reply::new(450, Enhanced(4, 2, 0), text.to_owned()),
+            until: Timestamp(START),
+        };
+        let refused = |stage, rule: Option<&str>, reply| Fact::Refused {
+            client: Some("198.51.100.9".parse().unwrap()),
+            helo: "x".into(),
+            stage,
+            address: None,
+            rule: rule.map(Into::into),
+            reply,
+        };
+        let login = |result| Fact::Login {
+            client: Some("198.51.100.9".parse().unwrap()),
+            helo: "x".into(),
+            user: "bob".into(),
+            mechanism: "PLAIN",
+            result,
+        };
+        let facts = [
+            received(1, "a@example.net", 6000, 2),
+            delivered(1, "bob@example.org", None, 12),
+            delivered(1, "carol@example.com", Some("mx.example.com[192.0.2.25]:25"), 1500),
+            received(2, "a@example.net", 500, 1),
+            deferred(2, "dora@slow.example", "greylisted <dora@slow.example>, wait 300 s"),
+            deferred(2, "dora@slow.example", "greylisted <dora@slow.example>, wait 17 s"),
+            received(3, "", 100, 1),
+            Fact::Bounced {
+                id: id(3),
+                sender: None,
+                recipient: address("nobody@example.com"),
+                transport: "smtp".into(),
+                relay: Some("mx.example.com[192.0.2.25]:25".into()),
+                reason: Reply::new(550, Enhanced(5, 1, 1), "no \"such\" user"),
+                bounce: None,
+            },
+            refused("RCPT", None, Reply::new(550, Enhanced(5, 7, 1), "Relaying denied")),
+            refused("connect", Some("listed"), Reply::new(554, Enhanced(5, 7, 1), "Access denied")),
+            refused("MAIL", None, Reply::new(452, Enhanced(4, 3, 1), "Not enough memory")),
+            login("refused"),
+            login("ok"),
+            Fact::Insecure { client: None, helo: "".into(), reason: "eof".into() },
+            delivered(9, "bob@example.org", None, 100_000),
+        ];
+        let mut out = String::new();
+        let mut write = |n: u64, line| log_line::write(&mut out, format, Timestamp(START + n * 1_800_000), &line);
+        (0..).zip(facts).for_each(|(n, fact)| write(n, Line::Fact(fact)));
+        write(15, Line::Event { level: Level::Warning, text: "a table is down".into(), fields: Vec::new() });
+        out
+    }
+
+    fn summed_up(log: &str) -> Summary {
+        let mut summary = Summary::default();
+        read(&mut log.as_bytes(), &mut summary).unwrap();
+        summary
+    }
+
+    #[test]
+    fn a_log_is_summed_up_for_people() {
+        insta::assert_snapshot!(text::page(&summed_up(&log(LogFormat::Text)), 10));
+    }
+
+    #[test]
+    fn a_log_is_summed_up_as_json_whatever_its_format_is() {
+        let [text, json] = [LogFormat::Text, LogFormat::Json].map(|format| json::object(&summed_up(&log(format)), 10));
+        assert_eq!(text, json);
+        insta::assert_snapshot!(format!("{text:#}"));
+    }
+
+    #[test]
+    fn an_empty_log_has_a_summary() {
+        insta::assert_snapshot!(text::page(&Summary::default(), 10));
+    }
+
+    #[test]
+    fn prefixes_of_syslog_and_the_journal_make_no_difference() {
+        let log = log(LogFormat::Text);
+        let expected = json::object(&summed_up(&log), 10);
+        for prefix in ["Nov 20 17:46:16 mx1 mailrace[12]: ", "2026-11-20T17:46:16.123456+00:00 mx1 mailrace[1]: "] {
+            let prefixed: String = log.lines().map(|line| format!("{prefix}{line}\r\n")).collect();
+            assert_eq!(json::object(&summed_up(&prefixed), 10), expected, "{prefix}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_of_ours_is_counted_and_stops_nothing() {
+        let log = log(LogFormat::Text);
+        let long = "x".repeat(3 * LINE_OCTETS_MAX);
+        let noise = ["", "{", "{}", "2026-11-20T17:46:16.123Z", "2026-11-20T17:46:16.123Z delivered id=\"1", &long];
+        let mut octets = b"\xff\n".to_vec();
+        octets.extend(noise.iter().flat_map(|line| [line, "\n"]).flat_map(str::bytes));
+        octets.extend_from_slice(log.as_bytes());
+        octets.extend_from_slice(b"2026-11-20T17:46:16.123Z rece");
+        let mut summary = Summary::default();
+        read(&mut &*octets, &mut summary).unwrap();
+        let (found, plain) = (json::object(&summary, 10), json::object(&summed_up(&log), 10));
+        assert_eq!(found["unreadable_lines"], 8);
+        assert_eq!((&found["received"], &found["by_hour"]), (&plain["received"], &plain["by_hour"]));
+    }
+
+    #[test]
+    fn every_cut_of_a_log_can_be_read() {
+        let log = log(LogFormat::Json);
+        (0..log.len()).filter(|at| log.is_char_boundary(*at)).for_each(|at| drop(summed_up(&log[at..])));
+    }
+}

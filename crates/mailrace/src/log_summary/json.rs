@@ -1,0 +1,78 @@
+//! The summary as one JSON object. Octets are bytes, delays milliseconds, times UTC.
+
+use serde_json::{Value, json};
+
+use super::count::{Delays, Fate, Summary};
+use super::top::Top;
+use crate::line::events::Event;
+
+/// All of it, with so many lines of each list at the most.
+pub(super) fn object(summary: &Summary, top: usize) -> Value {
+    let (received, delivered, refused) = (&summary.received, &summary.delivered, &summary.refused);
+    let (open, unfollowed) = summary.open();
+    let hours = summary.hours.iter().map(|(hour, it)| {
+        json!({
+            "hour": hour, "received": it.received, "delivered": it.delivered, "deferred": it.deferred,
+            "bounced": it.bounced, "refused": it.refused,
+        })
+    });
+    json!({
+        "first": summary.span.as_ref().map(|(first, _)| first),
+        "last": summary.span.as_ref().map(|(_, last)| last),
+        "lines": summary.lines,
+        "unreadable_lines": summary.unreadable,
+        "events": summary.events,
+        "received": {
+            "messages": summary.event(Event::Received), "octets": received.octets, "recipients": received.recipients,
+            "senders": amounts(&received.senders, top), "clients": amounts(&received.clients, top),
+            "users": amounts(&received.users, top),
+        },
+        "delivered": {
+            "recipients": summary.event(Event::Delivered), "octets": delivered.octets,
+            "of_unknown_size": delivered.unsized_,
+            "local": delays(&delivered.local), "relayed": delays(&delivered.relayed),
+        },
+        "open": { "recipients": open, "not_followed": unfollowed },
+        "deferred": { "attempts": summary.event(Event::Deferred), "reasons": counts(&summary.deferred, top) },
+        "bounced": { "recipients": summary.event(Event::Bounced), "reasons": counts(&summary.bounced, top) },
+        "refused": {
+            "temporarily": refused.temporarily, "permanently": refused.permanently,
+            "reasons": counts(&refused.reasons, top), "clients": counts(&refused.clients, top),
+            "rules": counts(&refused.rules, top),
+        },
+        "logins": { "results": counts(&summary.logins, top), "failing_clients": counts(&summary.login_failures, top) },
+        "domains": fates(&summary.domains, top),
+        "next_hops": fates(&summary.next_hops, top),
+        "warnings": counts(&summary.warnings, top),
+        "by_hour": hours.collect::<Value>(),
+    })
+}
+
+fn counts(list: &Top<()>, top: usize) -> Value {
+    let row = |(name, row): (&str, &super::top::Row<()>)| json!({"name": name, "count": row.count, "error": row.error});
+    list.first(top).into_iter().map(row).collect()
+}
+
+fn amounts(list: &Top<u64>, top: usize) -> Value {
+    let rows = list.first(top).into_iter();
+    rows.map(|(name, row)| json!({"name": name, "messages": row.count, "error": row.error, "octets": row.more}))
+        .collect()
+}
+
+fn fates(list: &Top<Fate>, top: usize) -> Value {
+    let rows = list.first(top).into_iter().map(|(name, row)| {
+        let Fate { delivered, octets, deferred, bounced, delay_ms } = &row.more;
+        json!({
+            "name": name, "delivered": delivered, "octets": octets, "deferred": deferred, "bounced": bounced,
+            "delay_ms_mean": delay_ms.checked_div(*delivered), "error": row.error,
+        })
+    });
+    rows.collect()
+}
+
+fn delays(delays: &Delays) -> Value {
+    json!({
+        "recipients": delays.count(), "delay_ms_p50": delays.percentile(50.0), "delay_ms_p90": delays.percentile(90.0),
+        "delay_ms_p99": delays.percentile(99.0), "delay_ms_max": delays.max(),
+    })
+}

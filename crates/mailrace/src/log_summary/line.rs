@@ -1,0 +1,171 @@
+//! One line of the log, read back: the other side of [`crate::line`], for text and for JSON.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use crate::line::events::Event;
+
+/// `2026-11-20T17:46:16.123Z`.
+const TIME_OCTETS: usize = 24;
+
+/// What a line says.
+pub(super) struct Line<'a> {
+    /// When; as in the log, and so in the order of time.
+    pub(super) time: Cow<'a, str>,
+    pub(super) what: What,
+    fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Mail(Event),
+    Info,
+    Warning,
+    Error,
+}
+
+impl Line<'_> {
+    /// The value of a field; empty where there is none.
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// An address without brackets.
+    pub(super) fn address(&self, name: &str) -> &str {
+        let text = self.text(name);
+        text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text)
+    }
+
+    /// A number; 0 where there is none.
+    pub(super) fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or(0)
+    }
+}
+
+/// Reads a line, perhaps with what syslog and the journal put before it. None where it is none of ours.
+pub(super) fn parse(line: &str) -> Option<Line<'_>> {
+    let line = line.trim_end();
+    let unprefixed = || line.split_once("]: ").and_then(|(_, line)| parse_plain(line));
+    parse_plain(line).or_else(unprefixed)
+}
+
+fn parse_plain(line: &str) -> Option<Line<'_>> {
+    if line.starts_with('{') {
+        return parse_json(line);
+    }
+    let (time, rest) = line.split_at_checked(TIME_OCTETS).filter(|(time, _)| is_time(time))?;
+    let (name, rest) = rest.strip_prefix(' ')?.split_once(' ')?;
+    Some(Line { time: time.into(), what: what(name)?, fields: fields(rest)? })
+}
+
+fn parse_json(line: &str) -> Option<Line<'_>> {
+    let object: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let time = object.get("time")?.as_str().filter(|time| is_time(time))?.to_owned();
+    let what = what(object.get("event")?.as_str()?)?;
+    let text = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let fields = object.into_iter().map(|(name, value)| (name.into(), text(value).into())).collect();
+    Some(Line { time: time.into(), what, fields })
+}
+
+fn what(name: &str) -> Option<What> {
+    match name {
+        "info" => Some(What::Info),
+        "warning" => Some(What::Warning),
+        "error" => Some(What::Error),
+        name => Event::named(name).map(What::Mail),
+    }
+}
+
+fn is_time(text: &str) -> bool {
+    let fits = |(octet, pattern): (u8, u8)| if pattern == b'0' { octet.is_ascii_digit() } else { octet == pattern };
+    text.len() == TIME_OCTETS && text.bytes().zip(*b"0000-00-00T00:00:00.000Z").all(fits)
+}
+
+/// `name=value` by `name=value`; None where one of them is not whole.
+fn fields(mut rest: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
+    let mut fields = Vec::with_capacity(12);
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once('=')?;
+        let (value, after) = match after.strip_prefix('"') {
+            Some(quoted) => unquote(quoted)?,
+            None => after.split_once(' ').map_or((after.into(), ""), |(value, after)| (value.into(), after)),
+        };
+        fields.push((name.into(), value));
+        rest = after;
+    }
+    Some(fields)
+}
+
+/// A value behind its first quotation mark, and what follows its last one.
+fn unquote(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
+    let end = quoted.find(['"', '\\'])?;
+    if quoted.as_bytes()[end] == b'"' {
+        return Some((quoted[..end].into(), after_space(&quoted[end + 1..])?));
+    }
+    let (mut value, mut rest) = (String::new(), quoted);
+    loop {
+        let at = rest.find(['"', '\\'])?;
+        value.push_str(&rest[..at]);
+        if rest.as_bytes()[at] == b'"' {
+            return Some((value.into(), after_space(&rest[at + 1..])?));
+        }
+        let (c, after) = unescape(&rest[at + 1..])?;
+        value.push(c);
+        rest = after;
+    }
+}
+
+/// The character behind a backslash, and what follows it.
+fn unescape(rest: &str) -> Option<(char, &str)> {
+    let mut after = rest.chars();
+    let c = match after.next()? {
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'u' => {
+            let (digits, after) = after.as_str().split_at_checked(4)?;
+            return Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, after));
+        }
+        c => c,
+    };
+    Some((c, after.as_str()))
+}
+
+fn after_space(rest: &str) -> Option<&str> {
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(' ') }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::LogFormat;
+    use crate::line::{self, Level};
+
+    proptest! {
+        #[test]
+        fn every_value_reads_back_as_it_was_written(one in any::<String>(), other in any::<String>()) {
+            for format in [LogFormat::Text, LogFormat::Json] {
+                let fields = vec![("error", one.clone()), ("why", other.clone())];
+                let (mut out, time) = (String::new(), mail::Timestamp(1_795_196_776_123));
+                line::write(&mut out, format, time, &line::Line::Event { level: Level::Error, text: "x y".into(), fields });
+                let read = parse(&out).unwrap();
+                prop_assert_eq!((read.what, &*read.time), (What::Error, "2026-11-20T17:46:16.123Z"));
+                let values = ["message", "error", "why"].map(|name| read.text(name));
+                prop_assert_eq!(values, ["x y", &*one, &*other]);
+            }
+        }
+
+        #[test]
+        fn no_text_is_too_odd_to_be_read(line in any::<String>()) {
+            let _ = parse(&line);
+            let _ = parse(&format!("2026-11-20T17:46:16.123Z error message={line}"));
+        }
+    }
+}

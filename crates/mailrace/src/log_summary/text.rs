@@ -1,0 +1,217 @@
+//! The summary for people: tables, the largest rows first. A list without rows has no table.
+
+use std::time::Duration;
+
+use super::count::{Delays, Fate, Hour, Summary};
+use super::top::Top;
+use crate::admin::table::{Side, Table};
+use crate::line::events::Event;
+
+/// With more hours a row is a day.
+const HOURS_SHOWN_MAX: usize = 48;
+/// `2026-11-20`.
+const DAY_OCTETS: usize = 10;
+
+/// All of it, with so many rows of each list at the most.
+pub(super) fn page(summary: &Summary, top: usize) -> String {
+    let mut page = Page { text: String::new(), top };
+    page.text.push_str(&totals(summary));
+    page.delays(summary);
+    page.amounts("Senders", &summary.received.senders);
+    page.amounts("Clients", &summary.received.clients);
+    page.amounts("Users", &summary.received.users);
+    page.fates("Domains of recipients", &summary.domains);
+    page.fates("Next hops", &summary.next_hops);
+    page.counts("Refused: stage and reply", &summary.refused.reasons);
+    page.counts("Refused: clients", &summary.refused.clients);
+    page.counts("Refused: access rules", &summary.refused.rules);
+    page.counts("Deferred: reasons", &summary.deferred);
+    page.counts("Bounced: reasons", &summary.bounced);
+    page.counts("Logins: results", &summary.logins);
+    page.counts("Logins: clients with wrong passwords", &summary.login_failures);
+    page.counts("Warnings and errors", &summary.warnings);
+    page.hours(summary);
+    page.text
+}
+
+fn totals(summary: &Summary) -> String {
+    let span = summary.span.as_ref().map_or(String::new(), |(first, last)| format!(", {first} to {last}"));
+    let (open, unfollowed) = summary.open();
+    let mut table = Table::new(&[("", Side::Left), ("", Side::Right), ("", Side::Left)]);
+    let mut row = |what: &str, count: u64, more: String| table.row(vec![what.into(), count.to_string(), more]);
+    let (received, delivered) = (&summary.received, &summary.delivered);
+    row(
+        "received",
+        summary.event(Event::Received),
+        format!("messages, {}, for {} recipients", octets(received.octets), received.recipients),
+    );
+    row("delivered", summary.event(Event::Delivered), format!("recipients, {}", octets(delivered.octets)));
+    row("deferred", summary.event(Event::Deferred), "attempts".into());
+    row("bounced", summary.event(Event::Bounced), "recipients".into());
+    row("open", open, "recipients, received in this log and not ended in it".into());
+    row("refused", summary.refused.temporarily, "times with 4xx".into());
+    row("", summary.refused.permanently, "times with 5xx".into());
+    let others =
+        [(Event::Held, "recipients"), (Event::Removed, "recipients"), (Event::Insecure, "TLS handshakes failed")];
+    for (event, what) in others.into_iter().chain([(Event::SetAside, "damaged records")]) {
+        if summary.event(event) > 0 {
+            row(event.name(), summary.event(event), what.into());
+        }
+    }
+    let notes = [
+        (summary.unreadable, "lines are not of this log and were left out"),
+        (delivered.unsized_, "deliveries are of messages whose size this log does not tell; their octets are left out"),
+        (unfollowed, "recipients were not followed to their end: there were too many messages at a time"),
+    ];
+    let notes = notes.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}\n"));
+    // Its heading is empty.
+    let rows = table.lines().skip(1).map(|line| format!("  {line}\n"));
+    [format!("{} lines{span}\n\n", summary.lines)].into_iter().chain(rows).chain(notes).collect()
+}
+
+struct Page {
+    text: String,
+    top: usize,
+}
+
+impl Page {
+    fn put(&mut self, title: &str, table: &Table) {
+        self.text.push_str(&format!("\n{title}\n"));
+        table.lines().for_each(|line| self.text.push_str(&format!("  {line}\n")));
+    }
+
+    fn counts(&mut self, title: &str, list: &Top<()>) {
+        let mut table = Table::new(&[("COUNT", Side::Right), ("WHAT", Side::Left)]);
+        list.first(self.top).into_iter().for_each(|(name, row)| table.row(vec![row.count.to_string(), name.into()]));
+        if !list.is_empty() {
+            self.put(title, &table);
+        }
+    }
+
+    fn amounts(&mut self, title: &str, list: &Top<u64>) {
+        let mut table = Table::new(&[("MESSAGES", Side::Right), ("OCTETS", Side::Right), ("WHO", Side::Left)]);
+        for (name, row) in list.first(self.top) {
+            table.row(vec![row.count.to_string(), octets(row.more), name.into()]);
+        }
+        if !list.is_empty() {
+            self.put(title, &table);
+        }
+    }
+
+    fn fates(&mut self, title: &str, list: &Top<Fate>) {
+        let numbers = ["DELIVERED", "OCTETS", "DEFERRED", "BOUNCED", "MEAN DELAY"].map(|name| (name, Side::Right));
+        let mut table = Table::new(&[&numbers[..], &[("WHERE", Side::Left)]].concat());
+        for (name, row) in list.first(self.top) {
+            let Fate { delivered, octets: size, deferred, bounced, delay_ms } = &row.more;
+            let delay = delay_ms.checked_div(*delivered).map_or("-".into(), span);
+            let numbers = [delivered.to_string(), octets(*size), deferred.to_string(), bounced.to_string(), delay];
+            table.row(numbers.into_iter().chain([name.into()]).collect());
+        }
+        if !list.is_empty() {
+            self.put(title, &table);
+        }
+    }
+
+    fn delays(&mut self, summary: &Summary) {
+        let names = ["RECIPIENTS", "P50", "P90", "P99", "MAX"].map(|name| (name, Side::Right));
+        let mut table = Table::new(&[&names[..], &[("TO", Side::Left)]].concat());
+        let (local, relayed) = (&summary.delivered.local, &summary.delivered.relayed);
+        let known = [(local, "mailboxes here"), (relayed, "other hosts")];
+        for (delays, to) in known.into_iter().filter(|(delays, _)| delays.count() > 0) {
+            table.row(delay_row(delays, to));
+        }
+        if local.count() + relayed.count() > 0 {
+            self.put("Delay from received to delivered", &table);
+        }
+    }
+
+    fn hours(&mut self, summary: &Summary) {
+        let (title, rows) = by_time(summary);
+        let names = ["RECEIVED", "DELIVERED", "DEFERRED", "BOUNCED", "REFUSED"].map(|name| (name, Side::Right));
+        let mut table = Table::new(&[&[("TIME", Side::Left)], &names[..]].concat());
+        for (time, Hour { received, delivered, deferred, bounced, refused }) in &rows {
+            let numbers = [received, delivered, deferred, bounced, refused].map(u64::to_string);
+            table.row([(*time).to_owned()].into_iter().chain(numbers).collect());
+        }
+        if !rows.is_empty() {
+            self.put(title, &table);
+        }
+    }
+}
+
+fn delay_row(delays: &Delays, to: &str) -> Vec<String> {
+    let percentiles = [50.0, 90.0, 99.0].map(|percent| span(delays.percentile(percent)));
+    let first = [delays.count().to_string()].into_iter();
+    first.chain(percentiles).chain([span(delays.max()), to.to_owned()]).collect()
+}
+
+/// By hour, or by day where there are many.
+fn by_time(summary: &Summary) -> (&'static str, Vec<(&str, Hour)>) {
+    if summary.hours.len() <= HOURS_SHOWN_MAX {
+        return ("By hour (UTC)", summary.hours.iter().map(|(hour, counts)| (&**hour, *counts)).collect());
+    }
+    let mut days: Vec<(&str, Hour)> = Vec::new();
+    for (hour, counts) in &summary.hours {
+        let day = &hour[..DAY_OCTETS];
+        match days.last_mut() {
+            Some((known, sum)) if *known == day => sum.add(counts),
+            _ => days.push((day, *counts)),
+        }
+    }
+    ("By day (UTC)", days)
+}
+
+/// In a unit in which it has few digits.
+fn octets(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let (mut value, mut unit) = (count as f64 / 1024.0, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// From milliseconds.
+fn span(ms: u64) -> String {
+    let span = Duration::from_millis(ms);
+    match span.as_secs() {
+        0 => format!("{ms} ms"),
+        1..120 => format!("{:.1} s", span.as_secs_f64()),
+        120..7200 => format!("{} min", span.as_secs() / 60),
+        7200..172_800 => format!("{} h", span.as_secs() / 3600),
+        _ => format!("{} d", span.as_secs() / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_summary::line::parse;
+
+    #[test]
+    fn units_are_those_in_which_there_are_few_digits() {
+        assert_eq!(
+            [0, 1023, 1536, 5 << 30, u64::MAX].map(octets),
+            ["0 B", "1023 B", "1.5 KiB", "5.0 GiB", "16777216.0 TiB"]
+        );
+        let spans = [0, 999, 1500, 119_999, 120_000, 7_200_000, 172_800_000].map(span);
+        assert_eq!(spans, ["0 ms", "999 ms", "1.5 s", "120.0 s", "2 min", "2 h", "2 d"]);
+    }
+
+    #[test]
+    fn many_hours_are_shown_as_days_and_controls_as_escapes() {
+        let mut summary = Summary::default();
+        for hour in 0..100 {
+            let time = format!("2026-11-{:02}T{:02}:00:00.000Z", 10 + hour / 24, hour % 24);
+            let line = format!("{time} refused client=192.0.2.1 helo=x stage=RCPT reply=\"550 \\u001b[2J\"");
+            summary.count(&parse(&line).unwrap());
+        }
+        let page = page(&summary, 3);
+        assert!(page.contains("\n  2026-11-10         0          0         0        0       24\n"), "{page}");
+        assert!(page.contains("RCPT 550 \\u001b[NJ\n"), "{page}");
+    }
+}

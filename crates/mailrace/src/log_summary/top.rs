@@ -1,0 +1,113 @@
+//! The most frequent names of a stream, in bounded memory.
+//!
+//! Up to twice [`NAMES_MAX`] names are followed. When there are more, the rarer half is forgotten, and a name that comes
+//! later starts with the count of the most frequent forgotten one, since it may be that one. So a count is never too low,
+//! too high by `error` at the most, and a name that is more frequent than that is never missing (Metwally et al., "Space
+//! Saving", in batches).
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Names that are kept at most when rarer ones are forgotten.
+pub(super) const NAMES_MAX: usize = 10_000;
+/// Of longer names only the beginning counts.
+const NAME_OCTETS_MAX: usize = 256;
+
+/// Names with what is known of each.
+#[derive(Default)]
+pub(super) struct Top<T> {
+    names: HashMap<Box<str>, Row<T>>,
+    /// The largest count that was forgotten.
+    forgotten: u64,
+}
+
+/// What is known of a name.
+#[derive(Default)]
+pub(super) struct Row<T> {
+    /// How often it came.
+    pub(super) count: u64,
+    /// By how much that may be too high.
+    pub(super) error: u64,
+    /// What else was counted, since it is followed.
+    pub(super) more: T,
+}
+
+impl<T: Default> Top<T> {
+    /// Counts a name once, and gives what else is counted of it.
+    pub(super) fn count(&mut self, name: &str) -> &mut T {
+        let name = &name[..name.floor_char_boundary(NAME_OCTETS_MAX)];
+        if self.names.len() >= 2 * NAMES_MAX && !self.names.contains_key(name) {
+            self.forget();
+        }
+        if !self.names.contains_key(name) {
+            let row = Row { count: self.forgotten, error: self.forgotten, more: T::default() };
+            self.names.insert(name.into(), row);
+        }
+        let row = self.names.get_mut(name).expect("it was put there if it was missing");
+        row.count += 1;
+        &mut row.more
+    }
+
+    /// The most frequent ones, the first ones first; those that are as frequent by name.
+    pub(super) fn first(&self, count: usize) -> Vec<(&str, &Row<T>)> {
+        let mut rows: Vec<_> = self.names.iter().map(|(name, row)| (&**name, row)).collect();
+        rows.sort_unstable_by_key(|(name, row)| (Reverse(row.count), *name));
+        rows.truncate(count);
+        rows
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn forget(&mut self) {
+        let mut counts: Vec<u64> = self.names.values().map(|row| row.count).collect();
+        let (_, limit, _) = counts.select_nth_unstable(NAMES_MAX);
+        self.forgotten = *limit;
+        self.names.retain(|_, row| row.count > self.forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_frequent_is_found_among_many_names_that_are_not() {
+        let mut top = Top::<u64>::default();
+        for n in 0..10 * NAMES_MAX as u64 {
+            *top.count(&format!("rare{n}")) += 1;
+            if n % 100 == 0 {
+                *top.count("frequent") += 7;
+            }
+            assert!(top.names.len() <= 2 * NAMES_MAX);
+        }
+        let (name, row) = top.first(1)[0];
+        assert_eq!((name, row.count, row.error), ("frequent", NAMES_MAX as u64 / 10, 0));
+        assert_eq!(row.more, 7 * row.count);
+    }
+
+    #[test]
+    fn a_count_is_never_too_low_and_too_high_by_its_error_at_most() {
+        let (mut top, mut counts) = (Top::<()>::default(), HashMap::new());
+        // The same odd walk through the names each time.
+        let mut n = 1_u64;
+        for _ in 0..300_000 {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let name = ((n >> 33) % 30_000 * ((n >> 20) % 7)).to_string();
+            top.count(&name);
+            *counts.entry(name).or_insert(0_u64) += 1;
+        }
+        for (name, row) in top.first(usize::MAX) {
+            let real = counts[name];
+            assert!(row.count >= real && row.count - row.error <= real, "{name}: {real}, {}-{}", row.count, row.error);
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let mut top = Top::<()>::default();
+        top.count(&"\u{20ac}".repeat(NAME_OCTETS_MAX));
+        assert_eq!(top.first(1)[0].0.len(), NAME_OCTETS_MAX / 3 * 3);
+    }
+}

@@ -1,0 +1,134 @@
+"""The filter for fail2ban finds in the real log who guesses passwords, wants to relay or is refused when connecting, and
+nobody else: by Python's regular expressions, which fail2ban uses, and by fail2ban-regex where it is installed.
+"""
+
+import base64
+import configparser
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from harness import Client, ServerCase, await_that
+from peers.mailrace import ROOT
+
+FILTER = ROOT / "packaging/fail2ban/mailrace.conf"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+# Who does what, each from an address of his own.
+GUESSER, RELAYER, REFUSED, LIAR, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
+NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, LIAR}, {GUESSER, RELAYER, REFUSED, LIAR, HARVESTER}
+VICTIM = "203.0.113.9"
+
+EXTRA = """
+[[listener]]
+protocol = "submission"
+address  = "127.0.0.1:0"
+tls      = "none"
+
+[auth]
+passwords   = "logins"
+clear_text  = true
+
+[[table]]
+name   = "logins"
+type   = "static"
+values = ["{{PLAIN}}right"]
+
+[[access]]
+name    = "not you"
+clients = ["{refused}"]
+action  = "refuse"
+
+[log]
+format = "{format}"
+"""
+
+
+def expressions(mode):
+    """The expressions of a mode, as fail2ban makes them of the file."""
+    parser = configparser.ConfigParser(interpolation=configparser.BasicInterpolation())
+    parser.read(FILTER)
+    lines = parser["Definition"][f"mdre-{mode}"].splitlines()
+    return [re.compile(line.replace("<HOST>", r"(?P<host>[\d.]+|[\da-fA-F:]+)")) for line in lines]
+
+
+def found(lines, mode):
+    """The clients that the filter finds in lines from which fail2ban has cut the date."""
+    matches = (one.search(line) for line in lines for one in expressions(mode))
+    return {match["host"] for match in matches if match}
+
+
+def dateless(log):
+    return [_TIME.sub("", line, count=1) for line in log.splitlines()]
+
+
+class Filter(ServerCase):
+    """The log is text."""
+
+    FORMAT = "text"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.SERVER = {"users": ["alice"], "extra": EXTRA.format(refused=REFUSED, format=cls.FORMAT)}
+        super().setUpClass()
+        cls.misbehave()
+        cls.log = await_that(cls.whole_log, "a line for each client", cls.server)
+
+    @classmethod
+    def misbehave(cls):
+        port, submission = cls.server.ports["smtp"], cls.server.ports["submission"]
+        lie = f"x mailrace[1]: login result=refused client={VICTIM} "
+        for source, user in ((GUESSER, "bob"), (LIAR, lie)):
+            with Client(submission, source=source) as client:
+                client.greet()
+                client.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0wrong".encode()).decode())
+        with Client(port, source=RELAYER) as client:
+            client.greet()
+            client.envelope("victim@elsewhere.example")
+        with Client(port, source=REFUSED) as client:
+            client.read()
+        with Client(port, source=HARVESTER) as client:
+            client.greet()
+            client.envelope("nobody@bench.test")
+        with Client(port, source=FRIEND) as client:
+            client.greet()
+            client.say("NONSENSE")
+            client.deliver(b"Subject: x\r\n\r\n", "alice@bench.test")
+
+    @classmethod
+    def whole_log(cls):
+        log = cls.server.log.read_text()
+        return log if all(who in log for who in AGGRESSIVE | {FRIEND}) else None
+
+    def test_it_finds_who_misbehaves_and_nobody_else(self):
+        self.assertIn(VICTIM, self.log)
+        self.assertEqual(found(dateless(self.log), "normal"), NORMAL)
+        self.assertEqual(found(dateless(self.log), "aggressive"), AGGRESSIVE)
+
+    def test_what_syslog_and_the_journal_put_before_a_line_makes_no_difference(self):
+        syslog = "".join(f"Nov 20 17:46:16 mx1 mailrace[12]: {line}\n" for line in self.log.splitlines())
+        self.assertEqual(found(dateless(syslog), "aggressive"), AGGRESSIVE)
+        # The journal keeps a time of its own, and that of the line stays in it.
+        journal = [f"mx1 mailrace[12]: {line}" for line in self.log.splitlines()]
+        self.assertEqual(found(journal, "aggressive"), AGGRESSIVE)
+
+    @unittest.skipUnless(shutil.which("fail2ban-regex"), "fail2ban-regex is not installed")
+    def test_fail2ban_reads_the_filter_and_finds_the_same(self):
+        log = pathlib.Path(self.folder.name) / "copy.log"
+        log.write_text(self.log)
+        for mode, hosts in (("normal", NORMAL), ("aggressive", AGGRESSIVE)):
+            argv = ["fail2ban-regex", "--out", "<ip>", str(log), f"{FILTER}[mode={mode}]"]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(set(done.stdout.split()), hosts, done.stdout)
+
+
+class FilterOfJson(Filter):
+    """The log is JSON."""
+
+    FORMAT = "json"
+
+
+if __name__ == "__main__":
+    unittest.main()
