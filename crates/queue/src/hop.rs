@@ -4,20 +4,22 @@
 //! |---|---|---|
 //! | unproven | new, or dead until now | one at a time |
 //! | proven | an answer | as its concurrency says: it grows on good answers, shrinks on bad ones |
-//! | dead | [`Probe::failures`](crate::Probe::failures) in a row | none until the probe is due, then one at a time |
+//! | suspect | different messages that broke off, [`Interrupted`] says how many | one at a time, further and further apart |
+//! | dead | [`Probe::failures`](crate::Probe::failures) in a row, or three times as many messages | none until the probe is due, then one at a time |
 //!
 //! Beside that it may be adopted: by failures in a row or by being slow. It is released when that is long ago and its
 //! last answer was quick. A failure of an attempt that left before the last shrink, or before the death, is no news:
-//! epochs tell.
+//! epochs tell. A message that broke off after EHLO was answered is to blame itself, until others break off as well.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Reply, Timestamp};
+use mail::{QueueId, Reply, Timestamp};
 
 use crate::idle::Rest;
+use crate::interrupted::{Interrupted, MESSAGES_PER_FAILURE};
 use crate::pace::Pace;
-use crate::{Adapt, Adopt, Limits, QueueNumber};
+use crate::{Adapt, Adopt, Destination, Limits, QueueNumber};
 
 /// No probe is due at once, whatever the settings say.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -51,6 +53,8 @@ pub(crate) struct Hop {
     is_proven: bool,
     was_shrunk: bool,
     dead: Option<Dead>,
+    /// What broke off since the last answer. Where it is dead: it died of that.
+    interrupted: Option<Box<Interrupted>>,
     /// The last failure, or slow answer.
     pub(crate) trouble_at: Timestamp,
     /// The last contact was an answer, and quick.
@@ -106,6 +110,7 @@ impl Hop {
             is_proven: false,
             was_shrunk: false,
             dead: None,
+            interrupted: None,
             trouble_at: Timestamp::default(),
             is_quick: false,
         }
@@ -132,12 +137,26 @@ impl Hop {
 
     /// How many attempts there may be at once, the cap of an adopting queue aside.
     pub(crate) fn concurrency(&self) -> usize {
-        if self.is_proven { (self.window as usize).clamp(1, self.limits.concurrency.most.max(1)) } else { 1 }
+        if !self.is_proven || self.is_suspect() {
+            return 1;
+        }
+        (self.window as usize).clamp(1, self.limits.concurrency.most.max(1))
     }
 
     /// When it is probed, if it is dead.
     pub(crate) fn probe_at(&self) -> Option<Timestamp> {
         self.dead.as_ref().map(|dead| dead.probe_at)
+    }
+
+    /// What broke off there, if that holds others up and it lives.
+    pub(crate) fn interruption(&self, now: Timestamp) -> Option<&Interrupted> {
+        let interrupted = self.interrupted.as_deref().filter(|_| self.dead.is_none());
+        interrupted.filter(|interrupted| self.is_suspect() || interrupted.resume_at() > now)
+    }
+
+    /// The message that broke off last and where it was to go, if none was answered since: others go first.
+    pub(crate) fn interrupted_last(&self) -> Option<(QueueId, Destination)> {
+        self.interrupted.as_deref().map(Interrupted::last)
     }
 
     /// From when on its rate lets an attempt leave, if it has one.
@@ -155,7 +174,9 @@ impl Hop {
             None if !has_room => return Access::Full,
             Some(_) | None => {}
         }
-        self.rate_free_at().filter(|&at| at > now).map_or(Access::Open, Access::Paced)
+        let resume_at = self.interrupted.as_deref().map(Interrupted::resume_at);
+        let free_at = self.rate_free_at().max(resume_at);
+        free_at.filter(|&at| at > now).map_or(Access::Open, Access::Paced)
     }
 
     /// The clock was set back: nothing lies further ahead than it could by now.
@@ -163,6 +184,9 @@ impl Hop {
         self.trouble_at = self.trouble_at.min(now);
         if let Some(pace) = &mut self.pace {
             pace.set_back(now);
+        }
+        if let Some(interrupted) = &mut self.interrupted {
+            interrupted.set_back(now);
         }
         if let Some(dead) = &mut self.dead {
             dead.probe_at = dead.probe_at.min(now + dead.delay);
@@ -195,8 +219,7 @@ impl Hop {
 
     /// It was there, and the slowest reply took so long. True: it is lame.
     pub(crate) fn answered(&mut self, now: Timestamp, slowest: Duration, epoch: u32, adopt: Option<&Adopt>) -> bool {
-        self.failures = 0;
-        self.dead = None;
+        self.live();
         match self.limits.concurrency.adapt {
             Adapt::ByLatency { target } if slowest > target && self.is_proven => self.shrink(epoch),
             Adapt::ByLatency { .. } | Adapt::ByAnswers => self.grow(),
@@ -207,8 +230,7 @@ impl Hop {
 
     /// It was there, and wants less.
     pub(crate) fn refused(&mut self, epoch: u32) {
-        self.failures = 0;
-        self.dead = None;
+        self.live();
         self.is_proven = true;
         self.shrink(epoch);
     }
@@ -218,14 +240,48 @@ impl Hop {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(reply);
         if self.dead.is_some() {
+            self.interrupted = None;
             self.postpone(now, epoch);
         } else if self.failures >= self.limits.probe.failures.max(1) {
+            self.interrupted = None;
             self.die(now);
         } else {
             self.shrink(epoch);
         }
         (self.trouble_at, self.is_quick) = (now, false);
         adopt.is_some_and(|adopt| self.failures >= adopt.failures.max(1)) && self.trouble(now)
+    }
+
+    /// It answered EHLO, and the session broke off in the middle of this message. True: it is lame.
+    pub(crate) fn interrupted(
+        &mut self,
+        now: Timestamp,
+        message: (QueueId, Destination),
+        reply: Reply,
+        epoch: u32,
+        adopt: Option<&Adopt>,
+    ) -> bool {
+        if epoch != self.epoch {
+            return false;
+        }
+        self.error = Some(reply);
+        let Some(interrupted) = &mut self.interrupted else {
+            // What could not be reached is there again, and the message may be all that is wrong.
+            if self.dead.take().is_some() {
+                self.failures = 0;
+            }
+            self.interrupted = Some(Box::new(Interrupted::by(message.0, message.1)));
+            return false;
+        };
+        interrupted.add(now, message, &self.limits.probe);
+        let (count, is_fatal) = (interrupted.count(), interrupted.is_fatal(&self.limits.probe));
+        if is_fatal {
+            self.die(now)
+        } else {
+            self.shrink(epoch)
+        }
+        let lame_from = |adopt: &Adopt| adopt.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE);
+        adopt.is_some_and(|adopt| count >= lame_from(adopt)) && self.trouble(now)
     }
 
     /// An attempt is slow, or too much went wrong. True: it is lame, as all are that do not adapt by latency.
@@ -237,6 +293,10 @@ impl Hop {
     /// When it will have recovered, if its last answer was quick.
     pub(crate) fn release_at(&self, adopt: &Adopt) -> Option<Timestamp> {
         (self.adopted && self.is_quick).then(|| self.trouble_at + adopt.release_after)
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.interrupted.as_deref().is_some_and(|interrupted| interrupted.is_suspect(&self.limits.probe))
     }
 
     fn most(&self) -> f64 {
@@ -263,6 +323,11 @@ impl Hop {
             self.window = (self.window * self.limits.concurrency.shrink.clamp(0.0, 1.0)).max(1.0);
             self.was_shrunk = true;
         }
+    }
+
+    /// It was there.
+    fn live(&mut self) {
+        (self.failures, self.dead, self.interrupted) = (0, None, None);
     }
 
     fn die(&mut self, now: Timestamp) {

@@ -8,7 +8,7 @@
 //! | [`admit`](Queues::admit)s what is committed | keep it until it is due, then in fair turns |
 //! | asks for the [`next_question`](Queues::next_question), and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
 //! | takes the [`next`](Queues::next) attempt and makes it | hold a slot of the queue and of the next hop for it |
-//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, lameness, death |
+//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, suspicion, lameness, death |
 //! | [`judge`](Queues::judge)s the outcomes and records them durably | say what they mean, and change nothing |
 //! | [`report`](Queues::report)s the verdicts | let recipients go, wait, or be held |
 //! | has other settings ([`change`](Queues::change)), or other ways ([`reroute`](Queues::reroute)) | go by them from now on |
@@ -35,6 +35,7 @@ mod explain;
 mod hop;
 mod hops;
 mod idle;
+mod interrupted;
 mod pace;
 mod pages;
 mod recipient;
@@ -67,6 +68,9 @@ use waiting::Waiting;
 /// One call of [`Queues::next`] makes no more waiting recipients ready than this, so that it stays short when a million
 /// are due at once. It is more than an attempt takes, so that those who are due do not wait for room among the ready.
 const WAKES_MAX: usize = 1024;
+
+/// A message that broke off lets others pass at no more of its destinations in one call of [`Queues::next`].
+const PASSES_MAX: usize = 64;
 
 /// The named queues, and the next hops that they share. `R` is the caller's route, cheap to clone.
 pub struct Queues<R: Clone> {
@@ -313,10 +317,10 @@ impl<R: Clone> Queues<R> {
         if self.is_stopped {
             return None;
         }
-        let (queue, berth) = self.first_in_time(now, |queues| {
-            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
-            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
-        })?;
+        let (mut queue, mut berth) = self.first_delivery(now)?;
+        if self.let_others_pass(berth) {
+            (queue, berth) = self.first_delivery(now)?;
+        }
         self.turn = (usize::from(queue.0) + 1) % self.lanes.len();
         self.turns.berths.count(berth);
         let mut attempt = self.leave(now, berth, Purpose::Deliver);
@@ -326,6 +330,38 @@ impl<R: Clone> Queues<R> {
         self.lanes[usize::from(queue.0)].slots += 1;
         self.settle(now, hop);
         Some(attempt)
+    }
+
+    /// The berth whose turn it is, and its queue.
+    fn first_delivery(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
+        self.first_in_time(now, |queues| {
+            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
+            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
+        })
+    }
+
+    /// Where something broke off at the next hop of a berth, and nothing was answered since: other destinations and
+    /// other senders go before the one that it was for, and any other message before itself. True if others may be first.
+    fn let_others_pass(&mut self, berth: u32) -> bool {
+        let hop = self.turns.berths.berth(berth).hop;
+        let Some((message, destination)) = self.hops[hop].interrupted_last() else { return false };
+        let front = |queues: &Self| {
+            let &Recipient { message, destination, .. } = &queues.recipients[queues.turns.front(berth)];
+            (queues.messages[message].id, destination)
+        };
+        if front(self).1 == destination {
+            self.turns.pass(berth);
+        }
+        for _ in 0..PASSES_MAX {
+            if front(self).0 != message {
+                break;
+            }
+            self.turns.pass_in_line(&mut self.recipients, berth);
+            if front(self).0 == message {
+                self.turns.pass(berth);
+            }
+        }
+        true
     }
 
     fn next_refusal(&mut self, now: Timestamp) -> Option<Attempt<R>> {

@@ -133,6 +133,25 @@ impl Turns {
         (group, count)
     }
 
+    /// Those who are in front in a berth let the others go first: the sender's line goes to the back of its desk, the
+    /// desk to the back of the berth.
+    pub(crate) fn pass(&mut self, berth: u32) {
+        let (desk, line) = self.front_line(berth);
+        self.desks[desk].lines.take(&mut self.lines, line, 1);
+        self.desks[desk].lines.resume(&mut self.lines, line);
+        let desks = &mut self.berths.berth_mut(berth).desks;
+        desks.take(&mut self.desks, desk, 1);
+        desks.resume(&mut self.desks, desk);
+    }
+
+    /// The message that is in front in a berth goes to the back of its sender's line.
+    pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) {
+        let (_, line) = self.front_line(berth);
+        let chain = &mut self.lines[line].recipients;
+        let (message, _) = split_group(chain, recipients, usize::MAX);
+        chain.append(recipients, message);
+    }
+
     /// So many recipients of letters are not ready any more.
     pub(crate) fn leave(&mut self, origin: Origin, count: usize) {
         if !origin.is_mailing {
