@@ -347,3 +347,223 @@ impl Hop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mail::SpoolId;
+
+    use super::*;
+    use crate::{Concurrency, Probe, Rate};
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000);
+    const QUICK: Duration = Duration::from_millis(5);
+
+    fn limits(start: usize, most: usize) -> Limits {
+        Limits { concurrency: Concurrency { start, most, ..Concurrency::default() }, ..Limits::default() }
+    }
+
+    fn hop(limits: Limits) -> Hop {
+        Hop::new("mx".into(), limits)
+    }
+
+    fn lost() -> Reply {
+        Reply::plain(451, "lost")
+    }
+
+    /// Attempts that leave together, and all are answered well.
+    fn round(hop: &mut Hop, attempts: usize) {
+        let epochs: Vec<u32> = (0..attempts).map(|_| hop.depart(NOW)).collect();
+        for epoch in epochs {
+            hop.land(epoch);
+            hop.answered(NOW, QUICK, epoch, None);
+        }
+    }
+
+    fn break_off(hop: &mut Hop, message: u64, adopt: Option<&Adopt>) -> bool {
+        let epoch = hop.depart(NOW);
+        hop.land(epoch);
+        let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
+        hop.interrupted(NOW, message, lost(), epoch, adopt)
+    }
+
+    #[test]
+    fn other_limits_hold_at_once_and_a_window_that_they_cut_does_not_grow_back_by_itself() {
+        let mut hop = hop(limits(8, 20));
+        round(&mut hop, 1);
+        assert_eq!(hop.concurrency(), 8);
+        hop.limit(limits(8, 3));
+        assert_eq!(hop.concurrency(), 3);
+        hop.limit(limits(8, 20));
+        assert_eq!(hop.concurrency(), 3);
+    }
+
+    #[test]
+    fn a_rate_that_comes_later_counts_from_then_on_and_one_that_changes_keeps_what_was_used() {
+        let slow = |messages| Limits { rate: Some(Rate { messages, per: Duration::from_secs(60) }), ..limits(8, 20) };
+        let mut hop = hop(limits(8, 20));
+        hop.depart(NOW);
+        assert_eq!(hop.rate_free_at(), None);
+        hop.limit(slow(6));
+        assert!(hop.rate_free_at().unwrap() <= NOW);
+        hop.depart(NOW);
+        let free_at = NOW + Duration::from_secs(10);
+        assert_eq!(hop.rate_free_at(), Some(free_at));
+        hop.limit(slow(6));
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the same limits change nothing");
+        hop.limit(slow(1));
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is as full as before");
+        hop.limit(limits(8, 20));
+        assert_eq!(hop.rate_free_at(), None);
+    }
+
+    #[test]
+    fn destinations_and_attempts_each_keep_a_next_hop_in_use() {
+        let mut hop = hop(Limits::default());
+        assert!(!hop.is_in_use());
+        (hop.destinations, hop.attempts) = (1, 0);
+        assert!(hop.is_in_use());
+        (hop.destinations, hop.attempts) = (0, 1);
+        assert!(hop.is_in_use());
+    }
+
+    #[test]
+    fn it_grows_while_half_of_what_it_may_was_in_use() {
+        let mut hop = hop(limits(4, 20));
+        round(&mut hop, 1);
+        // One of 4 is less than half: nothing grows, however many rounds of answers.
+        (0..9).for_each(|_| round(&mut hop, 1));
+        assert_eq!(hop.concurrency(), 4);
+        // Two of 4 are half, and less than half of 5.
+        round(&mut hop, 2);
+        assert_eq!(hop.concurrency(), 5);
+        (0..9).for_each(|_| round(&mut hop, 2));
+        assert_eq!(hop.concurrency(), 5);
+        round(&mut hop, 3);
+        assert_eq!(hop.concurrency(), 7);
+    }
+
+    #[test]
+    fn a_round_ends_with_as_many_answers_as_there_are_places() {
+        let mut hop = hop(limits(4, 5));
+        round(&mut hop, 1);
+        round(&mut hop, 4);
+        assert_eq!((hop.concurrency(), hop.answers, hop.slots_peak), (5, 5, 4));
+        hop.depart(NOW);
+        assert_eq!((hop.answers, hop.slots_peak), (0, 1));
+        hop.depart(NOW);
+        assert_eq!((hop.answers, hop.slots_peak, hop.slots), (0, 2, 2));
+    }
+
+    #[test]
+    fn after_a_shrink_a_round_of_answers_adds_what_the_settings_say() {
+        for (grow, expected) in [(1.0, 9.0), (4.0, 12.0), (0.0, 8.0), (-3.0, 8.0)] {
+            let mut hop = hop(limits(16, 100));
+            hop.limits.concurrency.grow = grow;
+            round(&mut hop, 1);
+            hop.depart(NOW);
+            hop.land(hop.epoch);
+            hop.refused(hop.epoch);
+            assert!((hop.window - 8.0).abs() < 1e-9);
+            round(&mut hop, 8);
+            assert!(
+                (hop.window - expected).abs() < 0.7 && (grow > 0.0) == (hop.window > 8.0),
+                "{grow}: {}",
+                hop.window
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_as_slow_as_the_limit_is_still_quick_and_one_as_slow_as_the_target_is_still_good() {
+        let adopt = Adopt { slower_than: Duration::from_secs(10), ..Adopt::default() };
+        let mut hop = hop(limits(4, 20));
+        assert!(!hop.answered(NOW, adopt.slower_than, 0, Some(&adopt)) && hop.is_quick);
+        assert!(hop.answered(NOW, adopt.slower_than + Duration::from_millis(1), 0, Some(&adopt)) && !hop.is_quick);
+        let target = Duration::from_secs(1);
+        hop.limits.concurrency.adapt = Adapt::ByLatency { target };
+        let before = hop.window;
+        hop.depart(NOW);
+        hop.land(hop.epoch);
+        hop.slots_peak = 4;
+        hop.answered(NOW, target, hop.epoch, None);
+        assert!(hop.window > before, "{} after {before}", hop.window);
+        hop.answered(NOW, target * 2, hop.epoch, None);
+        assert!(hop.window < before);
+    }
+
+    #[test]
+    fn the_first_answer_of_a_disk_proves_it_however_slow() {
+        let mut hop = hop(limits(4, 20));
+        hop.limits.concurrency.adapt = Adapt::ByLatency { target: Duration::from_secs(1) };
+        hop.answered(NOW, Duration::from_secs(30), 0, None);
+        assert_eq!(hop.concurrency(), 4);
+    }
+
+    #[test]
+    fn messages_that_break_off_shrink_then_leave_one_at_a_time_then_kill() {
+        let (adopt, mut hop) = (Adopt::default(), hop(limits(8, 20)));
+        round(&mut hop, 1);
+        let mut seen = Vec::new();
+        for message in 1..=9 {
+            let is_lame = break_off(&mut hop, message, Some(&adopt));
+            seen.push((hop.concurrency(), is_lame, hop.probe_at().is_some()));
+        }
+        let at_first = [(8, false, false), (4, false, false)];
+        assert_eq!(seen[..2], at_first);
+        assert!(seen[2..8].iter().all(|&seen| seen == (1, false, false)), "{seen:?}");
+        assert_eq!(seen[8], (1, true, true));
+        assert_eq!((hop.probe_at(), hop.failures), (Some(NOW + Duration::from_secs(60)), 0));
+        // Each further one puts off the probe by the same time.
+        break_off(&mut hop, 10, Some(&adopt));
+        assert_eq!(hop.probe_at(), Some(NOW + Duration::from_secs(60)));
+        round(&mut hop, 1);
+        assert_eq!((hop.concurrency(), hop.probe_at(), hop.interrupted_last()), (8, None, None));
+    }
+
+    #[test]
+    fn what_left_before_a_shrink_is_no_news_when_it_breaks_off() {
+        let mut hop = hop(limits(20, 20));
+        round(&mut hop, 1);
+        let epochs: Vec<u32> = (0..20).map(|_| hop.depart(NOW)).collect();
+        for (message, epoch) in (1..).zip(epochs) {
+            hop.land(epoch);
+            let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
+            hop.interrupted(NOW, message, lost(), epoch, None);
+        }
+        assert_eq!((hop.concurrency(), hop.probe_at()), (10, None));
+    }
+
+    #[test]
+    fn a_probe_that_breaks_off_brings_an_unreachable_next_hop_back_and_one_that_fails_makes_it_unreachable() {
+        let mut hop = hop(Limits { probe: Probe { failures: 1, ..Probe::default() }, ..limits(8, 20) });
+        let fail = |hop: &mut Hop| {
+            let epoch = hop.depart(NOW);
+            hop.land(epoch);
+            hop.failed(NOW, lost(), epoch, None);
+        };
+        fail(&mut hop);
+        assert!(hop.probe_at().is_some());
+        break_off(&mut hop, 1, None);
+        assert_eq!((hop.probe_at(), hop.failures, hop.concurrency()), (None, 0, 1));
+        (2..=3).for_each(|message| _ = break_off(&mut hop, message, None));
+        assert_eq!(hop.probe_at(), Some(NOW + Duration::from_secs(60)));
+        fail(&mut hop);
+        assert_eq!((hop.probe_at(), hop.interrupted_last()), (Some(NOW + Duration::from_secs(120)), None));
+    }
+
+    #[test]
+    fn failures_between_messages_that_break_off_still_count() {
+        let mut hop = hop(limits(8, 20));
+        for message in 1..=2 {
+            let epoch = hop.depart(NOW);
+            hop.land(epoch);
+            hop.failed(NOW, lost(), epoch, None);
+            break_off(&mut hop, message, None);
+        }
+        assert_eq!((hop.failures, hop.probe_at()), (2, None));
+        let epoch = hop.depart(NOW);
+        hop.land(epoch);
+        hop.failed(NOW, lost(), epoch, None);
+        assert!(hop.probe_at().is_some() && hop.interrupted_last().is_none());
+    }
+}
