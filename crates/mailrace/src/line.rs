@@ -62,6 +62,7 @@ fn name(fact: &Fact) -> &'static str {
         Fact::Received { .. } => "received",
         Fact::Delivered { .. } => "delivered",
         Fact::Held { .. } => "held",
+        Fact::Released { .. } => "released",
         Fact::Removed { .. } => "removed",
         Fact::Deferred { .. } => "deferred",
         Fact::Bounced { .. } => "bounced",
@@ -115,7 +116,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.plain("until", &until.rfc3339_date());
             pen.text("reason", &reason.to_string());
         }
-        Fact::Held { id, recipient } | Fact::Removed { id, recipient } => {
+        Fact::Held { id, recipient } | Fact::Released { id, recipient } | Fact::Removed { id, recipient } => {
             pen.plain("id", id);
             pen.address("to", Some(recipient));
         }
@@ -315,6 +316,7 @@ mod tests {
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: Some(id) },
             Fact::Bounced { id, recipient: bob.clone(), reason: gone.clone(), bounce: None },
             Fact::Held { id, recipient: bob.clone() },
+            Fact::Released { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
             refused("", None, None, &full),
             refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
