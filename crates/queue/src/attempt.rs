@@ -86,6 +86,8 @@ pub struct Attempt<R> {
     pub(crate) count: usize,
     /// It holds a slot.
     pub(crate) under_way: bool,
+    /// Counts how often the ways had changed when it left.
+    pub(crate) edition: u32,
     /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency once.
     pub(crate) epoch: u32,
 }

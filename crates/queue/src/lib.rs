@@ -95,6 +95,10 @@ pub struct Queues<R: Clone> {
     acts_unrecorded: usize,
     errors: Errors,
     unrecorded: usize,
+    /// Counts how often the ways have changed.
+    edition: u32,
+    /// When those are looked for whose destinations have moved.
+    moved_at: Option<Timestamp>,
 }
 
 /// The state of one queue.
@@ -128,6 +132,8 @@ impl<R: Clone> Queues<R> {
             acts_unrecorded: 0,
             errors: Errors::new(),
             unrecorded: 0,
+            edition: 0,
+            moved_at: None,
             config,
         }
     }
@@ -163,6 +169,7 @@ impl<R: Clone> Queues<R> {
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.tick(now);
         self.ring(now);
+        self.hasten_moved(now);
         self.wake(now);
         if self.unrecorded >= self.config.unrecorded_max {
             return None;
@@ -192,12 +199,18 @@ impl<R: Clone> Queues<R> {
         self.ended(now, &mut attempt, Contact::None);
         self.unrecorded -= 1;
         let is_act = matches!(attempt.purpose, Purpose::Act(_) | Purpose::Sort);
+        let is_left_behind = self.is_left_behind(&attempt);
         self.acts_unrecorded -= usize::from(is_act);
         let mut index = attempt.first;
         for verdict in verdicts {
             let next = self.recipients[index].next;
             self.recipients[index].attempts = attempt.number;
             match verdict {
+                // The wait and the error are those of the old next hop.
+                Verdict::Deferred { .. } if is_left_behind => {
+                    self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
+                    self.schedule(now, index, now);
+                }
                 Verdict::Deferred { reason, until } => {
                     if !is_act {
                         let error = self.errors.join(reason);
@@ -228,7 +241,7 @@ impl<R: Clone> Queues<R> {
         if self.has_next() {
             return Some(Timestamp::default());
         }
-        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).min()
+        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_at).min()
     }
 
     /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left
@@ -413,7 +426,7 @@ impl<R: Clone> Queues<R> {
         }
         let route = next_hop.and_then(|_| self.destinations.place(destination).route.clone());
         let number = if next_hop.is_some() { attempts.saturating_add(1) } else { attempts };
-        let (under_way, epoch) = (false, 0);
+        let (under_way, edition, epoch) = (false, self.edition, 0);
         Attempt {
             id,
             destination,
@@ -427,6 +440,7 @@ impl<R: Clone> Queues<R> {
             first,
             count,
             under_way,
+            edition,
             epoch,
         }
     }

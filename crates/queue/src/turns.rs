@@ -89,12 +89,6 @@ impl Turns {
         self.senders.change(mailing_above);
     }
 
-    /// Whether somebody is ready for a destination.
-    pub(crate) fn has_ready(&self, destination: Destination) -> bool {
-        let desks = [Class::Letter, Class::Mailing].map(|class| destination.0 * 2 + class as u32);
-        desks.into_iter().any(|desk| desk < self.desks.len() && !self.desks[desk].lines.is_empty())
-    }
-
     /// Puts a recipient at the back of its sender's line. Gives the next hop that has something to do by that and had
     /// nothing before in this class.
     pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin) -> Option<u32> {
