@@ -87,9 +87,8 @@ impl<R: Clone> Queues<R> {
         }
         self.moved_at = None;
         let has_moved = |recipient: &Recipient| self.destinations.place(recipient.destination).has_moved;
-        let is_meant = |recipient: &Recipient| recipient.stage != Stage::InFlight && has_moved(recipient);
-        let moved: Vec<u32> =
-            self.recipients.entries().filter(|(_, one)| is_meant(one)).map(|(index, _)| index).collect();
+        let moved = self.recipients.entries().filter(|(_, recipient)| has_moved(recipient));
+        let moved: Vec<u32> = moved.map(|(index, _)| index).collect();
         self.waiting.hasten(now, |index| has_moved(&self.recipients[index]));
         for index in moved {
             self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));

@@ -197,6 +197,14 @@ fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is
     post.deliver(third);
     assert_eq!((post.progress(1), due), (Progress::Waiting(due), NOW + seconds(1 + 120)));
     assert!(post.next().is_none());
+    assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(60)), "that of the one that stays");
+    // And another reload, that leads the others elsewhere, is nothing to those.
+    post.route = |domain| if domain.starts_with("moves") { "new".into() } else { "newer".into() };
+    post.queues.reroute(post.now);
+    post.answer();
+    post.now = post.now + seconds(1);
+    assert_eq!(ids(&post.take_all()), [id(2)]);
+    assert_eq!(post.progress(1), Progress::Waiting(due));
 }
 
 #[test]
@@ -214,11 +222,16 @@ fn another_way_that_the_dns_finds_by_itself_makes_nobody_due() {
     post.now = NOW + seconds(40);
     assert!(post.next().is_none());
     assert_eq!((post.progress(1), post.entry(1).error.is_some()), (Progress::Waiting(due), true));
+    // Nor who was under way when the answer came.
+    post.route = |_| "newer".to_owned();
+    post.send_to(second.destination, "newer");
+    assert_eq!(post.defer(second, quick()), NOW + seconds(40 + 60));
+    assert_eq!(post.progress(2), Progress::Waiting(NOW + seconds(40 + 60)));
 }
 
 #[test]
 fn what_was_under_way_to_the_old_next_hop_and_fails_there_is_due_at_once() {
-    for answered_first in [true, false] {
+    for (answered_first, ends_after) in [(true, 0), (false, 0), (true, 5)] {
         let mut post = post();
         post.admit(1, 1, "a.example", 1);
         let attempt = post.take();
@@ -227,9 +240,11 @@ fn what_was_under_way_to_the_old_next_hop_and_fails_there_is_due_at_once() {
         if answered_first {
             post.answer();
         }
+        post.now = NOW + seconds(ends_after);
+        assert!(!answered_first || post.next().is_none());
         post.defer(attempt, quick());
         post.answer();
-        post.now = NOW + seconds(1);
+        post.now = post.now + seconds(1 - ends_after.min(1));
         let again = post.take();
         assert_eq!((again.number, post.entry(1).error), (2, None));
         assert_eq!(post.queues.next_hop_name(again.next_hop.unwrap()), "new");
