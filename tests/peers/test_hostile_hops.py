@@ -14,7 +14,7 @@ import unittest
 import hosts
 from harness import Client, await_that, letters
 from laboratory import bench
-from outbound import SENDER, OutboundCase, await_fact, facts, text_message
+from outbound import SENDER, OutboundCase, await_fact, facts, metrics, text_message
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -103,6 +103,52 @@ class Faults(OutboundCase):
         self.await_letters(quick, 50, server)
         self.assertEqual(server.queued(), 50)
         self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
+
+
+class Poison(OutboundCase):
+    """Messages that the next hop cannot bear: it ends the connection in the middle of them. They used to stop all mail to
+    a next hop that they share, for a minute and more."""
+
+    POISON, GOOD = 5, 10
+
+    def run_beside(self, *rules):
+        """Poison first, then good mail, one after the other; what the sink and the server made of it."""
+        sink = self.ending(Sink(self.folder, records=True, rules=rules))
+        sink.start()
+        server = self.start(extra=route("*", f"[127.0.0.1]:{sink.port}"), smtp=IMPATIENT)
+        for number in range(self.POISON):
+            self.send(server, f"user{number}@poison.test")
+        for number in range(self.GOOD):
+            self.send(server, f"user{number}@good.test")
+            await_fact(server, "delivered", to=f"<user{number}@good.test>")
+            self.assertLessEqual(len(facts(server, "deferred")), self.POISON, "an attempt for each of the poison")
+        self.assertEqual(facts(server, "deferred", to="<user0@good.test>"), [])
+        self.assertEqual(len(facts(server, "delivered")), self.GOOD)
+        said = metrics(server)
+        self.assertEqual([said[f'mailrace_next_hops{{state="{state}"}}'] for state in ("adopted", "dead")], [0, 0])
+        await_that(lambda: len(facts(server, "deferred")) == self.POISON, "an attempt for each of the poison", server)
+        self.assertEqual({fact.to for fact in facts(server, "deferred")},
+                         {f"<user{number}@poison.test>" for number in range(self.POISON)})  # fmt: skip
+        self.assertEqual(server.queued(), self.POISON)
+        return server
+
+    def test_messages_at_which_the_next_hop_hangs_up_stop_no_other_mail(self):
+        server = self.run_beside("*@poison.test rcpt drop")
+        for fact in facts(server, "deferred"):
+            self.assertIn("the server ended the connection", fact.reason)
+
+    def test_messages_at_which_the_next_hop_talks_nonsense_stop_no_other_mail(self):
+        self.run_beside("*@poison.test rcpt garbage")
+
+    def test_messages_at_which_the_next_hop_falls_silent_stop_no_other_mail(self):
+        server = self.run_beside("*@poison.test rcpt delay 10m")
+        for fact in facts(server, "deferred"):
+            self.assertIn("no answer in time", fact.reason)
+
+    def test_messages_that_may_have_arrived_are_not_sent_again_at_once(self):
+        server = self.run_beside("*@poison.test message drop")
+        for fact in facts(server, "deferred"):
+            self.assertIn("may have arrived", fact.reason)
 
 
 class Stop(OutboundCase):

@@ -55,6 +55,25 @@ class Operator(OutboundCase):
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
 
+    def test_the_log_says_that_mail_was_released_and_not_that_it_was_deferred(self):
+        before = metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}']
+        self.queue("hold", "--all")
+        await_fact(self.server, "held", to="<bob@one.test>")
+        self.queue("release", "--recipient", "bob@one.test")
+        await_fact(self.server, "released", to="<bob@one.test>")
+        self.came()
+        self.queue("release", "--recipient", "carol@two.test")
+        await_fact(self.server, "released", to="<carol@two.test>")
+        self.came(2)
+        self.assertEqual(len(facts(self.server, "deferred")), 2, "those of the first attempts")
+        self.assertEqual(metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}'], before)
+
+    def test_a_retry_is_no_deferral_either(self):
+        self.queue("retry", "--all")
+        self.came(2)
+        await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
+        self.assertEqual(len(facts(self.server, "deferred")), 2, "those of the first attempts")
+
     def test_what_is_removed_is_gone_and_nobody_is_told(self):
         self.queue("remove", "--sender", "alice@bench.test")
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)

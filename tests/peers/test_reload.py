@@ -12,7 +12,7 @@ import threading
 import unittest
 
 from harness import Client, Mailrace, await_letters, await_that, folder, letter
-from outbound import OutboundCase, await_fact, metrics
+from outbound import OutboundCase, await_fact, facts, metrics
 from peers.mailrace import route
 from test_tls import issue
 from test_tls import section as certificate
@@ -422,6 +422,30 @@ class Ways(OutboundCase):
         self.taken_up(server)
         server._queue("retry", "--all")
         self.await_letters(self.one, 1, server)
+
+    def test_mail_whose_next_hop_has_changed_is_due_at_once_and_the_old_error_is_forgotten(self):
+        # It used to wait for as long as the old next hop had made it wait, an hour here, with the error of that.
+        later = self.host(script={"RCPT": "450 4.2.1 later"})
+        server = self.start(
+            retry='first = "1h", jitter = 0.0',
+            extra=route("one.test", f"[127.0.0.1]:{later.port}") + route("two.test", f"[127.0.0.1]:{free_port()}"),
+        )  # fmt: skip
+        self.send(server, "bob@one.test", "carol@two.test")
+        await_that(lambda: len(facts(server, "deferred")) == 2, "two deferred", server)
+        self.one.script["RCPT"] = "450 4.2.1 not yet"
+        edit(server, f"[127.0.0.1]:{later.port}", f"[127.0.0.1]:{self.one.port}")
+        self.taken_up(server)
+        await_fact(server, "deferred", to="<bob@one.test>", reason="450 4.2.1 not yet")
+        listed = await_that(lambda: self.errors(server, "not yet"), "the new error", server)
+        self.assertEqual([line for line in listed if "4.2.1 later" in line], [])
+        self.assertEqual(len([line for line in listed if "Connection refused" in line]), 1, "carol's stays")
+        self.assertEqual(len(facts(server, "deferred", to="<carol@two.test>")), 1)
+
+    @staticmethod
+    def errors(server, text):
+        """The lines of the queue's list, if one has this text."""
+        listed = server._queue("list", "--json").splitlines()
+        return listed if any(text in line for line in listed) else None
 
     def test_mail_that_waits_goes_to_the_machine_that_stores_the_mailbox_by_now(self):
         zone = self.names()

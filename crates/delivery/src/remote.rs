@@ -160,10 +160,13 @@ pub enum Contact {
         /// The longest that it took for a reply.
         slowest: Duration,
     },
-    /// It has enough of us for now: 421, or the session was refused.
+    /// It has enough of us for now: 421 (RFC 5321 section 3.8, whenever it comes), or the session was refused.
     Busy,
-    /// No connection, or it was lost, or not a word in time, or not a sensible one.
+    /// No session: no connection, or before the session was ready it was lost, silent, or not SMTP.
     Failed(Reply),
+    /// The session was ready, and broke off in the middle of this message: lost, silent, or not SMTP. The message may be
+    /// to blame.
+    Interrupted(Reply),
     /// Nothing was said: the message cannot be sent there, or at all.
     None,
 }

@@ -124,6 +124,13 @@ pub enum Fact {
         /// Who waits.
         recipient: Address,
     },
+    /// The operator released a recipient: the next attempt is due.
+    Released {
+        /// The message.
+        id: QueueId,
+        /// Who waits.
+        recipient: Address,
+    },
     /// The operator took a recipient out of the queue; nobody is told.
     Removed {
         /// The message.

@@ -69,6 +69,7 @@ fn event(fact: &Fact) -> Event {
         Fact::Received { .. } => Event::Received,
         Fact::Delivered { .. } => Event::Delivered,
         Fact::Held { .. } => Event::Held,
+        Fact::Released { .. } => Event::Released,
         Fact::Removed { .. } => Event::Removed,
         Fact::Deferred { .. } => Event::Deferred,
         Fact::Bounced { .. } => Event::Bounced,
@@ -127,7 +128,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
             pen.plain("until", &until.rfc3339_date());
             pen.text("reason", &reason.to_string());
         }
-        Fact::Held { id, recipient } | Fact::Removed { id, recipient } => {
+        Fact::Held { id, recipient } | Fact::Released { id, recipient } | Fact::Removed { id, recipient } => {
             pen.plain("id", id);
             pen.address("to", Some(recipient));
         }
@@ -365,6 +366,7 @@ mod tests {
                 bounce: None,
             },
             Fact::Held { id, recipient: bob.clone() },
+            Fact::Released { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
             refused("", None, None, &full),
             refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),

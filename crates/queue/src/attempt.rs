@@ -86,6 +86,8 @@ pub struct Attempt<R> {
     pub(crate) count: usize,
     /// It holds a slot.
     pub(crate) under_way: bool,
+    /// Counts how often the ways had changed when it left.
+    pub(crate) edition: u32,
     /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency once.
     pub(crate) epoch: u32,
 }
@@ -130,8 +132,11 @@ pub enum Contact {
     },
     /// It refused the session, or one connection more: fewer attempts at once, but it is not lame.
     Busy,
-    /// No connection, lost, timed out, garbage.
+    /// It was not there: no connection, or the session failed before a message could be sent.
     Failed(Reply),
+    /// The session was ready and broke off in the middle of this message: closed, timed out, garbage. The message is
+    /// blamed first, the next hop only when different messages break off.
+    Interrupted(Reply),
     /// Nothing is known of the next hop from this.
     None,
 }

@@ -41,6 +41,18 @@ impl Chain {
         self.back = index;
     }
 
+    /// Puts all of another chain at the back.
+    pub(crate) fn append(&mut self, values: &mut impl IndexMut<u32, Output: Linked>, other: Chain) {
+        if other.is_empty() {
+            return;
+        }
+        match self.back {
+            NONE => self.front = other.front,
+            back => *values[back].link() = other.front,
+        }
+        self.back = other.back;
+    }
+
     pub(crate) fn pop_front(&mut self, values: &mut impl IndexMut<u32, Output: Linked>) -> Option<u32> {
         let index = self.front()?;
         self.front = std::mem::replace(values[index].link(), NONE);
@@ -62,6 +74,22 @@ mod tests {
         fn link(&mut self) -> &mut u32 {
             &mut self.0
         }
+    }
+
+    #[test]
+    fn a_chain_at_the_back_of_another_comes_after_it() {
+        let mut nodes = Slab::new();
+        let indices: Vec<u32> = (0..4).map(|_| nodes.insert(Node(77))).collect();
+        let (mut all, mut more) = (Chain::EMPTY, Chain::EMPTY);
+        indices[..2].iter().for_each(|&index| more.push_back(&mut nodes, index));
+        all.append(&mut nodes, more);
+        all.append(&mut nodes, Chain::EMPTY);
+        let mut last = Chain::EMPTY;
+        last.push_back(&mut nodes, indices[2]);
+        all.append(&mut nodes, last);
+        all.push_back(&mut nodes, indices[3]);
+        assert!(indices.into_iter().eq(std::iter::from_fn(|| all.pop_front(&mut nodes))));
+        assert!(all.is_empty());
     }
 
     #[test]

@@ -6,17 +6,23 @@
 //! | a queue more | it takes what is admitted to it |
 //! | a queue less: it is *retired* | what is in flight ends; all else leaves it to be sorted anew ([`Purpose::Sort`]) |
 //! | the caller's rules | whoever the caller means leaves for it, too ([`Queues::pick_to_sort`]) |
-//! | the ways | nobody leaves by one that was found before; each is asked for again when somebody is ready |
+//! | the ways | nobody leaves by one that was found before; each is asked for again, and where another next hop is found its mail is due |
 //!
 //! A queue keeps its number as long as there are queues: numbers are in attempts, destinations and the caller's rules.
 //! So a retired one keeps its place in the settings, and one that comes back under its name has the number that it had.
 
+use std::time::Duration;
+
 use mail::Timestamp;
 
-use crate::attempt::Purpose;
+use crate::attempt::{Attempt, NextHop, Purpose};
 use crate::config::{Config, QueueNumber};
-use crate::recipient::Stage;
-use crate::{Adopt, Entry, Lane, Progress, Queues};
+use crate::errors::ErrorNumber;
+use crate::recipient::{Recipient, Stage};
+use crate::{Adopt, Destination, Entry, Lane, Progress, Queues};
+
+/// Answers about ways that have changed are gathered for so long: to look for those who wait is one pass over all.
+const MOVES_GATHER: Duration = Duration::from_secs(1);
 
 impl Config {
     /// The queue that adopts, if one does.
@@ -51,14 +57,43 @@ impl<R: Clone> Queues<R> {
         self.settle_all(now);
     }
 
-    /// All ways may be others: nobody leaves by one that was answered before, and where somebody is ready it is asked
-    /// for at once. Questions that are open stay open: whoever answers one now is to say what holds now.
+    /// All ways may be others: nobody leaves by one that was answered before, and each that has recipients is asked for
+    /// at once. Questions that are open stay open: whoever answers one now is to say what holds now. Recipients whose
+    /// next hop is another one by the answer are due a second later; their last error is forgotten with the old one.
     pub fn reroute(&mut self, now: Timestamp) {
+        self.edition = self.edition.wrapping_add(1);
         for destination in self.destinations.outdate() {
-            if self.turns.has_ready(destination) {
-                self.look_up(now, destination);
-            }
+            self.look_up(now, destination);
         }
+    }
+
+    /// A destination was answered; if it has moved, those who wait are looked for soon.
+    pub(crate) fn note_move(&mut self, now: Timestamp, destination: Destination) {
+        if self.destinations.place(destination).has_moved {
+            self.moved_at.get_or_insert(now + MOVES_GATHER);
+        }
+    }
+
+    /// Whether an attempt ended at a next hop that its destination has left for another since it began.
+    pub(crate) fn is_left_behind(&self, attempt: &Attempt<R>) -> bool {
+        let hop = self.destinations.place(attempt.destination).hop;
+        attempt.edition != self.edition && attempt.next_hop.is_some_and(|NextHop(old)| old != hop)
+    }
+
+    /// Those who wait for destinations that have moved are due now, and have no error yet.
+    pub(crate) fn hasten_moved(&mut self, now: Timestamp) {
+        if self.moved_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.moved_at = None;
+        let has_moved = |recipient: &Recipient| self.destinations.place(recipient.destination).has_moved;
+        let moved = self.recipients.entries().filter(|(_, recipient)| has_moved(recipient));
+        let moved: Vec<u32> = moved.map(|(index, _)| index).collect();
+        self.waiting.hasten(now, |index| has_moved(&self.recipients[index]));
+        for index in moved {
+            self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
+        }
+        self.destinations.settle_moves();
     }
 
     /// Whether somebody waits in a queue that is retired and can be sorted anew.

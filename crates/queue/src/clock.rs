@@ -20,6 +20,7 @@ impl<R: Clone> Queues<R> {
             return;
         }
         let all: Vec<u32> = self.hops.iter().map(|(hop, _)| hop).collect();
+        self.moved_at = self.moved_at.map(|at| at.min(now));
         for hop in all {
             self.hops[hop].set_back(now);
             self.settle(now, hop);

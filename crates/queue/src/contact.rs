@@ -26,7 +26,7 @@ impl<R: Clone> Queues<R> {
         self.lanes[usize::from(serving.0)].slots -= 1;
         self.hops[hop].land(attempt.epoch);
         self.hops[hop].home_mut(home).slots -= 1;
-        if self.is_lame_after(now, hop, attempt.epoch, contact) {
+        if self.is_lame_after(now, hop, attempt, contact) {
             self.adopt(hop);
         }
         self.release_if_due(now, hop);
@@ -93,12 +93,16 @@ impl<R: Clone> Queues<R> {
         self.hops.set_alarm(hop, alarm.into_iter().chain(release).min());
     }
 
-    fn is_lame_after(&mut self, now: Timestamp, hop: u32, epoch: u32, contact: Contact) -> bool {
+    fn is_lame_after(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: Contact) -> bool {
+        let &Attempt { id, destination, epoch, .. } = attempt;
         let adopt: Option<&Adopt> = self.adopter.as_ref().map(|(_, adopt)| adopt);
         let hop: &mut Hop = &mut self.hops[hop];
         match contact {
             Contact::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),
             Contact::Failed(reply) => hop.failed(now, reply, epoch, adopt),
+            Contact::Interrupted(reply) => hop.interrupted(now, (id, destination), reply, epoch, adopt),
+            // RFC 5321 section 3.8: who says 421 shuts down, or wants less from us. The next hop says so of itself, so no
+            // message is to blame; what cannot be reached afterwards fails by itself.
             Contact::Busy => {
                 hop.refused(epoch);
                 false

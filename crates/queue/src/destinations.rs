@@ -51,6 +51,10 @@ pub(crate) struct Place<R> {
     /// Its desks are in the berths of the next hop.
     pub(crate) serves: bool,
     asked: bool,
+    /// All ways may be others since it was answered.
+    is_outdated: bool,
+    /// The answer after that named another next hop, and those who wait do not know yet.
+    pub(crate) has_moved: bool,
     rest: Rest,
 }
 
@@ -70,11 +74,21 @@ impl<R> Destinations<R> {
         self.numbers.resize_with(queues, BTreeMap::new);
     }
 
-    /// The time of all routes is over; gives all destinations.
+    /// The time of all routes is over; gives the destinations that have recipients.
     pub(crate) fn outdate(&mut self) -> Vec<Destination> {
         let all: Vec<u32> = self.places.entries().map(|(index, _)| index).collect();
-        all.iter().for_each(|&index| self.places[index].until = Timestamp::default());
-        all.into_iter().map(Destination).collect()
+        for &index in &all {
+            let place = &mut self.places[index];
+            (place.until, place.is_outdated) = (Timestamp::default(), place.hop != NONE);
+        }
+        all.into_iter().filter(|&index| self.places[index].recipients > 0).map(Destination).collect()
+    }
+
+    /// Those who wait know that their destination has moved.
+    pub(crate) fn settle_moves(&mut self) {
+        let moved: Vec<u32> =
+            self.places.entries().filter(|(_, place)| place.has_moved).map(|(index, _)| index).collect();
+        moved.into_iter().for_each(|index| self.places[index].has_moved = false);
     }
 
     /// How many have recipients.
@@ -96,6 +110,8 @@ impl<R> Destinations<R> {
             until: Timestamp::default(),
             serves: false,
             asked: false,
+            is_outdated: false,
+            has_moved: false,
             rest: Rest::default(),
         });
         numbers.insert(Arc::clone(&self.places[index].name), Destination(index));
@@ -152,6 +168,7 @@ impl<R> Destinations<R> {
     pub(crate) fn answer(&mut self, destination: Destination, hop: u32, route: R, until: Timestamp) -> u32 {
         let place = &mut self.places[destination.0];
         (place.asked, place.serves, place.until, place.route) = (false, true, until, Some(route));
+        place.has_moved |= std::mem::take(&mut place.is_outdated) && place.hop != hop;
         if place.recipients == 0 {
             // It was kept for the question alone, outside the ring perhaps.
             self.idle.enter(destination.0, &mut place.rest, Timestamp::default());

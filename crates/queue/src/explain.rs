@@ -107,6 +107,10 @@ impl<R: Clone> Queues<R> {
         if let (Some(probe_at), Some(error)) = (hop.probe_at(), &hop.error) {
             obstacles.push(Obstacle::Dead { probe_at, error: error.clone() });
         }
+        if let (Some(interrupted), Some(error)) = (hop.interruption(now), &hop.error) {
+            let (messages, resume_at) = (interrupted.count(), interrupted.resume_at());
+            obstacles.push(Obstacle::Suspect { messages, resume_at, error: error.clone() });
+        }
         if let Some(until) = hop.rate_free_at().filter(|&at| at > now) {
             obstacles.push(Obstacle::Rate { until });
         }

@@ -4,20 +4,22 @@
 //! |---|---|---|
 //! | unproven | new, or dead until now | one at a time |
 //! | proven | an answer | as its concurrency says: it grows on good answers, shrinks on bad ones |
-//! | dead | [`Probe::failures`](crate::Probe::failures) in a row | none until the probe is due, then one at a time |
+//! | suspect | different messages that broke off, [`Interrupted`] says how many | one at a time, further and further apart |
+//! | dead | [`Probe::failures`](crate::Probe::failures) in a row, or three times as many messages | none until the probe is due, then one at a time |
 //!
 //! Beside that it may be adopted: by failures in a row or by being slow. It is released when that is long ago and its
 //! last answer was quick. A failure of an attempt that left before the last shrink, or before the death, is no news:
-//! epochs tell.
+//! epochs tell. A message that broke off after EHLO was answered is to blame itself, until others break off as well.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Reply, Timestamp};
+use mail::{QueueId, Reply, Timestamp};
 
 use crate::idle::Rest;
+use crate::interrupted::{Interrupted, MESSAGES_PER_FAILURE};
 use crate::pace::Pace;
-use crate::{Adapt, Adopt, Limits, QueueNumber};
+use crate::{Adapt, Adopt, Destination, Limits, QueueNumber};
 
 /// No probe is due at once, whatever the settings say.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -51,6 +53,8 @@ pub(crate) struct Hop {
     is_proven: bool,
     was_shrunk: bool,
     dead: Option<Dead>,
+    /// What broke off since the last answer. Where it is dead: it died of that.
+    interrupted: Option<Box<Interrupted>>,
     /// The last failure, or slow answer.
     pub(crate) trouble_at: Timestamp,
     /// The last contact was an answer, and quick.
@@ -106,6 +110,7 @@ impl Hop {
             is_proven: false,
             was_shrunk: false,
             dead: None,
+            interrupted: None,
             trouble_at: Timestamp::default(),
             is_quick: false,
         }
@@ -132,12 +137,26 @@ impl Hop {
 
     /// How many attempts there may be at once, the cap of an adopting queue aside.
     pub(crate) fn concurrency(&self) -> usize {
-        if self.is_proven { (self.window as usize).clamp(1, self.limits.concurrency.most.max(1)) } else { 1 }
+        if !self.is_proven || self.is_suspect() {
+            return 1;
+        }
+        (self.window as usize).clamp(1, self.limits.concurrency.most.max(1))
     }
 
     /// When it is probed, if it is dead.
     pub(crate) fn probe_at(&self) -> Option<Timestamp> {
         self.dead.as_ref().map(|dead| dead.probe_at)
+    }
+
+    /// What broke off there, if that holds others up and it lives.
+    pub(crate) fn interruption(&self, now: Timestamp) -> Option<&Interrupted> {
+        let interrupted = self.interrupted.as_deref().filter(|_| self.dead.is_none());
+        interrupted.filter(|interrupted| self.is_suspect() || interrupted.resume_at() > now)
+    }
+
+    /// The message that broke off last and where it was to go, if none was answered since: others go first.
+    pub(crate) fn interrupted_last(&self) -> Option<(QueueId, Destination)> {
+        self.interrupted.as_deref().map(Interrupted::last)
     }
 
     /// From when on its rate lets an attempt leave, if it has one.
@@ -155,7 +174,9 @@ impl Hop {
             None if !has_room => return Access::Full,
             Some(_) | None => {}
         }
-        self.rate_free_at().filter(|&at| at > now).map_or(Access::Open, Access::Paced)
+        let resume_at = self.interrupted.as_deref().map(Interrupted::resume_at);
+        let free_at = self.rate_free_at().max(resume_at);
+        free_at.filter(|&at| at > now).map_or(Access::Open, Access::Paced)
     }
 
     /// The clock was set back: nothing lies further ahead than it could by now.
@@ -163,6 +184,9 @@ impl Hop {
         self.trouble_at = self.trouble_at.min(now);
         if let Some(pace) = &mut self.pace {
             pace.set_back(now);
+        }
+        if let Some(interrupted) = &mut self.interrupted {
+            interrupted.set_back(now);
         }
         if let Some(dead) = &mut self.dead {
             dead.probe_at = dead.probe_at.min(now + dead.delay);
@@ -195,8 +219,7 @@ impl Hop {
 
     /// It was there, and the slowest reply took so long. True: it is lame.
     pub(crate) fn answered(&mut self, now: Timestamp, slowest: Duration, epoch: u32, adopt: Option<&Adopt>) -> bool {
-        self.failures = 0;
-        self.dead = None;
+        self.live();
         match self.limits.concurrency.adapt {
             Adapt::ByLatency { target } if slowest > target && self.is_proven => self.shrink(epoch),
             Adapt::ByLatency { .. } | Adapt::ByAnswers => self.grow(),
@@ -207,8 +230,7 @@ impl Hop {
 
     /// It was there, and wants less.
     pub(crate) fn refused(&mut self, epoch: u32) {
-        self.failures = 0;
-        self.dead = None;
+        self.live();
         self.is_proven = true;
         self.shrink(epoch);
     }
@@ -218,14 +240,48 @@ impl Hop {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(reply);
         if self.dead.is_some() {
+            self.interrupted = None;
             self.postpone(now, epoch);
         } else if self.failures >= self.limits.probe.failures.max(1) {
+            self.interrupted = None;
             self.die(now);
         } else {
             self.shrink(epoch);
         }
         (self.trouble_at, self.is_quick) = (now, false);
         adopt.is_some_and(|adopt| self.failures >= adopt.failures.max(1)) && self.trouble(now)
+    }
+
+    /// It answered EHLO, and the session broke off in the middle of this message. True: it is lame.
+    pub(crate) fn interrupted(
+        &mut self,
+        now: Timestamp,
+        message: (QueueId, Destination),
+        reply: Reply,
+        epoch: u32,
+        adopt: Option<&Adopt>,
+    ) -> bool {
+        if epoch != self.epoch {
+            return false;
+        }
+        self.error = Some(reply);
+        let Some(interrupted) = &mut self.interrupted else {
+            // What could not be reached is there again, and the message may be all that is wrong.
+            if self.dead.take().is_some() {
+                self.failures = 0;
+            }
+            self.interrupted = Some(Box::new(Interrupted::by(message.0, message.1)));
+            return false;
+        };
+        interrupted.add(now, message, &self.limits.probe);
+        let (count, is_fatal) = (interrupted.count(), interrupted.is_fatal(&self.limits.probe));
+        if is_fatal {
+            self.die(now)
+        } else {
+            self.shrink(epoch)
+        }
+        let lame_from = |adopt: &Adopt| adopt.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE);
+        adopt.is_some_and(|adopt| count >= lame_from(adopt)) && self.trouble(now)
     }
 
     /// An attempt is slow, or too much went wrong. True: it is lame, as all are that do not adapt by latency.
@@ -237,6 +293,10 @@ impl Hop {
     /// When it will have recovered, if its last answer was quick.
     pub(crate) fn release_at(&self, adopt: &Adopt) -> Option<Timestamp> {
         (self.adopted && self.is_quick).then(|| self.trouble_at + adopt.release_after)
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.interrupted.as_deref().is_some_and(|interrupted| interrupted.is_suspect(&self.limits.probe))
     }
 
     fn most(&self) -> f64 {
@@ -265,6 +325,11 @@ impl Hop {
         }
     }
 
+    /// It was there.
+    fn live(&mut self) {
+        (self.failures, self.dead, self.interrupted) = (0, None, None);
+    }
+
     fn die(&mut self, now: Timestamp) {
         self.epoch = self.epoch.wrapping_add(1);
         self.is_proven = false;
@@ -280,5 +345,225 @@ impl Hop {
             dead.delay = longer.unwrap_or(probe.longest).min(probe.longest).max(PROBE_DELAY_MIN);
             dead.probe_at = now + dead.delay;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::SpoolId;
+
+    use super::*;
+    use crate::{Concurrency, Probe, Rate};
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000);
+    const QUICK: Duration = Duration::from_millis(5);
+
+    fn limits(start: usize, most: usize) -> Limits {
+        Limits { concurrency: Concurrency { start, most, ..Concurrency::default() }, ..Limits::default() }
+    }
+
+    fn hop(limits: Limits) -> Hop {
+        Hop::new("mx".into(), limits)
+    }
+
+    fn lost() -> Reply {
+        Reply::plain(451, "lost")
+    }
+
+    /// Attempts that leave together, and all are answered well.
+    fn round(hop: &mut Hop, attempts: usize) {
+        let epochs: Vec<u32> = (0..attempts).map(|_| hop.depart(NOW)).collect();
+        for epoch in epochs {
+            hop.land(epoch);
+            hop.answered(NOW, QUICK, epoch, None);
+        }
+    }
+
+    fn break_off(hop: &mut Hop, message: u64, adopt: Option<&Adopt>) -> bool {
+        let epoch = hop.depart(NOW);
+        hop.land(epoch);
+        let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
+        hop.interrupted(NOW, message, lost(), epoch, adopt)
+    }
+
+    #[test]
+    fn other_limits_hold_at_once_and_a_window_that_they_cut_does_not_grow_back_by_itself() {
+        let mut hop = hop(limits(8, 20));
+        round(&mut hop, 1);
+        assert_eq!(hop.concurrency(), 8);
+        hop.limit(limits(8, 3));
+        assert_eq!(hop.concurrency(), 3);
+        hop.limit(limits(8, 20));
+        assert_eq!(hop.concurrency(), 3);
+    }
+
+    #[test]
+    fn a_rate_that_comes_later_counts_from_then_on_and_one_that_changes_keeps_what_was_used() {
+        let slow = |messages| Limits { rate: Some(Rate { messages, per: Duration::from_secs(60) }), ..limits(8, 20) };
+        let mut hop = hop(limits(8, 20));
+        hop.depart(NOW);
+        assert_eq!(hop.rate_free_at(), None);
+        hop.limit(slow(6));
+        assert!(hop.rate_free_at().unwrap() <= NOW);
+        hop.depart(NOW);
+        let free_at = NOW + Duration::from_secs(10);
+        assert_eq!(hop.rate_free_at(), Some(free_at));
+        hop.limit(slow(6));
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the same limits change nothing");
+        hop.limit(slow(1));
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is as full as before");
+        hop.limit(limits(8, 20));
+        assert_eq!(hop.rate_free_at(), None);
+    }
+
+    #[test]
+    fn destinations_and_attempts_each_keep_a_next_hop_in_use() {
+        let mut hop = hop(Limits::default());
+        assert!(!hop.is_in_use());
+        (hop.destinations, hop.attempts) = (1, 0);
+        assert!(hop.is_in_use());
+        (hop.destinations, hop.attempts) = (0, 1);
+        assert!(hop.is_in_use());
+    }
+
+    #[test]
+    fn it_grows_while_half_of_what_it_may_was_in_use() {
+        let mut hop = hop(limits(4, 20));
+        round(&mut hop, 1);
+        // One of 4 is less than half: nothing grows, however many rounds of answers.
+        (0..9).for_each(|_| round(&mut hop, 1));
+        assert_eq!(hop.concurrency(), 4);
+        // Two of 4 are half, and less than half of 5.
+        round(&mut hop, 2);
+        assert_eq!(hop.concurrency(), 5);
+        (0..9).for_each(|_| round(&mut hop, 2));
+        assert_eq!(hop.concurrency(), 5);
+        round(&mut hop, 3);
+        assert_eq!(hop.concurrency(), 7);
+    }
+
+    #[test]
+    fn a_round_ends_with_as_many_answers_as_there_are_places() {
+        let mut hop = hop(limits(4, 5));
+        round(&mut hop, 1);
+        round(&mut hop, 4);
+        assert_eq!((hop.concurrency(), hop.answers, hop.slots_peak), (5, 5, 4));
+        hop.depart(NOW);
+        assert_eq!((hop.answers, hop.slots_peak), (0, 1));
+        hop.depart(NOW);
+        assert_eq!((hop.answers, hop.slots_peak, hop.slots), (0, 2, 2));
+    }
+
+    #[test]
+    fn after_a_shrink_a_round_of_answers_adds_what_the_settings_say() {
+        for (grow, expected) in [(1.0, 9.0), (4.0, 12.0), (0.0, 8.0), (-3.0, 8.0)] {
+            let mut hop = hop(limits(16, 100));
+            hop.limits.concurrency.grow = grow;
+            round(&mut hop, 1);
+            hop.depart(NOW);
+            hop.land(hop.epoch);
+            hop.refused(hop.epoch);
+            assert!((hop.window - 8.0).abs() < 1e-9);
+            round(&mut hop, 8);
+            assert!(
+                (hop.window - expected).abs() < 0.7 && (grow > 0.0) == (hop.window > 8.0),
+                "{grow}: {}",
+                hop.window
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_as_slow_as_the_limit_is_still_quick_and_one_as_slow_as_the_target_is_still_good() {
+        let adopt = Adopt { slower_than: Duration::from_secs(10), ..Adopt::default() };
+        let mut hop = hop(limits(4, 20));
+        assert!(!hop.answered(NOW, adopt.slower_than, 0, Some(&adopt)) && hop.is_quick);
+        assert!(hop.answered(NOW, adopt.slower_than + Duration::from_millis(1), 0, Some(&adopt)) && !hop.is_quick);
+        let target = Duration::from_secs(1);
+        hop.limits.concurrency.adapt = Adapt::ByLatency { target };
+        let before = hop.window;
+        hop.depart(NOW);
+        hop.land(hop.epoch);
+        hop.slots_peak = 4;
+        hop.answered(NOW, target, hop.epoch, None);
+        assert!(hop.window > before, "{} after {before}", hop.window);
+        hop.answered(NOW, target * 2, hop.epoch, None);
+        assert!(hop.window < before);
+    }
+
+    #[test]
+    fn the_first_answer_of_a_disk_proves_it_however_slow() {
+        let mut hop = hop(limits(4, 20));
+        hop.limits.concurrency.adapt = Adapt::ByLatency { target: Duration::from_secs(1) };
+        hop.answered(NOW, Duration::from_secs(30), 0, None);
+        assert_eq!(hop.concurrency(), 4);
+    }
+
+    #[test]
+    fn messages_that_break_off_shrink_then_leave_one_at_a_time_then_kill() {
+        let (adopt, mut hop) = (Adopt::default(), hop(limits(8, 20)));
+        round(&mut hop, 1);
+        let mut seen = Vec::new();
+        for message in 1..=9 {
+            let is_lame = break_off(&mut hop, message, Some(&adopt));
+            seen.push((hop.concurrency(), is_lame, hop.probe_at().is_some()));
+        }
+        let at_first = [(8, false, false), (4, false, false)];
+        assert_eq!(seen[..2], at_first);
+        assert!(seen[2..8].iter().all(|&seen| seen == (1, false, false)), "{seen:?}");
+        assert_eq!(seen[8], (1, true, true));
+        assert_eq!((hop.probe_at(), hop.failures), (Some(NOW + Duration::from_secs(60)), 0));
+        // Each further one puts off the probe by the same time.
+        break_off(&mut hop, 10, Some(&adopt));
+        assert_eq!(hop.probe_at(), Some(NOW + Duration::from_secs(60)));
+        round(&mut hop, 1);
+        assert_eq!((hop.concurrency(), hop.probe_at(), hop.interrupted_last()), (8, None, None));
+    }
+
+    #[test]
+    fn what_left_before_a_shrink_is_no_news_when_it_breaks_off() {
+        let mut hop = hop(limits(20, 20));
+        round(&mut hop, 1);
+        let epochs: Vec<u32> = (0..20).map(|_| hop.depart(NOW)).collect();
+        for (message, epoch) in (1..).zip(epochs) {
+            hop.land(epoch);
+            let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
+            hop.interrupted(NOW, message, lost(), epoch, None);
+        }
+        assert_eq!((hop.concurrency(), hop.probe_at()), (10, None));
+    }
+
+    #[test]
+    fn a_probe_that_breaks_off_brings_an_unreachable_next_hop_back_and_one_that_fails_makes_it_unreachable() {
+        let mut hop = hop(Limits { probe: Probe { failures: 1, ..Probe::default() }, ..limits(8, 20) });
+        let fail = |hop: &mut Hop| {
+            let epoch = hop.depart(NOW);
+            hop.land(epoch);
+            hop.failed(NOW, lost(), epoch, None);
+        };
+        fail(&mut hop);
+        assert!(hop.probe_at().is_some());
+        break_off(&mut hop, 1, None);
+        assert_eq!((hop.probe_at(), hop.failures, hop.concurrency()), (None, 0, 1));
+        (2..=3).for_each(|message| _ = break_off(&mut hop, message, None));
+        assert_eq!(hop.probe_at(), Some(NOW + Duration::from_secs(60)));
+        fail(&mut hop);
+        assert_eq!((hop.probe_at(), hop.interrupted_last()), (Some(NOW + Duration::from_secs(120)), None));
+    }
+
+    #[test]
+    fn failures_between_messages_that_break_off_still_count() {
+        let mut hop = hop(limits(8, 20));
+        for message in 1..=2 {
+            let epoch = hop.depart(NOW);
+            hop.land(epoch);
+            hop.failed(NOW, lost(), epoch, None);
+            break_off(&mut hop, message, None);
+        }
+        assert_eq!((hop.failures, hop.probe_at()), (2, None));
+        let epoch = hop.depart(NOW);
+        hop.land(epoch);
+        hop.failed(NOW, lost(), epoch, None);
+        assert!(hop.probe_at().is_some() && hop.interrupted_last().is_none());
     }
 }

@@ -8,7 +8,7 @@
 //! | [`admit`](Queues::admit)s what is committed | keep it until it is due, then in fair turns |
 //! | asks for the [`next_question`](Queues::next_question), and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
 //! | takes the [`next`](Queues::next) attempt and makes it | hold a slot of the queue and of the next hop for it |
-//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, lameness, death |
+//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, suspicion, lameness, death |
 //! | [`judge`](Queues::judge)s the outcomes and records them durably | say what they mean, and change nothing |
 //! | [`report`](Queues::report)s the verdicts | let recipients go, wait, or be held |
 //! | has other settings ([`change`](Queues::change)), or other ways ([`reroute`](Queues::reroute)) | go by them from now on |
@@ -35,6 +35,7 @@ mod explain;
 mod hop;
 mod hops;
 mod idle;
+mod interrupted;
 mod pace;
 mod pages;
 mod recipient;
@@ -68,6 +69,9 @@ use waiting::Waiting;
 /// are due at once. It is more than an attempt takes, so that those who are due do not wait for room among the ready.
 const WAKES_MAX: usize = 1024;
 
+/// A message that broke off lets others pass at no more of its destinations in one call of [`Queues::next`].
+const PASSES_MAX: usize = 64;
+
 /// The named queues, and the next hops that they share. `R` is the caller's route, cheap to clone.
 pub struct Queues<R: Clone> {
     config: Config,
@@ -91,6 +95,10 @@ pub struct Queues<R: Clone> {
     acts_unrecorded: usize,
     errors: Errors,
     unrecorded: usize,
+    /// Counts how often the ways have changed.
+    edition: u32,
+    /// When those are looked for whose destinations have moved.
+    moved_at: Option<Timestamp>,
 }
 
 /// The state of one queue.
@@ -124,6 +132,8 @@ impl<R: Clone> Queues<R> {
             acts_unrecorded: 0,
             errors: Errors::new(),
             unrecorded: 0,
+            edition: 0,
+            moved_at: None,
             config,
         }
     }
@@ -159,6 +169,7 @@ impl<R: Clone> Queues<R> {
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.tick(now);
         self.ring(now);
+        self.hasten_moved(now);
         self.wake(now);
         if self.unrecorded >= self.config.unrecorded_max {
             return None;
@@ -188,12 +199,18 @@ impl<R: Clone> Queues<R> {
         self.ended(now, &mut attempt, Contact::None);
         self.unrecorded -= 1;
         let is_act = matches!(attempt.purpose, Purpose::Act(_) | Purpose::Sort);
+        let is_left_behind = self.is_left_behind(&attempt);
         self.acts_unrecorded -= usize::from(is_act);
         let mut index = attempt.first;
         for verdict in verdicts {
             let next = self.recipients[index].next;
             self.recipients[index].attempts = attempt.number;
             match verdict {
+                // The wait and the error are those of the old next hop.
+                Verdict::Deferred { .. } if is_left_behind => {
+                    self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
+                    self.schedule(now, index, now);
+                }
                 Verdict::Deferred { reason, until } => {
                     if !is_act {
                         let error = self.errors.join(reason);
@@ -224,7 +241,7 @@ impl<R: Clone> Queues<R> {
         if self.has_next() {
             return Some(Timestamp::default());
         }
-        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).min()
+        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_at).min()
     }
 
     /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left
@@ -313,10 +330,10 @@ impl<R: Clone> Queues<R> {
         if self.is_stopped {
             return None;
         }
-        let (queue, berth) = self.first_in_time(now, |queues| {
-            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
-            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
-        })?;
+        let (mut queue, mut berth) = self.first_delivery(now)?;
+        if self.let_others_pass(berth) {
+            (queue, berth) = self.first_delivery(now)?;
+        }
         self.turn = (usize::from(queue.0) + 1) % self.lanes.len();
         self.turns.berths.count(berth);
         let mut attempt = self.leave(now, berth, Purpose::Deliver);
@@ -326,6 +343,38 @@ impl<R: Clone> Queues<R> {
         self.lanes[usize::from(queue.0)].slots += 1;
         self.settle(now, hop);
         Some(attempt)
+    }
+
+    /// The berth whose turn it is, and its queue.
+    fn first_delivery(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
+        self.first_in_time(now, |queues| {
+            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
+            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
+        })
+    }
+
+    /// Where something broke off at the next hop of a berth, and nothing was answered since: other destinations and
+    /// other senders go before the one that it was for, and any other message before itself. True if others may be first.
+    fn let_others_pass(&mut self, berth: u32) -> bool {
+        let hop = self.turns.berths.berth(berth).hop;
+        let Some((message, destination)) = self.hops[hop].interrupted_last() else { return false };
+        let front = |queues: &Self| {
+            let &Recipient { message, destination, .. } = &queues.recipients[queues.turns.front(berth)];
+            (queues.messages[message].id, destination)
+        };
+        if front(self).1 == destination {
+            self.turns.pass(berth);
+        }
+        for _ in 0..PASSES_MAX {
+            if front(self).0 != message {
+                break;
+            }
+            self.turns.pass_in_line(&mut self.recipients, berth);
+            if front(self).0 == message {
+                self.turns.pass(berth);
+            }
+        }
+        true
     }
 
     fn next_refusal(&mut self, now: Timestamp) -> Option<Attempt<R>> {
@@ -377,7 +426,7 @@ impl<R: Clone> Queues<R> {
         }
         let route = next_hop.and_then(|_| self.destinations.place(destination).route.clone());
         let number = if next_hop.is_some() { attempts.saturating_add(1) } else { attempts };
-        let (under_way, epoch) = (false, 0);
+        let (under_way, edition, epoch) = (false, self.edition, 0);
         Attempt {
             id,
             destination,
@@ -391,6 +440,7 @@ impl<R: Clone> Queues<R> {
             first,
             count,
             under_way,
+            edition,
             epoch,
         }
     }

@@ -80,6 +80,7 @@ impl<R: Clone> Queues<R> {
         let Routed { next_hop, route, limits, until } = routed;
         let hop = self.hops.intern(&next_hop, limits);
         let old = self.destinations.answer(destination, hop, route, until.max(now + ANSWER_TIME_MIN));
+        self.note_move(now, destination);
         let berths = self.berths(hop, self.destination_queue(destination));
         self.turns.assign(destination, berths);
         if old != hop {

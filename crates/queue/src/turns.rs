@@ -89,12 +89,6 @@ impl Turns {
         self.senders.change(mailing_above);
     }
 
-    /// Whether somebody is ready for a destination.
-    pub(crate) fn has_ready(&self, destination: Destination) -> bool {
-        let desks = [Class::Letter, Class::Mailing].map(|class| destination.0 * 2 + class as u32);
-        desks.into_iter().any(|desk| desk < self.desks.len() && !self.desks[desk].lines.is_empty())
-    }
-
     /// Puts a recipient at the back of its sender's line. Gives the next hop that has something to do by that and had
     /// nothing before in this class.
     pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin) -> Option<u32> {
@@ -131,6 +125,25 @@ impl Turns {
             self.berths.berth_mut(berth).desks.resume(&mut self.desks, desk);
         }
         (group, count)
+    }
+
+    /// Those who are in front in a berth let the others go first: the sender's line goes to the back of its desk, the
+    /// desk to the back of the berth.
+    pub(crate) fn pass(&mut self, berth: u32) {
+        let (desk, line) = self.front_line(berth);
+        self.desks[desk].lines.take(&mut self.lines, line, 1);
+        self.desks[desk].lines.resume(&mut self.lines, line);
+        let desks = &mut self.berths.berth_mut(berth).desks;
+        desks.take(&mut self.desks, desk, 1);
+        desks.resume(&mut self.desks, desk);
+    }
+
+    /// The message that is in front in a berth goes to the back of its sender's line.
+    pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) {
+        let (_, line) = self.front_line(berth);
+        let chain = &mut self.lines[line].recipients;
+        let (message, _) = split_group(chain, recipients, usize::MAX);
+        chain.append(recipients, message);
     }
 
     /// So many recipients of letters are not ready any more.

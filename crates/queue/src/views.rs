@@ -120,6 +120,15 @@ pub enum Obstacle {
         /// What went wrong last.
         error: Reply,
     },
+    /// Messages broke off at its next hop, and none was answered since: it is tried by one at a time, or not at once.
+    Suspect {
+        /// How many messages.
+        messages: u32,
+        /// The next attempt leaves no earlier.
+        resume_at: Timestamp,
+        /// What went wrong last.
+        error: Reply,
+    },
     /// Its next hop has had as many attempts as its rate allows.
     Rate {
         /// When the next attempt may leave.

@@ -68,6 +68,17 @@ impl Waiting {
         (0..kept / 2).rev().for_each(|place| self.sink(place));
     }
 
+    /// Those that `is_meant` says are due at `now` at the latest, in one pass.
+    pub(crate) fn hasten(&mut self, now: Timestamp, is_meant: impl Fn(u32) -> bool) {
+        for place in 0..self.heap.len() {
+            let wake = &mut self.heap[place];
+            if is_meant(wake.recipient) {
+                wake.due = wake.due.min(now);
+            }
+        }
+        (0..self.heap.len() / 2).rev().for_each(|place| self.sink(place));
+    }
+
     /// All of them, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wake> {
         self.heap.iter()
@@ -134,6 +145,18 @@ mod tests {
         let mut expected: Vec<u32> = (0..5000).filter(|n| n % 3 == 0).collect();
         expected.sort_by_key(|&n| times(n));
         assert!(expected.into_iter().eq(std::iter::from_fn(|| waiting.pop_due(Timestamp(2000)))));
+    }
+
+    #[test]
+    fn those_who_are_hastened_wake_at_once_and_the_others_in_their_time() {
+        let mut waiting = Waiting::new();
+        (0..5000).for_each(|n| waiting.push(Timestamp(100 + u64::from(n)), n));
+        waiting.hasten(Timestamp(150), |n| n % 2 == 1);
+        let woken: Vec<u32> = std::iter::from_fn(|| waiting.pop_due(Timestamp(150))).collect();
+        let mut expected: Vec<u32> = (0..5000).filter(|n| n % 2 == 1 || *n <= 50).collect();
+        expected.sort_by_key(|&n| (n.min(50), n));
+        assert_eq!(woken, expected);
+        assert_eq!(waiting.soonest(), Some(Timestamp(152)));
     }
 
     #[test]

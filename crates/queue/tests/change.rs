@@ -4,7 +4,7 @@ mod post;
 
 use mail::{Outcome, QueueId};
 use post::*;
-use queue::{Config, Pending, Purpose, QueueConfig, QueueNumber, Verdict};
+use queue::{Config, Pending, Progress, Purpose, QueueConfig, QueueNumber, Verdict};
 
 /// The same with other settings for one queue.
 fn with(queue: usize, change: impl FnOnce(&mut QueueConfig)) -> Config {
@@ -165,4 +165,101 @@ fn who_is_ready_goes_by_the_new_way_though_the_old_one_was_good_for_long() {
     assert_ne!(second.next_hop, old);
     assert_eq!(second.next_hop.map(|hop| post.queues.next_hop_name(hop).to_owned()), Some("new".into()));
     assert_eq!(first.next_hop.map(|hop| post.queues.next_hop_name(hop).to_owned()), Some("a.example".into()));
+}
+
+/// It waited for as long as the old next hop had made it wait, and listings told the old one's error meanwhile.
+#[test]
+fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is_gone() {
+    let mut post = post();
+    for (sequence, domain) in [(1, "moves.example"), (2, "stays.example"), (3, "moves.example")] {
+        post.admit(sequence, 1, domain, 1);
+        let attempt = post.take();
+        post.defer(attempt, quick());
+    }
+    let held = Pending { held: true, ..post.pending(STANDARD, "moves.example", 0) };
+    let admission = post.admission(4, 1, vec![held]);
+    post.queues.admit(NOW, &admission);
+    post.route = |domain| if domain.starts_with("moves") { "new".into() } else { domain.into() };
+    post.queues.reroute(NOW);
+    assert!(post.next().is_none(), "answers are gathered first");
+    assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(1)));
+    post.now = NOW + seconds(1);
+    let moved = post.take_all();
+    assert_eq!(ids(&moved), [id(1)], "the new next hop is unproven");
+    assert_eq!(post.queues.next_hop_name(moved[0].next_hop.unwrap()), "new");
+    assert_eq!((moved[0].number, post.entry(1).error, post.entry(3).error), (2, None, None));
+    assert_eq!((post.progress(3), post.progress(4)), (Progress::Ready, Progress::Held));
+    assert_eq!(post.progress(2), Progress::Waiting(NOW + seconds(60)));
+    assert_eq!(post.entry(2).error.as_deref(), Some("451 4.3.0 busy"));
+    // Once: what is deferred at the new next hop waits again.
+    let due = post.defer(moved.into_iter().next().unwrap(), quick());
+    let third = post.take();
+    post.deliver(third);
+    assert_eq!((post.progress(1), due), (Progress::Waiting(due), NOW + seconds(1 + 120)));
+    assert!(post.next().is_none());
+    assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(60)), "that of the one that stays");
+    // And another reload, that leads the others elsewhere, is nothing to those.
+    post.route = |domain| if domain.starts_with("moves") { "new".into() } else { "newer".into() };
+    post.queues.reroute(post.now);
+    post.answer();
+    post.now = post.now + seconds(1);
+    assert_eq!(ids(&post.take_all()), [id(2)]);
+    assert_eq!(post.progress(1), Progress::Waiting(due));
+}
+
+#[test]
+fn another_way_that_the_dns_finds_by_itself_makes_nobody_due() {
+    let mut post = post();
+    post.route_time = seconds(30);
+    post.admit(1, 1, "a.example", 1);
+    let attempt = post.take();
+    let due = post.defer(attempt, quick());
+    post.route = |_| "new".to_owned();
+    post.now = NOW + seconds(31);
+    post.admit(2, 1, "a.example", 1);
+    let second = post.take();
+    assert_eq!(post.queues.next_hop_name(second.next_hop.unwrap()), "new");
+    post.now = NOW + seconds(40);
+    assert!(post.next().is_none());
+    assert_eq!((post.progress(1), post.entry(1).error.is_some()), (Progress::Waiting(due), true));
+    // Nor who was under way when the answer came.
+    post.route = |_| "newer".to_owned();
+    post.send_to(second.destination, "newer");
+    assert_eq!(post.defer(second, quick()), NOW + seconds(40 + 60));
+    assert_eq!(post.progress(2), Progress::Waiting(NOW + seconds(40 + 60)));
+}
+
+#[test]
+fn what_was_under_way_to_the_old_next_hop_and_fails_there_is_due_at_once() {
+    for (answered_first, ends_after) in [(true, 0), (false, 0), (true, 5)] {
+        let mut post = post();
+        post.admit(1, 1, "a.example", 1);
+        let attempt = post.take();
+        post.route = |_| "new".to_owned();
+        post.queues.reroute(NOW);
+        if answered_first {
+            post.answer();
+        }
+        post.now = NOW + seconds(ends_after);
+        assert!(!answered_first || post.next().is_none());
+        post.defer(attempt, quick());
+        post.answer();
+        post.now = post.now + seconds(1 - ends_after.min(1));
+        let again = post.take();
+        assert_eq!((again.number, post.entry(1).error), (2, None));
+        assert_eq!(post.queues.next_hop_name(again.next_hop.unwrap()), "new");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_hold_up_what_has_moved() {
+    let mut post = post();
+    post.admit(1, 1, "a.example", 1);
+    let attempt = post.take();
+    post.defer(attempt, quick());
+    post.route = |_| "new".to_owned();
+    post.queues.reroute(NOW);
+    post.answer();
+    post.now = NOW - seconds(3600);
+    assert_eq!(post.take().number, 2);
 }

@@ -427,3 +427,33 @@ fn a_contact_of_nothing_changes_nothing() {
     assert_eq!(post.take_all().len(), 1);
     assert_eq!((post.hop("a.example").failures, post.hop("a.example").concurrency), (0, 1));
 }
+
+#[test]
+fn what_is_left_of_a_message_that_broke_off_lets_the_next_one_of_its_sender_pass() {
+    let mut post = post();
+    post.limits.recipients_per_attempt_max = Some(2);
+    post.prove("a.example");
+    post.admit(1, 5, "a.example", 5);
+    post.admit(2, 5, "a.example", 1);
+    let first = post.take();
+    assert_eq!(first.id, id(1));
+    post.defer(first, Contact::Interrupted(Reply::plain(451, "connection lost")));
+    let order: Vec<_> =
+        post.take_all().iter().map(|attempt| (attempt.id.sequence(), attempt.recipients.len())).collect();
+    assert_eq!(order, [(2, 1), (1, 2), (1, 1)]);
+}
+
+#[test]
+fn a_message_that_broke_off_at_one_destination_lets_others_pass_at_all_that_share_the_next_hop() {
+    let mut post = post();
+    post.route = host_of;
+    post.prove("z.mx.example");
+    let domains = ["a.mx.example", "b.mx.example", "c.mx.example"];
+    let recipients = (0..3).map(|ordinal| post.pending(STANDARD, domains[ordinal as usize], ordinal)).collect();
+    let admission = post.admission(1, 5, recipients);
+    post.queues.admit(NOW, &admission);
+    post.admit(2, 6, "d.mx.example", 1);
+    let first = post.take();
+    post.defer(first, Contact::Interrupted(Reply::plain(451, "connection lost")));
+    assert_eq!(post.take().id, id(2));
+}

@@ -90,7 +90,7 @@ fn worse(so_far: Option<Unopened>, miss: Miss, peer: Peer) -> Unopened {
     let weight = |unopened: &Unopened| match unopened.contact {
         Contact::Busy => 2,
         Contact::None => 1,
-        Contact::Failed(_) | Contact::Answered { .. } => 0,
+        Contact::Failed(_) | Contact::Interrupted(_) | Contact::Answered { .. } => 0,
     };
     let contact = if weight(&before) > weight(&unopened) { before.contact } else { unopened.contact };
     let (outcome, peer) = match (&before.outcome, &unopened.outcome) {

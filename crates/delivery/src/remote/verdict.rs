@@ -44,7 +44,7 @@ pub(super) fn contact(closed: &Closed, verdicts: &[Verdict], slowest: Duration, 
     match closed {
         Closed::Shutdown(_) => Contact::Busy,
         _ if !verdicts.iter().any(is_open) => Contact::Answered { slowest },
-        closed => Contact::Failed(lost(format!("connection to {peer}: {}", reason(closed)))),
+        closed => Contact::Interrupted(lost(format!("connection to {peer}: {}", reason(closed)))),
     }
 }
 

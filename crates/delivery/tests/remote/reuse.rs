@@ -213,7 +213,7 @@ fn a_used_connection_that_dies_later_in_the_message_is_not_replaced() {
         assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
         let end = sender.send(&hop, &["bob@example.net"], body(TEXT)).await;
         assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
-        assert!(matches!(end.contact, Contact::Failed(_)));
+        assert!(matches!(end.contact, Contact::Interrupted(_)));
         assert_eq!(seen.connections.get(), 1);
     });
 }

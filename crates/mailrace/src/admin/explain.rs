@@ -32,6 +32,11 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
                 moment(*probe_at, now)
             )
         }
+        Obstacle::Suspect { messages, resume_at, error } => format!(
+            "the next hop broke off {} in a row ({error}); one message at a time is tried, the next one {}",
+            counted(*messages as usize, "message"),
+            moment(*resume_at, now)
+        ),
         Obstacle::Rate { until } => {
             format!("the next hop has had as much as its rate allows; more may leave {}", moment(*until, now))
         }
@@ -98,6 +103,7 @@ mod tests {
             Obstacle::NoRoute,
             Obstacle::Dead { probe_at: NOW + HOUR, error: Reply::plain(451, "connection refused") },
             Obstacle::Dead { probe_at: NOW - HOUR, error: Reply::plain(451, "timed out") },
+            Obstacle::Suspect { messages: 4, resume_at: NOW + HOUR / 60, error: Reply::plain(451, "connection lost") },
             Obstacle::Rate { until: NOW + HOUR / 60 },
             Obstacle::NextHopFull { attempts: 1, most: 1 },
             Obstacle::QueueFull { queue: lame, attempts: 75, most: 75 },

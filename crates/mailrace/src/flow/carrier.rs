@@ -160,6 +160,7 @@ fn contact(contact: remote::Contact) -> queue::Contact {
         remote::Contact::Answered { slowest } => queue::Contact::Answered { slowest },
         remote::Contact::Busy => queue::Contact::Busy,
         remote::Contact::Failed(reply) => queue::Contact::Failed(reply),
+        remote::Contact::Interrupted(reply) => queue::Contact::Interrupted(reply),
         remote::Contact::None => queue::Contact::None,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
-use queue::Verdict;
+use queue::{Act, Purpose, Verdict};
 
 use super::notary::{Commission, Terms};
 use super::registrar::Registrar;
@@ -61,7 +61,9 @@ impl Recorder {
 
     /// Writes what is durable now into the log.
     pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
-        judged.verdicts.iter().for_each(|verdict| self.attempts.count(verdict));
+        if !is_release(judged) {
+            judged.verdicts.iter().for_each(|verdict| self.attempts.count(verdict));
+        }
         if let Some(told) = &judged.notice {
             self.log.write(told.received(&self.hostname));
         }
@@ -82,6 +84,11 @@ impl Recorder {
     }
 }
 
+/// Whether the operator released the recipients; no attempt was made.
+fn is_release(judged: &Judged) -> bool {
+    judged.attempt.purpose == Purpose::Act(Act::Release)
+}
+
 /// What the log says of one recipient.
 fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, now: Timestamp) -> Option<Fact> {
     let (id, delay) = (judged.attempt.id, now.since(envelope.accepted_at));
@@ -94,6 +101,7 @@ fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, n
             let relay = Some((relay.unwrap_or_default(), reply));
             Fact::Delivered { id, sender, recipient, transport, relay, delay }
         }
+        Verdict::Deferred { .. } if is_release(judged) => Fact::Released { id, recipient },
         Verdict::Deferred { reason, until } => {
             Fact::Deferred { id, sender, recipient, transport, relay, reason, until }
         }

@@ -277,9 +277,9 @@ impl Scheduler {
                 let outcome = Outcome::Deferred(reply.clone());
                 self.settle(attempt, &outcome);
             }
-            Purpose::Act(_) => {
-                let reason = Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up");
-                self.settle(attempt, &Outcome::Failed(reason));
+            Purpose::Act(act) => {
+                let outcome = outcome_of(*act);
+                self.settle(attempt, &outcome);
             }
             Purpose::Sort => self.sort(Puzzle::Moved(attempt)),
         }
@@ -398,6 +398,16 @@ impl Scheduler {
     fn forget(&mut self, attempt: Attempt) {
         let verdicts = vec![Verdict::Removed; attempt.recipients.len()];
         self.queues.report(now(), attempt, &verdicts);
+    }
+}
+
+/// The reply of an act of the operator. Only the one of a bounce is told to anybody.
+fn outcome_of(act: Act) -> Outcome {
+    match act {
+        Act::Bounce => {
+            Outcome::Failed(Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up"))
+        }
+        Act::Hold | Act::Release | Act::Retry | Act::Remove => Outcome::Delivered,
     }
 }
 

@@ -230,7 +230,7 @@ impl Summary {
                     self.login_failures.count(line.text("client"));
                 }
             }
-            Event::Held | Event::Insecure | Event::SetAside => {}
+            Event::Held | Event::Released | Event::Insecure | Event::SetAside => {}
         }
     }
 
@@ -316,7 +316,7 @@ impl Summary {
             Event::Deferred => hour.deferred += 1,
             Event::Bounced => hour.bounced += 1,
             Event::Refused => hour.refused += 1,
-            Event::Held | Event::Removed | Event::Login | Event::Insecure | Event::SetAside => {}
+            Event::Held | Event::Released | Event::Removed | Event::Login | Event::Insecure | Event::SetAside => {}
         }
     }
 }

@@ -27,10 +27,12 @@ fn random_world(seed: u64) -> World {
         let peer = Peer {
             time: Duration::from_millis([50, 2000, 15_000, 40_000][random.below(4) as usize]),
             down_until: START + Duration::from_secs([0, 0, 100, 700][random.below(4) as usize]),
+            breaks_until: START + Duration::from_secs([0, 0, 0, 200, 800][random.below(5) as usize]),
             most: [1, 3, usize::MAX][random.below(3) as usize],
         };
         world.peers.insert(name.into(), peer);
     }
+    world.poison = [|_| false, |message| message % 5 == 4, |message| message % 2 == 0][random.below(3) as usize];
     if random.below(3) == 0 {
         world.limits.rate = Some(Rate { messages: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
     }
@@ -163,7 +165,8 @@ proptest! {
             (0..world.random.below(3)).for_each(|_| _ = world.step());
         }
         // Attempts from before anything was deferred: refusals are no departures.
-        world.peers.values_mut().for_each(|peer| peer.down_until = START);
+        world.peers.values_mut().for_each(|peer| (peer.down_until, peer.breaks_until) = (START, START));
+        world.poison = |_| false;
         world.run();
         for sender in 0..3 {
             let mut seen = Vec::new();
@@ -173,7 +176,7 @@ proptest! {
                     seen.push(departure.message);
                 }
             }
-            let refused = world.story.iter().any(|(_, verdict)| verdict.contains("no connection"));
+            let refused = world.story.iter().any(|(_, verdict)| verdict.contains("no connection") || verdict.contains("connection lost"));
             prop_assert!(refused || seen.is_sorted(), "{seen:?}");
         }
     }

@@ -41,13 +41,15 @@ pub(crate) struct Peer {
     pub(crate) time: Duration,
     /// Until then every attempt fails.
     pub(crate) down_until: Timestamp,
+    /// And until then every message breaks off.
+    pub(crate) breaks_until: Timestamp,
     /// More attempts at once are refused.
     pub(crate) most: usize,
 }
 
 impl Default for Peer {
     fn default() -> Self {
-        Peer { time: Duration::from_millis(100), down_until: START, most: usize::MAX }
+        Peer { time: Duration::from_millis(100), down_until: START, breaks_until: START, most: usize::MAX }
     }
 }
 
@@ -120,6 +122,8 @@ pub(crate) struct World {
     /// Of 100 recipients that are reached so many are deferred, and so many fail.
     pub(crate) deferred_of_100: u64,
     pub(crate) failed_of_100: u64,
+    /// Messages that break off wherever they go.
+    pub(crate) poison: fn(u64) -> bool,
     /// Every step is held against the model.
     pub(crate) checks: bool,
 }
@@ -177,6 +181,7 @@ impl World {
             story: Story::new(),
             deferred_of_100: 0,
             failed_of_100: 0,
+            poison: |_| false,
             checks: false,
         }
     }
@@ -323,6 +328,9 @@ impl World {
         let under_way = self.flights.values().filter(|flight| flight.attempt.next_hop == attempt.next_hop).count();
         let contact = match () {
             () if self.now < peer.down_until => Contact::Failed(Reply::new(451, Enhanced(4, 4, 1), "no connection")),
+            () if self.now < peer.breaks_until || (self.poison)(attempt.id.sequence()) => {
+                Contact::Interrupted(Reply::new(451, Enhanced(4, 4, 2), "connection lost"))
+            }
             () if under_way >= peer.most => Contact::Busy,
             () => Contact::Answered { slowest: time },
         };
@@ -337,7 +345,7 @@ impl World {
         let Flight { mut attempt, contact, .. } = flight;
         self.queues.ended(self.now, &mut attempt, contact.clone());
         let error = match contact {
-            Contact::Failed(reply) => Some(reply),
+            Contact::Failed(reply) | Contact::Interrupted(reply) => Some(reply),
             Contact::Busy => Some(Reply::new(421, Enhanced(4, 7, 0), "too many connections")),
             Contact::Answered { .. } | Contact::None => None,
         };

@@ -1,0 +1,186 @@
+//! Messages whose transaction broke off at one next hop since its last answer: each is blamed first, the next hop only
+//! when different messages break off.
+//!
+//! `failures` is [`Probe::failures`], `n` the number of different messages:
+//!
+//! | n | attempts |
+//! |---|---|
+//! | below `failures` (below 2 at least) | as many as before; a second after a message that broke off again |
+//! | from there on | one at a time, the next one after 100 ms, and three times as long for each further message |
+//! | 3 x `failures` | none: the next hop is dead |
+//!
+//! One message that breaks off again and again stays one. With 3 failures a next hop that breaks off every message is
+//! dead after 9 of them and 37 seconds at most, their own time aside.
+
+use std::time::Duration;
+
+use mail::{QueueId, Timestamp};
+
+use crate::{Destination, Probe};
+
+/// So many different messages that broke off weigh as much as one next hop that could not be reached.
+pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
+/// The first wait of a next hop at which different messages broke off.
+const DELAY_FIRST: Duration = Duration::from_millis(100);
+/// Each wait is this many times the one before.
+const DELAY_FACTOR: u32 = 3;
+/// The wait after a message that broke off again: a mailing leaves in many attempts.
+const DELAY_AGAIN: Duration = Duration::from_secs(1);
+
+/// What broke off at one next hop since its last answer: one message at least.
+#[derive(Debug)]
+pub(crate) struct Interrupted {
+    /// Each once, until they are fatal.
+    messages: Vec<QueueId>,
+    /// Different messages.
+    count: u32,
+    last: (QueueId, Destination),
+    delay: Duration,
+    resume_at: Timestamp,
+}
+
+impl Interrupted {
+    /// The first message since an answer: nothing follows from it.
+    pub(crate) fn by(message: QueueId, destination: Destination) -> Self {
+        let (delay, resume_at) = (Duration::ZERO, Timestamp::default());
+        Interrupted { messages: vec![message], count: 1, last: (message, destination), delay, resume_at }
+    }
+
+    /// Another message broke off, or one of them again.
+    pub(crate) fn add(&mut self, now: Timestamp, (message, destination): (QueueId, Destination), probe: &Probe) {
+        let is_known = self.messages.contains(&message);
+        if !is_known && !self.is_fatal(probe) {
+            self.messages.push(message);
+        }
+        self.count = self.count.saturating_add(u32::from(!is_known));
+        let again = if is_known { DELAY_AGAIN } else { Duration::ZERO };
+        self.last = (message, destination);
+        self.delay = self.delay_by_count(probe).max(again).min(probe.first);
+        self.resume_at = now + self.delay;
+    }
+
+    /// How many different messages.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The message that broke off last, and where it was to go: others go first.
+    pub(crate) fn last(&self) -> (QueueId, Destination) {
+        self.last
+    }
+
+    /// The next attempt leaves no earlier.
+    pub(crate) fn resume_at(&self) -> Timestamp {
+        self.resume_at
+    }
+
+    /// Whether the next hop gets one attempt at a time.
+    pub(crate) fn is_suspect(&self, probe: &Probe) -> bool {
+        self.count >= suspect_from(probe)
+    }
+
+    /// Whether the next hop is to blame.
+    pub(crate) fn is_fatal(&self, probe: &Probe) -> bool {
+        self.count >= probe.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE)
+    }
+
+    /// The clock was set back: the next attempt is no further away than it was.
+    pub(crate) fn set_back(&mut self, now: Timestamp) {
+        self.resume_at = self.resume_at.min(now + self.delay);
+    }
+
+    fn delay_by_count(&self, probe: &Probe) -> Duration {
+        match self.count.checked_sub(suspect_from(probe)) {
+            Some(further) => DELAY_FIRST.saturating_mul(DELAY_FACTOR.saturating_pow(further)),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+/// From so many messages on the next hop gets one attempt at a time; one message alone never does that.
+fn suspect_from(probe: &Probe) -> u32 {
+    probe.failures.max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use mail::SpoolId;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000);
+
+    fn id(number: u64) -> QueueId {
+        QueueId::new(SpoolId::new(1), 0, number)
+    }
+
+    /// What each message leads to, in milliseconds, with so many failures.
+    fn delays(messages: impl IntoIterator<Item = u64>, probe: &Probe) -> (Vec<u128>, Interrupted) {
+        let mut messages = messages.into_iter();
+        let mut interrupted = Interrupted::by(id(messages.next().unwrap()), Destination(0));
+        let mut delays = vec![interrupted.resume_at().since(NOW).as_millis()];
+        for message in messages {
+            interrupted.add(NOW, (id(message), Destination(0)), probe);
+            delays.push(interrupted.resume_at().since(NOW).as_millis());
+        }
+        (delays, interrupted)
+    }
+
+    #[test]
+    fn different_messages_bring_longer_and_longer_waits_and_then_death() {
+        let probe = Probe::default();
+        let (waits, interrupted) = delays(1..=8, &probe);
+        assert_eq!(waits, [0, 0, 100, 300, 900, 2700, 8100, 24_300]);
+        assert_eq!(
+            (interrupted.count(), interrupted.is_suspect(&probe), interrupted.is_fatal(&probe)),
+            (8, true, false)
+        );
+        assert!(delays(1..=9, &probe).1.is_fatal(&probe));
+        assert!(!delays(1..=2, &probe).1.is_suspect(&probe));
+    }
+
+    #[test]
+    fn a_message_that_comes_again_costs_a_second_and_never_more() {
+        let probe = Probe::default();
+        let (waits, interrupted) = delays([7; 50], &probe);
+        assert!(waits[0] == 0 && waits[1..].iter().all(|&wait| wait == 1000), "{waits:?}");
+        assert_eq!(
+            (interrupted.count(), interrupted.last(), interrupted.is_suspect(&probe)),
+            (1, (id(7), Destination(0)), false)
+        );
+        let (waits, interrupted) = delays((1..=6).chain([6, 1]), &probe);
+        assert_eq!((&waits[6..], interrupted.last().0), (&[2700, 2700][..], id(1)));
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_the_one_for_the_first_probe() {
+        let probe = Probe { first: Duration::from_millis(500), failures: 50, ..Probe::default() };
+        assert_eq!(delays([1, 1], &probe).0, [0, 500]);
+        let (waits, interrupted) = delays(1..=149, &probe);
+        assert_eq!((waits[48], waits[49], waits[148]), (0, 100, 500));
+        assert!(!interrupted.is_fatal(&probe));
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_still_blame_one_message_for_nothing() {
+        for failures in [0, 1] {
+            let probe = Probe { failures, ..Probe::default() };
+            let (waits, interrupted) = delays(1..=2, &probe);
+            assert_eq!((waits, interrupted.is_fatal(&probe)), (vec![0, 100], false));
+            assert!(delays(1..=3, &probe).1.is_fatal(&probe));
+        }
+        assert!(
+            !delays(1..=9, &Probe { failures: u32::MAX, ..Probe::default() })
+                .1
+                .is_fatal(&Probe { failures: u32::MAX, ..Probe::default() })
+        );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_wait_longer() {
+        let mut interrupted = delays(1..=5, &Probe::default()).1;
+        let earlier = NOW - Duration::from_secs(3600);
+        interrupted.set_back(earlier);
+        assert_eq!(interrupted.resume_at(), earlier + Duration::from_millis(900));
+    }
+}
