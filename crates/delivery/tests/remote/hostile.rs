@@ -9,7 +9,7 @@ use std::time::Duration;
 use delivery::remote::{Config, Contact};
 use net::{Endpoint, Trust};
 use protocol::smtp::client::{self, Timeouts, Tls};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -19,8 +19,12 @@ const TO: &[&str] = &["bob@example.net", "carol@example.net"];
 
 /// An address where nobody listens.
 async fn nobody() -> Endpoint {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    Endpoint::Tcp(listener.local_addr().unwrap())
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    // It keeps the port from other tests until all of them are over.
+    std::mem::forget(socket);
+    Endpoint::Tcp(address)
 }
 
 #[test]
