@@ -3,6 +3,7 @@
     MX           the hosts in their order; the next one where one refuses, is busy, or has no address
     no MX        the domain's own address
     never        null MX, no such domain, nothing but ourselves: the sender hears of it at once
+    soon         mail hosts that stay without addresses
     not now      SERVFAIL, silence: the mail stays
     fixed        routes and literals ask no DNS about the domain
 """
@@ -14,6 +15,8 @@ import hosts
 from harness import await_that
 from names import MX
 from outbound import OutboundCase, await_fact, facts
+
+QUICK = 'first = "300ms", factor = 1.0, jitter = 0.0'
 
 
 class ByName(OutboundCase):
@@ -127,6 +130,32 @@ class ByName(OutboundCase):
         bounced = await_fact(server, "bounced", to="<bob@nowhere.test>")
         self.assertTrue(bounced.reason.startswith("550 5.1.2 "), bounced)
         self.await_notice(server, bounced, b"Final-Recipient: rfc822; bob@nowhere.test\r\n")
+
+    def test_mail_to_mail_hosts_that_stay_without_addresses_comes_back_after_a_few_lookups(self):
+        self.zone.mx("gone.test", 10, "mx1.gone.test")
+        self.zone.mx("gone.test", 20, "mx2.gone.test")
+        server = self.serving(retry=QUICK, extra='negative_ttl_max = "500ms"\nno_address_lookups = 2\n')
+        self.send(server, "bob@gone.test")
+        bounced = await_fact(server, "bounced", to="<bob@gone.test>")
+        self.assertTrue(bounced.reason.startswith("550 5.4.4 None of the mail hosts of gone.test "), bounced)
+        self.assertTrue(facts(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
+        self.await_notice(server, bounced, b"Status: 5.4.4\r\n")
+
+    def test_later_attempts_go_on_with_the_hosts_that_were_not_tried(self):
+        """The first few were tried for ever."""
+        for number in range(1, 8):
+            self.zone.mx("dest.test", number, f"mx{number}.dest.test")
+            self.zone.a(f"mx{number}.dest.test", self.addresses[1])  # nobody listens there
+        self.zone.mx("dest.test", 8, "mx8.dest.test")
+        self.zone.a("mx8.dest.test", self.addresses[0])
+        last = self.host_at(0)
+        server = self.start(smtp=f"port = {self.port}\naddresses_tried = 4", names=self.zone, retry=QUICK)
+        self.send(server, "bob@dest.test")
+        self.await_letters(last, 1, server)
+        await_fact(server, "delivered", relay="mx8.dest.test[127.0.0.2]")
+        reasons = [fact.reason for fact in facts(server, "deferred", to="<bob@dest.test>")]
+        self.assertEqual(len(reasons), 2, reasons)
+        self.assertTrue(all("(4 of 8 addresses tried" in reason for reason in reasons), reasons)
 
     def test_mail_that_would_come_back_to_us_is_not_sent(self):
         # Those of our own name and worse do not count (RFC 5321 section 5.1).

@@ -22,6 +22,7 @@ mod dialogue;
 mod opening;
 mod pool;
 mod runner;
+mod turns;
 mod verdict;
 
 use std::fmt;
@@ -60,7 +61,7 @@ pub struct Config {
     pub slower_than: Duration,
     /// Then a connection is closed.
     pub messages_per_connection_max: u32,
-    /// Addresses that one task tries.
+    /// Addresses that one task tries. Of a next hop with more of them later tasks try others, beside the best.
     pub addresses_tried_max: usize,
 }
 

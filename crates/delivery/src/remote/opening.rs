@@ -1,5 +1,5 @@
-//! From the next hop to a session that is ready: hosts in their order, those of one tier in any, each by connect, banner,
-//! EHLO, STARTTLS. A host that cannot be reached, or refuses the session, leads to the next one.
+//! From the next hop to a session that is ready: hosts in the order that [`Turns`] gives, each by connect, banner, EHLO,
+//! STARTTLS. A host that cannot be reached, or refuses the session, leads to the next one.
 //!
 //! | what happens                            | then                                                              |
 //! |-----------------------------------------|-------------------------------------------------------------------|
@@ -20,8 +20,9 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::dialogue::{Dialogue, Heard, Vigil, reason};
+use super::turns::{Choice, Turns};
 use super::verdict::{insecure, lost, ours, unreached};
-use super::{Config, Contact, NextHop, Peer, Target};
+use super::{Config, Contact, NextHop, Peer};
 
 /// Why there is no session.
 #[derive(Debug)]
@@ -46,31 +47,39 @@ enum Miss {
 }
 
 /// Opens a session with one of the hosts.
-pub(super) async fn open(hop: &NextHop, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Unopened> {
+pub(super) async fn open(hop: &NextHop, turns: &Turns, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Unopened> {
+    let choice = turns.choose(hop);
     let mut so_far: Option<Unopened> = None;
-    for target in targets(hop) {
-        let peer = Peer(Arc::new(target.clone()));
+    for target in &choice.targets {
+        let peer = Peer(Arc::new((*target).clone()));
         let miss = match open_at(&hop.config, &peer, vigil).await {
             Ok(dialogue) => return Ok(dialogue),
             Err(miss) => miss,
         };
         so_far = Some(worse(so_far, miss, peer));
     }
-    Err(so_far.unwrap_or_else(|| {
+    turns.missed(hop, &choice);
+    let Some(unopened) = so_far else {
         let reply = Reply::new(451, Enhanced(4, 4, 4), "the next hop has no address");
-        Unopened { outcome: Outcome::Deferred(reply), contact: Contact::None, peer: None }
-    }))
+        return Err(Unopened { outcome: Outcome::Deferred(reply), contact: Contact::None, peer: None });
+    };
+    Err(if choice.targets.len() < choice.known { with_count(unopened, &choice) } else { unopened })
 }
 
-fn targets(hop: &NextHop) -> Vec<&Target> {
-    let mut targets = Vec::new();
-    for tier in &hop.tiers {
-        let begin = targets.len();
-        targets.extend(tier);
-        fastrand::shuffle(&mut targets[begin..]);
+/// Says in our own words, not in those of a server, that there are more addresses than were tried.
+fn with_count(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
+    let (tried, known) = (choice.targets.len(), choice.known);
+    let counted = |reply: &mut Reply| {
+        reply.text =
+            format!("{} ({tried} of {known} addresses tried; the next attempt tries others)", reply.text).into();
+    };
+    if let (Outcome::Deferred(reply), None) = (&mut unopened.outcome, &unopened.peer) {
+        counted(reply);
     }
-    targets.truncate(hop.config.addresses_tried_max);
-    targets
+    if let Contact::Failed(reply) = &mut unopened.contact {
+        counted(reply);
+    }
+    unopened
 }
 
 /// Of two misses the one that leaves more hope counts. A refusal says more of the next hop than silence, and silence
@@ -193,6 +202,7 @@ fn plainly(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Target;
     use super::*;
 
     #[test]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delivery::remote::{Config, Contact};
+use mail::Outcome;
 use net::{Endpoint, Trust};
 use protocol::smtp::client::{self, Timeouts, Tls};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -19,8 +20,12 @@ const TO: &[&str] = &["bob@example.net", "carol@example.net"];
 
 /// An address where nobody listens.
 async fn nobody() -> Endpoint {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    Endpoint::Tcp(listener.local_addr().unwrap())
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    // It keeps the port from other tests until all of them are over.
+    std::mem::forget(socket);
+    Endpoint::Tcp(address)
 }
 
 #[test]
@@ -172,6 +177,33 @@ fn no_more_addresses_are_tried_than_may_be() {
         let end = Sender::new().send(&hop, TO, body(TEXT)).await;
         assert_eq!((summary(&end), seen.connections.get()), (vec!["deferred 451 4.4.1".to_owned(); 2], 0));
         assert_eq!(end.peer, None);
+    });
+}
+
+/// The same few addresses were tried for ever.
+#[test]
+fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {
+    run(async {
+        let seen = Seen::default();
+        let mut endpoints = Vec::new();
+        for _ in 0..11 {
+            endpoints.push(nobody().await);
+        }
+        endpoints.push(serve_well(&seen, CHUNKING).await);
+        let hop = hop(Config { addresses_tried_max: 4, idle_connections_max: 0, ..config() }, &endpoints);
+        let mut sender = Sender::new();
+        for _ in 0..4 {
+            let end = sender.send(&hop, TO, body(TEXT)).await;
+            let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("no host answers") };
+            let count = " (4 of 12 addresses tried; the next attempt tries others)";
+            assert!(reply.text.starts_with("mx") && reply.text.ends_with(count), "{reply}");
+        }
+        // Where one was found, the next task finds it again.
+        for connections in 1..=3 {
+            let end = sender.send(&hop, TO, body(TEXT)).await;
+            assert!(matches!(end.contact, Contact::Answered { .. }), "{:?}", end.contact);
+            assert_eq!(seen.connections.get(), connections);
+        }
     });
 }
 

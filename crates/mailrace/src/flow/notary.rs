@@ -299,7 +299,7 @@ impl Notary {
         is_verp: bool,
         telling: &mut Telling,
     ) -> bool {
-        let allowed = *telling.allowed.get_or_insert_with(|| {
+        *telling.allowed.get_or_insert_with(|| {
             let allowed = self.notices.allow(now, report, is_verp);
             if !allowed {
                 self.office.attempts.count_dropped_notice();
@@ -309,8 +309,7 @@ impl Notary {
                 self.log.event(Level::Warning, text, &facts);
             }
             allowed
-        });
-        allowed
+        })
     }
 
     /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone

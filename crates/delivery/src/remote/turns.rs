@@ -1,0 +1,185 @@
+//! Which addresses of a next hop an attempt tries, and in which order, where there are more than it may try.
+//!
+//! The best two are tried in every attempt (RFC 5321 section 5.1 asks for two at least). The other tries go round the rest of
+//! the addresses: they begin where the last attempt that opened no session ended, so that after enough attempts each address
+//! had its turn. Better preferences come first in an attempt, and those of one tier in any order.
+//!
+//! The places are kept for at most [`HOPS_MAX`] next hops, which failed; what is forgotten begins at the best address again.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{NextHop, Target};
+
+/// Addresses that each attempt tries before the others have their turn.
+const BEST_MAX: usize = 2;
+/// Next hops whose place is kept, on each thread that delivers: about a megabyte.
+const HOPS_MAX: usize = 10_000;
+
+/// Where the next attempt goes on, by the name of the next hop.
+#[derive(Default)]
+pub(super) struct Turns(RefCell<HashMap<Arc<str>, usize>>);
+
+/// The addresses of one attempt.
+pub(super) struct Choice<'a> {
+    /// In the order in which they are tried.
+    pub(super) targets: Vec<&'a Target>,
+    /// How many addresses the next hop has.
+    pub(super) known: usize,
+    /// Where the next attempt goes on if this one opens no session; None where this one tries all.
+    next: Option<usize>,
+}
+
+impl Turns {
+    /// The addresses that are tried now.
+    pub(super) fn choose<'a>(&self, hop: &'a NextHop) -> Choice<'a> {
+        let tries = hop.config.addresses_tried_max;
+        let known = hop.tiers.iter().map(Vec::len).sum();
+        let mut targets: Vec<(usize, &Target)> = Vec::with_capacity(known);
+        for (tier, equals) in hop.tiers.iter().enumerate() {
+            let begin = targets.len();
+            targets.extend(equals.iter().map(|target| (tier, target)));
+            fastrand::shuffle(&mut targets[begin..]);
+        }
+        let mut next = None;
+        if known > tries {
+            // One try at least is for the rest.
+            let best = targets[..BEST_MAX.min(tries.saturating_sub(1))].to_vec();
+            // The name server turns equal hosts round: their own order stays.
+            targets.sort_unstable_by_key(|&(tier, target)| (tier, &target.host, &target.endpoint));
+            let start = self.0.borrow().get(&hop.name).map_or(0, |place| place % known);
+            next = Some(go_round(&mut targets, &best, start, tries));
+        }
+        Choice { targets: targets.into_iter().map(|(_, target)| target).collect(), known, next }
+    }
+
+    /// None of the addresses led to a session.
+    pub(super) fn missed(&self, hop: &NextHop, choice: &Choice<'_>) {
+        let Some(next) = choice.next else { return };
+        let mut places = self.0.borrow_mut();
+        if places.len() >= HOPS_MAX && !places.contains_key(&hop.name) {
+            places.clear();
+        }
+        places.insert(hop.name.clone(), next);
+    }
+}
+
+/// Makes of all targets the best, and after them as many of the others from `start` on as there are tries. Returns where
+/// the next attempt goes on.
+fn go_round<'a>(
+    targets: &mut Vec<(usize, &'a Target)>,
+    best: &[(usize, &'a Target)],
+    start: usize,
+    tries: usize,
+) -> usize {
+    let is_best = |target: &Target| best.iter().any(|(_, other)| std::ptr::eq(*other, target));
+    let places = (start..targets.len()).chain(0..start);
+    let turn: Vec<usize> = places.filter(|&place| !is_best(targets[place].1)).take(tries - best.len()).collect();
+    let next = turn.last().map_or(start, |last| (last + 1) % targets.len());
+    let mut others: Vec<_> = turn.into_iter().map(|place| targets[place]).collect();
+    fastrand::shuffle(&mut others);
+    others.sort_by_key(|&(tier, _)| tier);
+    *targets = best.iter().copied().chain(others).collect();
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::SocketAddr;
+
+    use net::Endpoint;
+    use protocol::smtp::client;
+
+    use super::super::Config;
+    use super::*;
+
+    fn target(number: u16) -> Target {
+        Target {
+            host: format!("mx{number:03}").into(),
+            endpoint: Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], number))),
+        }
+    }
+
+    /// Tiers of so many hosts each.
+    fn hop(tiers: &[u16], tries: usize) -> NextHop {
+        let mut numbers = 1..;
+        let tier = |count: &u16| numbers.by_ref().take(usize::from(*count)).map(target).collect();
+        let tiers = tiers.iter().map(tier).collect();
+        let client = client::Config::new(client::Flavor::Smtp, client::Word::new("we.example").unwrap());
+        let config = Arc::new(Config { addresses_tried_max: tries, ..Config::new(client) });
+        NextHop { name: "hop".into(), edition: 0, tiers, config }
+    }
+
+    fn hosts(choice: &Choice<'_>) -> Vec<String> {
+        choice.targets.iter().map(|target| target.host.to_string()).collect()
+    }
+
+    /// Of 100 hosts the same eight were tried for ever.
+    #[test]
+    fn attempts_that_fail_come_round_to_every_host_and_try_the_best_each_time() {
+        for tiers in [vec![1; 100], vec![100], vec![1, 4, 95]] {
+            let (hop, turns) = (hop(&tiers, 8), Turns::default());
+            let mut tried = HashSet::new();
+            for _ in 0..17 {
+                let choice = turns.choose(&hop);
+                let chosen = hosts(&choice);
+                assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), 8, "{chosen:?}");
+                if tiers[0] == 1 {
+                    assert_eq!(chosen[0], "mx001");
+                }
+                turns.missed(&hop, &choice);
+                tried.extend(chosen);
+            }
+            assert_eq!(tried.len(), 100, "{tiers:?}");
+        }
+    }
+
+    #[test]
+    fn better_preferences_come_first_also_where_the_turn_begins_again() {
+        let (hop, turns) = (hop(&[1; 10], 4), Turns::default());
+        let attempt = || {
+            let choice = turns.choose(&hop);
+            turns.missed(&hop, &choice);
+            hosts(&choice).join(" ").replace("mx0", "")
+        };
+        let attempts = [(); 5].map(|()| attempt());
+        assert_eq!(attempts, ["01 02 03 04", "01 02 05 06", "01 02 07 08", "01 02 09 10", "01 02 03 04"]);
+    }
+
+    #[test]
+    fn an_attempt_that_opens_a_session_moves_nothing_on_and_a_small_set_is_tried_whole() {
+        let turns = Turns::default();
+        let (large, small) = (hop(&[1; 10], 4), hop(&[1; 4], 4));
+        for _ in 0..3 {
+            assert_eq!(hosts(&turns.choose(&large)), ["mx001", "mx002", "mx003", "mx004"]);
+        }
+        let choice = turns.choose(&small);
+        assert_eq!((hosts(&choice).len(), choice.known, choice.next), (4, 4, None));
+        turns.missed(&small, &choice);
+        assert!(turns.0.borrow().is_empty());
+    }
+
+    #[test]
+    fn one_try_goes_round_as_well() {
+        let (hop, turns) = (hop(&[1; 3], 1), Turns::default());
+        let attempt = || {
+            let choice = turns.choose(&hop);
+            turns.missed(&hop, &choice);
+            hosts(&choice)
+        };
+        assert_eq!([(); 4].map(|()| attempt().concat()), ["mx001", "mx002", "mx003", "mx001"]);
+    }
+
+    #[test]
+    fn so_many_places_are_kept_and_no_more() {
+        let turns = Turns::default();
+        for number in 0..=HOPS_MAX {
+            let hop = NextHop { name: number.to_string().into(), ..hop(&[1; 3], 2) };
+            let choice = turns.choose(&hop);
+            turns.missed(&hop, &choice);
+            assert!(turns.0.borrow().len() <= HOPS_MAX);
+        }
+    }
+}
