@@ -247,7 +247,7 @@ impl Pen<'_> {
                 '\n' => self.out.push_str("\\n"),
                 '\r' => self.out.push_str("\\r"),
                 '\t' => self.out.push_str("\\t"),
-                c if must_escape(c) => push_escaped(&mut self.out, c),
+                c if must_escape(c) => push_escaped(self.out, c),
                 c => self.out.push(c),
             }
         }
