@@ -15,7 +15,7 @@ FINE = {"OK", "INFO", "LOW", "DEBUG"}
 # It could not look, since what it would look with is not there; each is looked at by other tests of ours, or is no
 # matter of the server's.
 NOT_LOOKED_AT = {"engine_problem", "sessionresumption_ticket", "sessionresumption_ID"}
-SECONDS_MAX = 300
+SECONDS_MAX = 900
 
 
 def openssl(*words, at):
