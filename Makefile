@@ -15,7 +15,7 @@ SCENARIOS := accept-many accept-one maildir flat memory filesystems servers-many
 all:
 	$(CARGO) build --release
 
-# Optimised less than the release, and so built in half the time (bench/first-message).
+# Optimised less than the release, and so built sooner (bench/first-message).
 run:
 	$(CARGO) run --profile try --package mailrace -- serve
 
