@@ -212,7 +212,7 @@ class Programs(InjectCase):
         # Programs can be told to call it with more words.
         self.command = f"{self.folder / 'sendmail'} -C {self.server.config}"
         self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test",
-                            "GIT_COMMITTER_NAME": "Alice"}  # fmt: skip
+                            "GIT_AUTHOR_NAME": "Alice", "GIT_COMMITTER_NAME": "Alice"}  # fmt: skip
 
     def program(self, *argv, text=b""):
         done = subprocess.run(argv, input=text, capture_output=True, timeout=60, cwd=self.folder, env=self.environment)
