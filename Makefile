@@ -15,7 +15,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
 all:
 	$(CARGO) build --release
 
-# Optimised less than the release, and so built in half the time (bench/first-message).
+# Optimised less than the release, and so built sooner (bench/first-message).
 run:
 	$(CARGO) run --profile try --package mailrace -- serve
 

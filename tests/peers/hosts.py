@@ -123,8 +123,9 @@ class _Session:
             self.connection.close()
 
     def close(self):
-        """Ends the connection from this side, whatever is under way."""
-        self.connection.shutdown(socket.SHUT_RDWR)
+        """Ends the connection from this side, whatever is under way; the client may have been quicker."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def say(self, text):
         """One reply or what goes for one."""

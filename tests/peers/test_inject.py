@@ -11,6 +11,7 @@ that empties it.
 
 import os
 import pathlib
+import pwd
 import shutil
 import signal
 import socket
@@ -79,7 +80,8 @@ class Sendmail(InjectCase):
         head, body = letter.split(b"\r\n\r\n", 1)
         self.assertIn(b"\r\nSubject:  odd   spaces ", head)
         self.assertEqual(body, b".dot\r\n\xc3\xa4\r\nend\r\n")
-        for name in (b"From: root@bench.test", b"Date: ", b"Message-ID: <"):
+        us = pwd.getpwuid(os.getuid()).pw_name.encode()
+        for name in (b"From: %b@bench.test" % us, b"Date: ", b"Message-ID: <"):
             self.assertIn(b"\r\n" + name, head)
         self.assertRegex(head, rb"Received: by mx\.bench\.test \(Mailrace, from userid %d\)" % os.getuid())
         await_that(lambda: not self.dropped(), "an empty folder", self.server)
@@ -241,7 +243,8 @@ class Programs(InjectCase):
         self.start()
         # Programs can be told to call it with more words.
         self.command = f"{self.folder / 'sendmail'} -C {self.server.config}"
-        self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test"}
+        self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test",
+                            "GIT_AUTHOR_NAME": "Alice", "GIT_COMMITTER_NAME": "Alice"}  # fmt: skip
 
     def program(self, *argv, text=b""):
         done = subprocess.run(argv, input=text, capture_output=True, timeout=60, cwd=self.folder, env=self.environment)

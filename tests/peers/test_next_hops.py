@@ -71,7 +71,9 @@ class Sinks(OutboundCase):
     def sink(self, where, *argv):
         """Its dump; it ends with the test."""
         dump = self.folder / "dump"
-        command = ["smtp-sink", "-u", pwd.getpwuid(os.geteuid()).pw_name, *argv, "-D", str(dump), where, "1024"]
+        # As root it wants to be told whom to become, and nobody else may become anyone.
+        user = [] if os.geteuid() else ["-u", "root"]
+        command = ["smtp-sink", *user, *argv, "-D", str(dump), where, "1024"]
         sink = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.addCleanup(sink.communicate)
         self.addCleanup(sink.kill)
