@@ -51,6 +51,8 @@ class Operator(OutboundCase):
         self.assertEqual(self.server.queued(), 1)
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
+        await_fact(self.server, "released", to="<carol@two.test>")
+        self.assertEqual(len(facts(self.server, "deferred")), 2, "a release is no deferral")
 
     def test_what_is_removed_is_gone_and_nobody_is_told(self):
         self.queue("remove", "--sender", "alice@bench.test")

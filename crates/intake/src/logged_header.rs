@@ -54,9 +54,13 @@ fn value_of(field: &[u8], name: &[u8]) -> Option<Box<str>> {
 
 /// A value without its line ends (RFC 5322 section 2.2.3), cut to what is logged.
 fn shown(value: &[u8]) -> Box<str> {
-    let unfolded = value.iter().copied().filter(|octet| !matches!(octet, b'\r' | b'\n'));
-    let mut octets: Vec<u8> = unfolded.take(LoggedHeader::VALUE_OCTETS_MAX + 1).collect();
-    let is_cut = octets.len() > LoggedHeader::VALUE_OCTETS_MAX;
+    const ROOM: usize = LoggedHeader::VALUE_OCTETS_MAX + 1;
+    // Exactly what a value needs that is neither folded nor cut.
+    let mut octets = Vec::with_capacity(value.len().min(ROOM));
+    for line in value.split(|octet| matches!(octet, b'\r' | b'\n')) {
+        octets.extend_from_slice(&line[..line.len().min(ROOM - octets.len())]);
+    }
+    let is_cut = octets.len() == ROOM;
     if is_cut {
         octets.truncate(start_of_last(&octets));
         octets.extend_from_slice(CUT.as_bytes());

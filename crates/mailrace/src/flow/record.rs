@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mail::{Envelope, Fact, Journal, QueueId, Timestamp};
-use queue::Verdict;
+use queue::{Purpose, Verdict};
 
 use super::notary::{Commission, Terms};
 use super::registrar::Registrar;
@@ -93,6 +93,10 @@ fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, n
         Verdict::Relayed { reply, .. } => {
             let relay = Some((relay.unwrap_or_default(), reply));
             Fact::Delivered { id, sender, recipient, transport, relay, delay }
+        }
+        // A release is recorded as a deferral until this moment.
+        Verdict::Deferred { .. } if matches!(judged.attempt.purpose, Purpose::Act(_)) => {
+            Fact::Released { id, recipient }
         }
         Verdict::Deferred { reason, until } => {
             Fact::Deferred { id, sender, recipient, transport, relay, reason, until }

@@ -277,8 +277,13 @@ impl Scheduler {
                 let outcome = Outcome::Deferred(reply.clone());
                 self.settle(attempt, &outcome);
             }
-            Purpose::Act(_) => {
-                let reason = Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up");
+            Purpose::Act(act) => {
+                let reason = match act {
+                    Act::Release | Act::Retry => {
+                        Reply::new(450, Enhanced(4, 0, 0), "the operator released this message")
+                    }
+                    _ => Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up"),
+                };
                 self.settle(attempt, &Outcome::Failed(reason));
             }
             Purpose::Sort => self.sort(Puzzle::Moved(attempt)),

@@ -10,6 +10,7 @@ pub(crate) enum Event {
     Deferred,
     Bounced,
     Held,
+    Released,
     Removed,
     Refused,
     Login,
@@ -18,12 +19,13 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    pub(crate) const ALL: [Event; 10] = [
+    pub(crate) const ALL: [Event; 11] = [
         Event::Received,
         Event::Delivered,
         Event::Deferred,
         Event::Bounced,
         Event::Held,
+        Event::Released,
         Event::Removed,
         Event::Refused,
         Event::Login,
@@ -44,6 +46,7 @@ impl Event {
             Event::Deferred => "deferred",
             Event::Bounced => "bounced",
             Event::Held => "held",
+            Event::Released => "released",
             Event::Removed => "removed",
             Event::Refused => "refused",
             Event::Login => "login",
@@ -72,7 +75,7 @@ impl Event {
             Event::Delivered => &["id", "from", "to", "transport", "relay", "reply", "delay_ms"],
             Event::Deferred => &["id", "from", "to", "transport", "relay", "until", "reason"],
             Event::Bounced => &["id", "from", "to", "transport", "relay", "bounce", "reason"],
-            Event::Held | Event::Removed => &["id", "to"],
+            Event::Held | Event::Released | Event::Removed => &["id", "to"],
             Event::Refused => &["client", "helo", "stage", "address", "rule", "reply"],
             Event::Login => &["result", "client", "helo", "mechanism", "user"],
             Event::Insecure => &["client", "helo", "reason"],
