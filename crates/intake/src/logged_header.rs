@@ -5,7 +5,7 @@
 //! found; it is never an error.
 
 use mail::LoggedHeader;
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// A field that begins or ends beyond is not found. Trace fields come first in a header, and are seldom half of this.
 const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
@@ -57,8 +57,11 @@ fn shown(value: &[u8]) -> Box<str> {
     const ROOM: usize = LoggedHeader::VALUE_OCTETS_MAX + 1;
     // Exactly what a value needs that is neither folded nor cut.
     let mut octets = Vec::with_capacity(value.len().min(ROOM));
-    for line in value.split(|octet| matches!(octet, b'\r' | b'\n')) {
-        octets.extend_from_slice(&line[..line.len().min(ROOM - octets.len())]);
+    let mut rest = value;
+    while !rest.is_empty() {
+        let end = memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
+        octets.extend_from_slice(&rest[..end.min(ROOM - octets.len())]);
+        rest = &rest[rest.len().min(end + 1)..];
     }
     let is_cut = octets.len() == ROOM;
     if is_cut {
