@@ -165,7 +165,8 @@ class Examples(unittest.TestCase):
 
     def test_a_mass_sender_makes_a_letter_of_its_own_for_each_recipient_and_takes_the_bounces(self):
         provider = self.host()
-        replaced = [("10.0.0.0/24", "127.0.0.0/8")]
+        # The machine that runs tests may be busy.
+        replaced = [("10.0.0.0/24", "127.0.0.0/8"), ("queue_only_above = 20.0", "queue_only_above = 1000.0")]
         server = self.start("mass-sender", replaced=replaced, added=self.everything_to(provider))
         client = self.client(server)
         mailing = b"List-Id: <news.example.org>\r\n" + letter("news")

@@ -54,6 +54,8 @@ class Operator(OutboundCase):
         self.assertEqual(self.server.queued(), 1)
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
+        await_fact(self.server, "released", to="<carol@two.test>")
+        self.assertEqual(len(facts(self.server, "deferred")), 2, "a release is no deferral")
 
     def test_the_log_says_that_mail_was_released_and_not_that_it_was_deferred(self):
         before = metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}']

@@ -5,7 +5,7 @@
 //! found; it is never an error.
 
 use mail::LoggedHeader;
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// A field that begins or ends beyond is not found. Trace fields come first in a header, and are seldom half of this.
 const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
@@ -54,9 +54,16 @@ fn value_of(field: &[u8], name: &[u8]) -> Option<Box<str>> {
 
 /// A value without its line ends (RFC 5322 section 2.2.3), cut to what is logged.
 fn shown(value: &[u8]) -> Box<str> {
-    let unfolded = value.iter().copied().filter(|octet| !matches!(octet, b'\r' | b'\n'));
-    let mut octets: Vec<u8> = unfolded.take(LoggedHeader::VALUE_OCTETS_MAX + 1).collect();
-    let is_cut = octets.len() > LoggedHeader::VALUE_OCTETS_MAX;
+    const ROOM: usize = LoggedHeader::VALUE_OCTETS_MAX + 1;
+    // Exactly what a value needs that is neither folded nor cut.
+    let mut octets = Vec::with_capacity(value.len().min(ROOM));
+    let mut rest = value;
+    while !rest.is_empty() {
+        let end = memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
+        octets.extend_from_slice(&rest[..end.min(ROOM - octets.len())]);
+        rest = &rest[rest.len().min(end + 1)..];
+    }
+    let is_cut = octets.len() == ROOM;
     if is_cut {
         octets.truncate(start_of_last(&octets));
         octets.extend_from_slice(CUT.as_bytes());

@@ -124,11 +124,11 @@ pub enum Fact {
         /// Who waits.
         recipient: Address,
     },
-    /// The operator released a recipient: the next attempt is due.
+    /// The operator released a recipient who was held; it is due now.
     Released {
         /// The message.
         id: QueueId,
-        /// Who waits.
+        /// Who is due.
         recipient: Address,
     },
     /// The operator took a recipient out of the queue; nobody is told.

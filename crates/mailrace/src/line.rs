@@ -312,8 +312,6 @@ mod tests {
             rule: rule.map(Into::into),
             reply: reply.clone(),
         };
-        let (sender, transport) = (Some(bob.clone()), Box::<str>::from("smtp"));
-        let host = || Some("mx.example.net[192.0.2.25]:25".into());
         let facts = [
             received(client, "mx.example.net", Some(bob.clone())),
             received(None, "", None),
@@ -322,10 +320,30 @@ mod tests {
             login("evil\r\n2026 received", "refused"),
             login("", "cancelled"),
             Fact::Insecure { client, helo: "mx.example.net".into(), reason: "received fatal alert: \"X\"".into() },
+        ];
+        let others = [
+            refused("", None, None, &full),
+            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
+            Fact::SetAside { id: Some(id), what: "a record is damaged".into() },
+            Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
+        ];
+        let facts = facts.into_iter().chain(outcomes(id, &gone, &full)).chain(others);
+        let mut lines: Vec<Line> = facts.map(Line::Fact).collect();
+        let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
+        lines.push(Line::Event { level: Level::Warning, text: "listening".into(), fields });
+        lines
+    }
+
+    /// What becomes of recipients.
+    fn outcomes(id: QueueId, gone: &Reply, full: &Reply) -> Vec<Fact> {
+        let bob: Address = "bob@example.org".parse().unwrap();
+        let (sender, transport) = (Some(bob.clone()), Box::<str>::from("smtp"));
+        let host = || Some("mx.example.net[192.0.2.25]:25".into());
+        vec![
             Fact::Delivered {
                 id,
                 sender: None,
-                recipient: spaced.clone(),
+                recipient: "\"b b\"@example.org".parse().unwrap(),
                 transport: "maildir".into(),
                 relay: None,
                 delay: Duration::from_millis(1234),
@@ -368,15 +386,7 @@ mod tests {
             Fact::Held { id, recipient: bob.clone() },
             Fact::Released { id, recipient: bob.clone() },
             Fact::Removed { id, recipient: bob.clone() },
-            refused("", None, None, &full),
-            refused("evil\r\n2026 received\u{1b}[2J\u{9b}\u{202e}é", Some(spaced), Some("rule 2"), &gone),
-            Fact::SetAside { id: Some(id), what: "a record is damaged".into() },
-            Fact::SetAside { id: None, what: "segment 7, record at 4096: checksum".into() },
-        ];
-        let mut lines: Vec<Line> = facts.into_iter().map(Line::Fact).collect();
-        let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
-        lines.push(Line::Event { level: Level::Warning, text: "listening".into(), fields });
-        lines
+        ]
     }
 
     fn secured(id: QueueId, client: Option<IpAddr>) -> Fact {

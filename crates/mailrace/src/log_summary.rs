@@ -111,7 +111,7 @@ fn next_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 mod tests {
     use std::time::Duration;
 
-    use mail::{Enhanced, Fact, LoggedHeader, QueueId, Reply, SpoolId, Timestamp};
+    use mail::{Address, Enhanced, Fact, LoggedHeader, QueueId, Reply, SpoolId, Timestamp};
 
     use super::*;
     use crate::config::LogFormat;
@@ -119,11 +119,16 @@ mod tests {
 
     const START: u64 = 1_795_196_776_123;
 
-    /// A log as the server writes it: a new line each half hour.
-    fn log(format: LogFormat) -> String {
-        let id = |n| QueueId::new(SpoolId::new(77), 0, n);
-        let address = |text: &str| text.parse().unwrap();
-        let received = |n, from: &str, size, recipients| Fact::Received {
+    fn id(n: u64) -> QueueId {
+        QueueId::new(SpoolId::new(77), 0, n)
+    }
+
+    fn address(text: &str) -> Address {
+        text.parse().unwrap()
+    }
+
+    fn received(n: u64, from: &str, size: u64, recipients: usize) -> Fact {
+        Fact::Received {
             id: id(n),
             client: Some("192.0.2.1".parse().unwrap()),
             helo: "mx.example.net".into(),
@@ -134,16 +139,22 @@ mod tests {
             security: None,
             user: None,
             header: LoggedHeader { message_id: Some("<1@\"x\" y>".into()), subject: None },
-        };
-        let delivered = |n, to: &str, relay: Option<&str>, delay| Fact::Delivered {
+        }
+    }
+
+    fn delivered(n: u64, to: &str, relay: Option<&str>, delay_ms: u64) -> Fact {
+        Fact::Delivered {
             id: id(n),
             sender: None,
             recipient: address(to),
             transport: "maildir".into(),
             relay: relay.map(|host| (host.into(), Reply::plain(250, "ok"))),
-            delay: Duration::from_millis(delay),
-        };
-        let deferred = |n, to: &str, text: &str| Fact::Deferred {
+            delay: Duration::from_millis(delay_ms),
+        }
+    }
+
+    fn deferred(n: u64, to: &str, text: &str) -> Fact {
+        Fact::Deferred {
             id: id(n),
             sender: None,
             recipient: address(to),
@@ -151,22 +162,33 @@ mod tests {
             relay: None,
             reason: Reply::new(450, Enhanced(4, 2, 0), text.to_owned()),
             until: Timestamp(START),
-        };
-        let refused = |stage, rule: Option<&str>, reply| Fact::Refused {
-            client: Some("198.51.100.9".parse().unwrap()),
-            helo: "x".into(),
-            stage,
-            address: None,
-            rule: rule.map(Into::into),
-            reply,
-        };
-        let login = |result| Fact::Login {
-            client: Some("198.51.100.9".parse().unwrap()),
-            helo: "x".into(),
-            user: "bob".into(),
-            mechanism: "PLAIN",
-            result,
-        };
+        }
+    }
+
+    fn bounced(n: u64, to: &str) -> Fact {
+        Fact::Bounced {
+            id: id(n),
+            sender: None,
+            recipient: address(to),
+            transport: "smtp".into(),
+            relay: Some("mx.example.com[192.0.2.25]:25".into()),
+            reason: Reply::new(550, Enhanced(5, 1, 1), "no \"such\" user"),
+            bounce: None,
+        }
+    }
+
+    fn refused(stage: &'static str, rule: Option<&str>, reply: Reply) -> Fact {
+        let (client, helo) = (Some("198.51.100.9".parse().unwrap()), "x".into());
+        Fact::Refused { client, helo, stage, address: None, rule: rule.map(Into::into), reply }
+    }
+
+    fn login(result: &'static str) -> Fact {
+        let (client, helo) = (Some("198.51.100.9".parse().unwrap()), "x".into());
+        Fact::Login { client, helo, user: "bob".into(), mechanism: "PLAIN", result }
+    }
+
+    /// A log as the server writes it: a new line each half hour.
+    fn log(format: LogFormat) -> String {
         let facts = [
             received(1, "a@example.net", 6000, 2),
             delivered(1, "bob@example.org", None, 12),
@@ -175,15 +197,7 @@ mod tests {
             deferred(2, "dora@slow.example", "greylisted <dora@slow.example>, wait 300 s"),
             deferred(2, "dora@slow.example", "greylisted <dora@slow.example>, wait 17 s"),
             received(3, "", 100, 1),
-            Fact::Bounced {
-                id: id(3),
-                sender: None,
-                recipient: address("nobody@example.com"),
-                transport: "smtp".into(),
-                relay: Some("mx.example.com[192.0.2.25]:25".into()),
-                reason: Reply::new(550, Enhanced(5, 1, 1), "no \"such\" user"),
-                bounce: None,
-            },
+            bounced(3, "nobody@example.com"),
             refused("RCPT", None, Reply::new(550, Enhanced(5, 7, 1), "Relaying denied")),
             refused("connect", Some("listed"), Reply::new(554, Enhanced(5, 7, 1), "Access denied")),
             refused("MAIL", None, Reply::new(452, Enhanced(4, 3, 1), "Not enough memory")),

@@ -321,21 +321,23 @@ impl Summary {
     }
 }
 
-/// A reply without what is different in each: addresses become `<>` and numbers, those of the codes aside, `N`.
+/// A reply without what is different in each: what stands in angle brackets becomes `<>` and a number `N`, but for the codes
+/// and for numbers with dots, such as addresses of hosts.
 fn in_general(reply: &str) -> String {
-    let is_code = |c: char| c.is_ascii_digit() || matches!(c, '.' | ' ');
-    let (codes, text) = reply.split_at(reply.find(|c| !is_code(c)).unwrap_or(reply.len()));
-    let (mut general, mut rest) = (codes.to_owned(), text);
+    let (code, mut rest) = reply.split_at(reply.find(' ').unwrap_or(reply.len()));
+    let mut general = code.to_owned();
     while let Some(at) = rest.find(|c: char| c == '<' || c.is_ascii_digit()) {
         general.push_str(&rest[..at]);
         let found = &rest[at..];
-        let is_number = !found.starts_with('<');
-        let end = match is_number {
-            true => found.find(|c: char| !c.is_ascii_digit()),
-            false => found.find('>').map(|end| end + 1),
+        let length = |is_over: &dyn Fn(char) -> bool| found.find(is_over).unwrap_or(found.len());
+        let dotted = length(&|c| !c.is_ascii_digit() && c != '.');
+        let (shown, end) = match found.as_bytes()[0] {
+            b'<' => ("<>", found.find('>').map_or(found.len(), |end| end + 1)),
+            _ if found[..dotted].trim_end_matches('.').contains('.') => (&found[..dotted], dotted),
+            _ => ("N", length(&|c| !c.is_ascii_digit())),
         };
-        general.push_str(if is_number { "N" } else { "<>" });
-        rest = &found[end.unwrap_or(found.len())..];
+        general.push_str(shown);
+        rest = &found[end..];
     }
     general + rest
 }
@@ -349,7 +351,8 @@ mod tests {
     fn replies_that_differ_in_an_address_or_a_number_are_one_reason() {
         for (reply, general) in [
             ("550 5.1.1 <bob@example.org>: no such user", "550 5.1.1 <>: no such user"),
-            ("450 4.2.0 wait 300 s, 192.0.2.1", "450 4.2.0 wait N s, N.N.N.N"),
+            ("450 4.2.0 192.0.2.1 waits 300 s, or 17.", "450 4.2.0 192.0.2.1 waits N s, or N."),
+            ("250", "250"),
             ("451 4.4.1 mx.example[::1]:25: refused", "451 4.4.1 mx.example[::N]:N: refused"),
             ("550 <open", "550 <>"),
             ("", ""),

@@ -51,9 +51,14 @@ fn totals(summary: &Summary) -> String {
     row("open", open, "recipients, received in this log and not ended in it".into());
     row("refused", summary.refused.temporarily, "times with 4xx".into());
     row("", summary.refused.permanently, "times with 5xx".into());
-    let others =
-        [(Event::Held, "recipients"), (Event::Removed, "recipients"), (Event::Insecure, "TLS handshakes failed")];
-    for (event, what) in others.into_iter().chain([(Event::SetAside, "damaged records")]) {
+    let others = [
+        (Event::Held, "recipients"),
+        (Event::Released, "recipients"),
+        (Event::Removed, "recipients"),
+        (Event::Insecure, "TLS handshakes failed"),
+        (Event::SetAside, "damaged records"),
+    ];
+    for (event, what) in others {
         if summary.event(event) > 0 {
             row(event.name(), summary.event(event), what.into());
         }

@@ -1,9 +1,9 @@
 //! The most frequent names of a stream, in bounded memory.
 //!
-//! Up to twice [`NAMES_MAX`] names are followed. When there are more, the rarer half is forgotten, and a name that comes
-//! later starts with the count of the most frequent forgotten one, since it may be that one. So a count is never too low,
-//! too high by `error` at the most, and a name that is more frequent than that is never missing (Metwally et al., "Space
-//! Saving", in batches).
+//! Up to twice [`NAMES_MAX`] names are followed. When there are more, the rarer half is forgotten. A name that comes later
+//! may be one of those, so its `error` is what the most frequent of them had. So a count is never too high, too low by
+//! `error` at the most, and a name that is more frequent than that is never missing (Metwally et al., "Space Saving", in
+//! batches, and told from below).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,11 +24,11 @@ pub(super) struct Top<T> {
 /// What is known of a name.
 #[derive(Default)]
 pub(super) struct Row<T> {
-    /// How often it came.
+    /// How often it came, since it is followed.
     pub(super) count: u64,
-    /// By how much that may be too high.
+    /// How often it may have come before, at the most.
     pub(super) error: u64,
-    /// What else was counted, since it is followed.
+    /// What else was counted since then.
     pub(super) more: T,
 }
 
@@ -40,7 +40,7 @@ impl<T: Default> Top<T> {
             self.forget();
         }
         if !self.names.contains_key(name) {
-            let row = Row { count: self.forgotten, error: self.forgotten, more: T::default() };
+            let row = Row { count: 0, error: self.forgotten, more: T::default() };
             self.names.insert(name.into(), row);
         }
         let row = self.names.get_mut(name).expect("it was put there if it was missing");
@@ -61,10 +61,10 @@ impl<T: Default> Top<T> {
     }
 
     fn forget(&mut self) {
-        let mut counts: Vec<u64> = self.names.values().map(|row| row.count).collect();
+        let mut counts: Vec<u64> = self.names.values().map(|row| row.count + row.error).collect();
         let (_, limit, _) = counts.select_nth_unstable(NAMES_MAX);
         self.forgotten = *limit;
-        self.names.retain(|_, row| row.count > self.forgotten);
+        self.names.retain(|_, row| row.count + row.error > self.forgotten);
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_never_too_low_and_too_high_by_its_error_at_most() {
+    fn a_count_is_never_too_high_and_too_low_by_its_error_at_most() {
         let (mut top, mut counts) = (Top::<()>::default(), HashMap::new());
         // The same odd walk through the names each time.
         let mut n = 1_u64;
@@ -100,7 +100,7 @@ mod tests {
         }
         for (name, row) in top.first(usize::MAX) {
             let real = counts[name];
-            assert!(row.count >= real && row.count - row.error <= real, "{name}: {real}, {}-{}", row.count, row.error);
+            assert!(row.count <= real && real <= row.count + row.error, "{name}: {real}, {}+{}", row.count, row.error);
         }
     }
 
