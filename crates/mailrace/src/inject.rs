@@ -166,8 +166,7 @@ impl Refused {
 
 impl Clerk {
     fn new(config: &Config, options: Options) -> anyhow::Result<Clerk> {
-        let postmaster = plan::postmaster(config)?;
-        let origin: Box<str> = postmaster.domain().into();
+        let origin = plan::origin(config)?;
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
             Some(named) => Some(one_address(named, &origin).map_err(Refused::exit)?),

@@ -102,6 +102,14 @@ pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
     Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
 }
 
+/// The domain of addresses that local programs write without one: the configured one, else that of the postmaster.
+pub fn origin(config: &Config) -> anyhow::Result<Box<str>> {
+    match &config.origin {
+        Some(origin) => Ok(origin.clone()),
+        None => Ok(postmaster(config)?.domain().into()),
+    }
+}
+
 /// A route leads to a domain that it names, and to any if it has a next hop of its own.
 pub fn routed(config: &Config) -> Domains {
     let routes = config.routes.clone();

@@ -67,6 +67,8 @@ pub const DEFAULT: &str = include_str!("default.toml");
 pub struct Config {
     /// What this server calls itself: in its greeting, in Received lines, in bounces.
     pub hostname: Box<str>,
+    /// The domain of addresses that local programs write without one. None: that of the server's postmaster.
+    pub origin: Option<Box<str>>,
     /// The folder under which everything is kept that has no other place.
     pub data_dir: PathBuf,
     /// Who the process becomes after it has bound its addresses.

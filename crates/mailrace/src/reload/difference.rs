@@ -48,6 +48,8 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 21] {
         threads: _,
         log: _,
         admin: _,
+        // Only programs that leave mail go by it, and they read the file themselves.
+        origin: _,
         hostname,
         listeners,
         certificates,

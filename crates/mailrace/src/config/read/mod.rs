@@ -53,6 +53,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
     let data_dir = data_dir.map_or_else(|| PathBuf::from(DATA_DIR), |dir| data_dir_of(&document, &dir));
     let hostname = document.take("hostname", &key::HOST).or_else(|| key::host(machine));
     let hostname = hostname.unwrap_or_else(|| "localhost".into());
+    let origin = document.take("origin", &key::HOST);
     let limits = bounds::limits(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
@@ -86,6 +87,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
         domain_tables,
         transports: transports.sound,
         hostname,
+        origin,
         data_dir,
     }
 }
