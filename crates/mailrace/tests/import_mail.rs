@@ -272,6 +272,15 @@ fn who_exists_is_known_also_where_postfix_returned_mail_later() {
     assert_eq!(server.who("eve@example.com"), "bob@example.com");
 }
 
+/// Everybody got a Maildir, where virtual(8) knows nobody.
+#[test]
+fn nobody_is_at_a_domain_without_a_table_of_mailboxes() {
+    let server = Server::new("mydestination =\nvirtual_mailbox_domains = v.example\n", &[]);
+    assert_eq!((&*server.who("bob@v.example"), &*server.way("v.example")), ("550", "local maildir"));
+    let main = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_transport = lmtp:unix:/run/lmtp\n";
+    assert_eq!(Server::new(main, &[]).who("bob@v.example"), "bob@v.example");
+}
+
 /// TLS that Postfix demanded of all next hops was demanded of one transport.
 #[test]
 fn all_transports_of_smtp_share_what_postfixs_client_is_told() {

@@ -265,7 +265,7 @@ impl Conversion<'_> {
         self.draft.mapped(maps);
         let places = if are_kept.contains(&true) { self.tables(&value, Use::Mailboxes) } else { None };
         let mailboxes = if are_kept.contains(&false) { self.tables(&value, Use::Recipients) } else { None };
-        if mailboxes.is_none() && places.is_none() {
+        if mailboxes.is_none() && are_kept.contains(&false) {
             self.draft.look_at(format!(
                 "{maps} is empty: mail to every address at {parameter} is taken, and returned later if nobody has it"
             ));
@@ -313,7 +313,9 @@ impl Conversion<'_> {
             Way::Maildirs if class.kind == Kind::Local => (class.mailboxes.clone(), class.catch_all.clone()),
             Way::Maildirs => {
                 let catch_all = is_open.then(|| format!("{}@{value}", text::CATCH_ALL));
-                (class.places.clone().or_else(|| class.mailboxes.clone()), catch_all)
+                // Without a table virtual(8) knows nobody; here everybody would get a Maildir.
+                let places = class.places.clone().unwrap_or_else(|| self.nobody());
+                (Some(places), catch_all)
             }
             _ if is_open => (None, None),
             _ => (class.mailboxes.clone(), class.catch_all.clone()),
