@@ -5,6 +5,7 @@
 //!
 //! | the first that matches says | then, at this stage | later |
 //! |---|---|---|
+//! | accept, in a list | the other rules of its list are passed over | |
 //! | accept | no other rule is asked | nor at any later stage: of the session (connect, helo), the transaction (mail), the recipient (rcpt) |
 //! | refuse, defer | the client is told | the rules are asked anew where it tries again |
 //! | hold | the rules behind it are asked | the message, if it is taken, waits for the operator |
@@ -184,6 +185,8 @@ pub enum Action {
 pub struct Rule {
     /// What it is called, in counts and explanations.
     pub name: Box<str>,
+    /// The list that it belongs to. To accept ends the asking of this list alone; all rules of a list are asked at one stage.
+    pub list: Option<Box<str>>,
     /// When it is asked. No condition is about what is not known by then.
     pub stage: Stage,
     /// It is asked of users too; else they pass it as if it was not there.
@@ -263,6 +266,22 @@ impl fmt::Debug for Access {
     }
 }
 
+/// The lists of rules that have accepted a visit.
+#[derive(Default)]
+struct Passed<'a>(Vec<&'a str>);
+
+impl<'a> Passed<'a> {
+    fn has(&self, rule: &Rule) -> bool {
+        rule.list.as_deref().is_some_and(|list| self.0.contains(&list))
+    }
+
+    /// A rule accepts. Returns whether that ends the asking of all rules.
+    fn pass(&mut self, rule: &'a Rule) -> bool {
+        self.0.extend(rule.list.as_deref());
+        rule.list.is_none()
+    }
+}
+
 impl Access {
     /// Rules in their order; None where there are none, so that nobody asks.
     pub fn new(rules: Vec<Rule>) -> Option<Access> {
@@ -302,17 +321,21 @@ impl Access {
         let (open, at_hand): (Vec<usize>, Vec<_>) = self.open(stage, visit).into_iter().unzip();
         let rules: Vec<&Rule> = open.iter().map(|&place| &self.rules[place]).collect();
         let findings = find::find(&rules, at_hand, visit).await;
-        let mut verdict = Verdict::default();
+        let (mut verdict, mut passed) = (Verdict::default(), Passed::default());
         for ((place, rule), findings) in open.into_iter().zip(rules).zip(&findings) {
+            if passed.has(rule) {
+                continue;
+            }
             self.report(rule, findings, troubles);
             let Some(said) = action::said(rule, findings, visit.client) else { continue };
             self.counts[place].fetch_add(1, Relaxed);
             match said {
                 action::Said::Hold => verdict.held = true,
-                action::Said::Pass => {
+                action::Said::Pass if passed.pass(rule) => {
                     verdict.decision = Some(Decision::Accept);
                     break;
                 }
+                action::Said::Pass => {}
                 action::Said::No(reply) => {
                     verdict.decision = Some(Decision::Refuse { rule: rule.name.clone(), reply });
                     break;
@@ -325,19 +348,34 @@ impl Access {
     /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say; with what is
     /// at hand of each.
     fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<(usize, Vec<Finding>)> {
-        let mut open = Vec::new();
+        let (mut open, mut passed) = (Vec::new(), Passed::default());
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.is_asked_at(stage, visit)) {
+            if passed.has(rule) {
+                continue;
+            }
             let at_hand = find::at_hand(rule, visit);
             if at_hand.contains(&Finding::Not) {
                 continue;
             }
             let is_certain = at_hand.iter().all(|finding| *finding == Finding::Holds);
             open.push((place, at_hand));
-            if is_certain && !matches!(rule.action, Action::Hold | Action::Table) {
+            let ends = match rule.action {
+                Action::Accept => is_certain && passed.pass(rule),
+                Action::Refuse(_) | Action::Defer(_) => is_certain && !self.may_be_passed(&open, rule),
+                Action::Hold | Action::Table => false,
+            };
+            if ends {
                 break;
             }
         }
         open
+    }
+
+    /// Whether a rule of the same list, of those that are open, may accept and so pass this one.
+    fn may_be_passed(&self, open: &[(usize, Vec<Finding>)], rule: &Rule) -> bool {
+        let accepts = |before: &Rule| matches!(before.action, Action::Accept | Action::Table);
+        let passes = |before: &Rule| rule.list.is_some() && before.list == rule.list && accepts(before);
+        open.iter().any(|(place, _)| passes(&self.rules[*place]))
     }
 
     fn report(&self, rule: &Rule, findings: &[Finding], troubles: &Troubles) {

@@ -62,6 +62,11 @@ impl Table for Chain {
         Box::pin(self.answers(keys))
     }
 
+    /// Parts are asked for as soon as one of the tables has them as keys.
+    fn is_asked_whole(&self) -> bool {
+        self.tables.iter().all(|table| table.is_asked_whole())
+    }
+
     /// The layer is that of the table that decided: the last one, where none has the key.
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
         Box::pin(async move {

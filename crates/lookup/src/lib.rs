@@ -24,6 +24,7 @@ pub mod replica;
 pub mod sqlite;
 mod stats;
 pub mod text;
+pub mod unavailable;
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -67,6 +68,12 @@ pub trait Table: Send + Sync {
             let answer = answer.unwrap_or_else(|| Answer::Unavailable(format!("table '{}': no answer", self.name())));
             Trace { answer, layer: Layer::Memory }
         })
+    }
+
+    /// Whether it is asked for the whole of a subject alone, and not for parts of it such as a parent domain. Tables of
+    /// patterns are: a pattern that fits a whole address may fit a part of another one.
+    fn is_asked_whole(&self) -> bool {
+        false
     }
 
     /// Lets the copy of a directory go through with a refresh that it held back, since it would remove too much. False if

@@ -182,6 +182,10 @@ impl Table for Regexp {
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
         answer_now(keys, |key| self.find(key))
     }
+
+    fn is_asked_whole(&self) -> bool {
+        true
+    }
 }
 
 impl Condition {

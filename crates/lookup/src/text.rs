@@ -90,6 +90,11 @@ impl Text {
         Ok(Text { name: name.to_owned(), entries })
     }
 
+    /// Whether it has a key, which is folded.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// How many keys it has.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -86,6 +86,7 @@ fn source(kind: &TableKind) -> String {
             format!("{word} {}", path.display())
         }
         TableKind::Static { values } => format!("{word} {}", values.join(", ")),
+        TableKind::Unavailable { reason, .. } => format!("{word}: {reason}"),
         TableKind::Chain { tables } => format!("{word} of {}", tables.join(", ")),
         TableKind::Sqlite(sqlite) => format!("{word} {}", sqlite.database.path.display()),
         // Neither shows a password.

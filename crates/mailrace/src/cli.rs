@@ -172,6 +172,10 @@ pub enum Shell {
 #[derive(Debug, Subcommand)]
 pub enum ImportCommand {
     /// Read main.cf, master.cf and the tables that they name; Postfix's files stay as they are
+    ///
+    /// The exit code is 0 where all mail is treated as by Postfix, and 1 where some is not: what happens to it stands in the
+    /// head of the new file and on the terminal, and the file is written nevertheless. Mail that cannot be treated as by
+    /// Postfix is put off (4xx) rather than refused or lost.
     Postfix {
         /// The folder of main.cf, such as /etc/postfix or a copy of it
         #[arg(value_name = "DIR")]

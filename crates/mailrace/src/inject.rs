@@ -125,9 +125,9 @@ fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
 
 /// The addresses of the command line, as they would be completed for a message.
 fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
-    let origin = plan::postmaster(config)?;
+    let origin = plan::origin(config);
     let named = options.recipients.iter().flat_map(|text| addresses(text));
-    let addresses: Result<Vec<Address>, Refused> = named.map(|text| qualified(&text, origin.domain())).collect();
+    let addresses: Result<Vec<Address>, Refused> = named.map(|text| qualified(&text, &origin)).collect();
     admin::verify(config, &addresses.map_err(|error| Exit { code: error.code(), text: error.to_string() })?)
 }
 

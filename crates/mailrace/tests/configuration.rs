@@ -40,7 +40,7 @@ fn the_examples_of_the_built_in_text_are_sound() {
     let is_other = |line: &&str| line.starts_with("sync_every") || line.starts_with("bind =");
     let text: Vec<_> = with_examples().filter(|line| !is_other(line)).collect();
     let config = parse(&text.join("\n")).unwrap();
-    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (9, 2, 1));
+    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (10, 2, 1));
     assert!(config.load.refuse_above.is_some() && !config.queues[1].rules.is_empty());
 }
 

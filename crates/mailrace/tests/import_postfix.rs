@@ -374,6 +374,7 @@ fn files_are_written_once_and_passwords_for_nobody_else() {
     };
     let shown = run(&[]);
     assert!(shown.status.success() && shown.stdout.starts_with(b"# Made by"), "{shown:?}");
+    assert!(!String::from_utf8_lossy(&shown.stderr).contains("otherwise"), "{shown:?}");
     assert!(!folder.path().join("mailrace-tables").exists());
     assert_eq!(run(&["--output", "new.toml"]).status.code(), Some(0));
     let password = folder.path().join("mailrace-tables/ldap-aliases.password");
@@ -384,4 +385,20 @@ fn files_are_written_once_and_passwords_for_nobody_else() {
     assert_eq!(std::fs::read_to_string(&password).unwrap(), "mine");
     assert_eq!(run(&["--output", "new.toml", "--force"]).status.code(), Some(0));
     assert_eq!(std::fs::read_to_string(&password).unwrap(), "geheim\n");
+}
+
+/// What happened to mail was told nowhere but in the file, and the exit code said that all was well.
+#[test]
+fn what_happens_to_mail_is_told_on_the_terminal_and_by_the_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("main.cf"), "mydestination =\nsmtpd_milters = inet:localhost:8891\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
+    let run =
+        command.current_dir(folder.path()).args(["import", "postfix", ".", "--output", "new.toml"]).output().unwrap();
+    let told = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{told}");
+    assert!(told.contains("Mail is taken without a milter being asked"), "{told}");
+    assert!(told.contains("1 kind of mail is treated otherwise than by Postfix"), "{told}");
+    let text = std::fs::read_to_string(folder.path().join("new.toml")).unwrap();
+    assert!(text.contains("1. Mail is taken without a milter being asked"), "{text}");
 }

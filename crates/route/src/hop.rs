@@ -5,9 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use mail::Reply;
+
 use crate::destination::{literal, to_ascii};
 
-/// A next hop by name: `host[:port]`, `[address][:port]`, `mx:domain` or `unix:/path`. No MX is asked for a host.
+/// A next hop by name: `host[:port]`, `[address][:port]`, `mx:domain` or `unix:/path`, no MX is asked for a host; or a reply
+/// such as `550 5.7.1 no mail for us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FixedHop {
     /// A host, by its addresses in the DNS.
@@ -28,6 +31,8 @@ pub enum FixedHop {
     Exchangers(Box<str>),
     /// A socket on this machine; the path is absolute.
     Unix(PathBuf),
+    /// Nowhere: with a reply of 5xx mail fails, with one of 4xx it waits.
+    Nowhere(Reply),
 }
 
 /// Why a text names no next hop.
@@ -42,6 +47,9 @@ pub enum FixedHopError {
     /// A socket is named by its whole path.
     #[error("expected an absolute path behind 'unix:'")]
     Path,
+    /// A code, and not a reply that ends mail or puts it off.
+    #[error("expected a reply of 4xx or 5xx such as '550 5.7.1 no mail for us'")]
+    Reply,
 }
 
 impl FromStr for FixedHop {
@@ -54,6 +62,10 @@ impl FromStr for FixedHop {
         }
         if let Some(domain) = text.strip_prefix("mx:") {
             return to_ascii(domain).map(FixedHop::Exchangers).ok_or(FixedHopError::Host);
+        }
+        if is_code(text) {
+            let reply = text.parse::<Reply>().ok().filter(|reply| reply.is_permanent() || reply.is_transient());
+            return reply.map(FixedHop::Nowhere).ok_or(FixedHopError::Reply);
         }
         let (host, port) = split_port(text)?;
         if host.starts_with('[') {
@@ -75,9 +87,15 @@ impl fmt::Display for FixedHop {
             FixedHop::Address { address, port } => write!(f, "[{address}]").map(|()| port)?,
             FixedHop::Exchangers(domain) => return write!(f, "mx:{domain}"),
             FixedHop::Unix(path) => return write!(f, "unix:{}", path.display()),
+            FixedHop::Nowhere(reply) => return write!(f, "{reply}"),
         };
         port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
+}
+
+/// Whether a code of three digits stands before a space, as in no name of a host.
+fn is_code(text: &str) -> bool {
+    text.split_once(' ').is_some_and(|(code, _)| code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Parts `host:port`; the colons of an address are inside brackets.
@@ -108,6 +126,8 @@ mod tests {
             ("127.0.0.1:2525", "[127.0.0.1]:2525"),
             ("mx:Example.net", "mx:example.net"),
             ("unix:/run/lmtp", "unix:/run/lmtp"),
+            ("550 5.7.1 no mail: for us", "550 5.7.1 no mail: for us"),
+            ("451 later", "451 later"),
         ] {
             let hop: FixedHop = text.parse().unwrap();
             assert_eq!(hop.to_string(), written);
@@ -131,6 +151,8 @@ mod tests {
             ("2001:db8::1", FixedHopError::Port),
             ("[::1]x:25", FixedHopError::Host),
             ("unix:run/lmtp", FixedHopError::Path),
+            ("250 2.0.0 fine", FixedHopError::Reply),
+            ("550 4.7.1 fine", FixedHopError::Reply),
         ] {
             assert_eq!(text.parse::<FixedHop>(), Err(error), "{text}");
         }

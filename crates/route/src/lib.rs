@@ -10,6 +10,7 @@
 //! | `host:24!example.org`  | the machine that stores the mailbox, by its addresses                                 |
 //! | a domain of ours       | [`Answer::Local`], or where it is passed on                                           |
 //! | one that a rule takes  | the rule's next hop, or that which its table names, or the MX by the rule's transport |
+//! | one whose next hop is a reply | none: the mail fails or waits with this reply                                 |
 //! | `[192.0.2.1]`          | this address (RFC 5321 section 4.1.3)                                                 |
 //! | anything else          | its MX hosts, or where it has none its own addresses (RFC 5321 section 5.1)           |
 
@@ -147,7 +148,10 @@ impl Router {
     async fn follow(&self, leads: &Leads<'_>, destination: &str) -> Route {
         let (finding, fixed) = match leads {
             Leads::Local { transport } => return self.local(transport),
-            Leads::Hop { hop, transport } => (self.by_hop(hop, transport).await, Some(hop)),
+            Leads::Hop { hop, transport } => match self.by_hop(hop, transport).await {
+                Ok(finding) => (finding, Some(hop)),
+                Err(reply) => return self.nowhere(reply),
+            },
             Leads::Exchangers { domain, transport } => {
                 (self.by_exchangers(domain, &self.leg(transport, None)).await, None)
             }
@@ -169,10 +173,17 @@ impl Router {
         Route { answer: Answer::Local { transport: transport.into() }, valid_for: self.config.dns.ttl_max }
     }
 
+    /// The operator says what becomes of the mail.
+    fn nowhere(&self, reply: Reply) -> Route {
+        let answer = if reply.is_permanent() { Answer::Fail(reply) } else { Answer::Defer(reply) };
+        Route { answer, valid_for: self.config.dns.ttl_max }
+    }
+
     /// A next hop that is named. Mail may come back from the mail hosts of a domain, which its zone names, but a host
-    /// is taken at the operator's word: what listens there at another port, or behind the same address, is his.
-    async fn by_hop(&self, hop: &FixedHop, transport: &str) -> Finding {
-        match hop {
+    /// is taken at the operator's word: what listens there at another port, or behind the same address, is his. Err: it is
+    /// no host but a reply.
+    async fn by_hop(&self, hop: &FixedHop, transport: &str) -> Result<Finding, Reply> {
+        Ok(match hop {
             FixedHop::Host { name, port } => {
                 let leg = Leg { may_loop: false, ..self.leg(transport, *port) };
                 self.by_name(name, &leg, self.ttl_end()).await
@@ -183,7 +194,8 @@ impl Router {
             }
             FixedHop::Exchangers(domain) => self.by_exchangers(domain, &self.leg(transport, None)).await,
             FixedHop::Unix(path) => self.settled(Ok(self.by_socket(path, transport))),
-        }
+            FixedHop::Nowhere(reply) => return Err(reply.clone()),
+        })
     }
 
     /// An address literal is somebody else's word: it may be our own address, or one that we cannot reach.

@@ -3,7 +3,7 @@
 
 use super::action::{self, Said};
 use super::find::{self, Finding};
-use super::{Access, Rule, Stage, Visit};
+use super::{Access, Passed, Rule, Stage, Visit};
 
 /// What one rule said, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,16 @@ impl Access {
         let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.is_asked_at(stage, visit)).collect();
         let at_hand = rules.iter().map(|rule| find::at_hand(rule, visit)).collect();
         let findings = find::find(&rules, at_hand, visit).await;
-        let mut all = Vec::new();
+        let (mut all, mut passed) = (Vec::new(), Passed::default());
         for (rule, findings) in rules.into_iter().zip(findings) {
-            let told = told(rule, &findings, visit);
+            if passed.has(rule) {
+                continue;
+            }
+            let mut told = told(rule, &findings, visit);
+            if told.accepts && !passed.pass(rule) {
+                (told.decides, told.accepts) = (false, false);
+                told.says = Some("accept, for the rules of its list".into());
+            }
             let decides = told.decides;
             all.push(told);
             if decides {

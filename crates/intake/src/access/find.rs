@@ -95,6 +95,9 @@ fn groups<'a>(rules: &[&'a Rule], findings: &[Vec<Finding>], visit: &Visit<'_>) 
         }
         for (condition, test) in rule.conditions.iter().map(|condition| &condition.test).enumerate() {
             let (table, keys) = match test {
+                Test::Table(subject, table) if table.is_asked_whole() => {
+                    (table, keys::whole(*subject, visit).into_iter().collect())
+                }
                 Test::Table(subject, table) => (table, keys::of(*subject, visit)),
                 Test::Listed(zone) => (&zone.table, visit.client.iter().map(ToString::to_string).collect()),
                 _ => continue,

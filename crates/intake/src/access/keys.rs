@@ -10,6 +10,8 @@
 //! | bob+x@example.org, `+` parting tags | `bob+x@example.org`, `bob@example.org`, the domain as above, `bob+x@`, `bob@` |
 //! | the null sender | `<>` |
 //!
+//! A table of patterns is asked for the subject alone, as it came: for none of its parts, and not without its tag.
+//!
 //! A domain beyond ASCII is asked for as it came and, right behind, in its other spelling: letters or A-labels.
 //!
 //! Postfix cuts an IPv6 address at the colons of its short form, in which `2001::1` would also be all addresses from
@@ -40,6 +42,16 @@ pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
         Subject::Recipient => {
             visit.recipient.map(|recipient| addresses(recipient, visit.recipient_untagged)).unwrap_or_default()
         }
+    }
+}
+
+/// The subject as a table of patterns is asked for it; none where it is not known.
+pub(super) fn whole(subject: Subject, visit: &Visit<'_>) -> Option<String> {
+    match subject {
+        Subject::Client => visit.client.map(|client| client.to_string()),
+        Subject::Helo => visit.helo.map(|helo| bare(helo).into_owned()),
+        Subject::Sender => visit.sender.map(|sender| sender.map_or_else(|| "<>".into(), Address::to_string)),
+        Subject::Recipient => visit.recipient.map(Address::to_string),
     }
 }
 

@@ -43,7 +43,7 @@ impl Table for Told {
 
 fn rule(name: &str, stage: Stage, tests: Vec<Test>, action: Action) -> Rule {
     let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
-    Rule { name: name.into(), stage, asks_users: true, conditions, action }
+    Rule { name: name.into(), list: None, stage, asks_users: true, conditions, action }
 }
 
 /// The client whose address is this text.
@@ -113,6 +113,29 @@ fn the_first_rule_that_matches_decides_at_its_stage() {
     assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
     assert_eq!(all.counted().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
     assert!(all.asks_at(Stage::Rcpt) && !all.asks_at(Stage::Mail));
+}
+
+/// A rule that accepts ended the asking of all rules, so that a list of those who are let in let them pass all others.
+#[test]
+fn to_accept_in_a_list_passes_over_that_list_alone() {
+    let of = |list: &'static str, rule: Rule| Rule { list: Some(list.into()), ..rule };
+    let friends = Told::new(&[("a@x.example", "OK")]);
+    let ours =
+        || of("sender", rule("ours", Stage::Rcpt, vec![Test::Table(Subject::Sender, friends.clone())], Action::Table));
+    let others = || of("sender", rule("others", Stage::Rcpt, vec![], Action::Refuse(None)));
+    let here = |action| of("client", rule("here", Stage::Rcpt, vec![from(CLIENT)], action));
+    let all = access(vec![ours(), others(), here(Action::Defer(None))]);
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
+    let all = access(vec![
+        ours(),
+        others(),
+        here(Action::Accept),
+        of("client", rule("no", Stage::Rcpt, vec![], Action::Hold)),
+    ]);
+    assert_eq!(decided(&all, Stage::Rcpt), "nothing");
+    assert_eq!(all.counted().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
+    let all = access(vec![others(), ours(), here(Action::Accept)]);
+    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 Access denied");
 }
 
 /// A counter that begins anew would be taken for a server that was restarted.

@@ -85,7 +85,7 @@ async fn relay_networks_have_to_log_in_too_where_that_is_required() {
 }
 
 fn rule(stage: Stage, conditions: Vec<Condition>, action: Action) -> Rule {
-    Rule { name: "rule".into(), stage, asks_users: conditions.is_empty(), conditions, action }
+    Rule { name: "rule".into(), list: None, stage, asks_users: conditions.is_empty(), conditions, action }
 }
 
 /// The address of every client here is on a list, and is refused for that.

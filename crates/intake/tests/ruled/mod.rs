@@ -14,7 +14,7 @@ use super::server::{Client, GATE_LIMITS, Server};
 
 fn rule(stage: Stage, test: Option<Test>, action: Action) -> Rule {
     let conditions = test.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
-    Rule { name: stage.word().into(), stage, asks_users: true, conditions, action }
+    Rule { name: stage.word().into(), list: None, stage, asks_users: true, conditions, action }
 }
 
 fn server(rules: Vec<Rule>) -> Server {

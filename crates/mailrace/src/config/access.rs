@@ -15,6 +15,8 @@ use super::Network;
 pub struct AccessRule {
     /// What it is called; no other one is.
     pub name: Box<str>,
+    /// The list that it belongs to, of which `accept` ends the asking. All rules of a list have the same stage.
+    pub list: Option<Box<str>>,
     /// When it is asked; no condition is about what is not known by then.
     pub stage: Stage,
     /// It is asked of users too, who have logged in, or come where they have to.

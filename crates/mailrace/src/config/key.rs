@@ -90,7 +90,7 @@ pub(super) const PATTERN: Kind<Pattern> = Kind {
 };
 
 pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
-    expected: "a next hop: \"host\" or \"host:port\", \"[192.0.2.1]:port\", \"mx:domain\" or \"unix:/path\"",
+    expected: "a next hop: \"host\" or \"host:port\", \"[192.0.2.1]:port\", \"mx:domain\", \"unix:/path\" or a reply such as \"550 5.7.1 no\"",
     read: |v| parsed(v).filter(is_within_reach),
 };
 
@@ -98,7 +98,7 @@ pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
 fn is_within_reach(hop: &FixedHop) -> bool {
     match hop {
         FixedHop::Unix(path) => path.as_os_str().len() <= SOCKET_PATH_OCTETS_MAX,
-        FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Exchangers(_) => true,
+        FixedHop::Host { .. } | FixedHop::Address { .. } | FixedHop::Exchangers(_) | FixedHop::Nowhere(_) => true,
     }
 }
 

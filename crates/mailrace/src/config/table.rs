@@ -39,6 +39,13 @@ pub enum TableKind {
         /// The values.
         values: Vec<String>,
     },
+    /// No answer to its keys.
+    Unavailable {
+        /// Why, for the log.
+        reason: String,
+        /// A text table with the keys; without it all.
+        path: Option<PathBuf>,
+    },
     /// Other tables, one after the other.
     Chain {
         /// Their names, at least one and none twice. Each is that of a table that does not lead back here.
@@ -60,6 +67,7 @@ impl TableKind {
             TableKind::Cdb { .. } => "cdb",
             TableKind::Regexp { .. } => "regexp",
             TableKind::Static { .. } => "static",
+            TableKind::Unavailable { .. } => "unavailable",
             TableKind::Chain { .. } => "chain",
             TableKind::Sqlite(_) => "sqlite",
             TableKind::Postgres(_) => "postgres",

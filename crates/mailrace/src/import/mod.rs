@@ -2,7 +2,8 @@
 //! counterpart here is told in a comment of the new file: nothing is dropped silently.
 //!
 //! Files are written only beside `--output`, and none is replaced unless that is asked for. Passwords go into files of
-//! their own, which nobody else can read.
+//! their own, which nobody else can read. Where mail is treated otherwise than before, or the new file has faults, all is
+//! written nevertheless, the terminal tells of each, and the exit code is 1.
 
 pub mod postfix;
 
@@ -29,7 +30,8 @@ const MODES: [u32; 2] = [0o644, 0o600];
 ///
 /// # Errors
 ///
-/// main.cf cannot be read, a file is there already and `force` is not given, or writing fails.
+/// main.cf cannot be read, a file is there already and `force` is not given, or writing fails. [`exit::NO`]: all is
+/// written, and mail is treated otherwise than before.
 pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow::Result<()> {
     let file = folder.join("main.cf");
     let main = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -49,12 +51,20 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         }
     }
     // What could not be foreseen is told at once, and not when the server is to start.
-    if let Err(faults) =
-        Config::parse(&made.text, &output.unwrap_or(Path::new("mailrace.toml")).to_string_lossy(), &machine)
-    {
-        say(faults);
+    let name = output.unwrap_or(Path::new("mailrace.toml")).to_string_lossy();
+    let faults = Config::parse(&made.text, &name, &machine).err();
+    faults.iter().for_each(say);
+    made.alarms.iter().for_each(|alarm| say(format_args!("mailrace: {alarm}")));
+    match made.alarms.len() {
+        0 if faults.is_none() => Ok(()),
+        0 => Err(Exit { code: exit::NO, text: "the new configuration has the faults above".into() }.into()),
+        number => {
+            let kinds =
+                if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };
+            let text = format!("{kinds} treated otherwise than by Postfix, see above; mend {name} before you use it");
+            Err(Exit { code: exit::NO, text }.into())
+        }
     }
-    Ok(())
 }
 
 /// Files of this machine. A copy of Postfix's folder counts as that folder.

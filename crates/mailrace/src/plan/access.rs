@@ -98,8 +98,8 @@ fn one_rule(rule: &AccessRule, tables: &Tables, lists: &Lists) -> Rule {
         let test = Test::Listed(Zone { name: zone.zone.clone(), table, codes });
         conditions.push(Condition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
-    let (name, action) = (rule.name.clone(), rule.action.clone());
-    Rule { name, stage: rule.stage, asks_users: rule.users, conditions, action }
+    let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
+    Rule { name, list, stage: rule.stage, asks_users: rule.users, conditions, action }
 }
 
 fn settings(dns: &Dns) -> Settings {

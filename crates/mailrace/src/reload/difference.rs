@@ -48,6 +48,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         threads: _,
         log,
         admin: _,
+        // Only programs that leave mail go by it, and they read the file themselves.
         hostname,
         origin,
         listeners,

@@ -58,6 +58,7 @@ fn files(kind: &TableKind) -> Vec<&Path> {
         TableKind::Text { path } | TableKind::Cdb { path } | TableKind::Regexp { path } => [Some(path), None],
         TableKind::Postgres(postgres) => [postgres.password_file.as_ref(), postgres.ca_file.as_ref()],
         TableKind::Ldap(ldap) => [ldap.password_file.as_ref(), ldap.directory.servers.ca_file.as_ref()],
+        TableKind::Unavailable { path, .. } => [path.as_ref(), None],
         TableKind::Static { .. } | TableKind::Chain { .. } | TableKind::Sqlite(_) => [None, None],
     };
     named.into_iter().flatten().map(PathBuf::as_path).collect()

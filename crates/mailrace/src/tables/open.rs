@@ -21,6 +21,7 @@ use lookup::regexp::Regexp;
 use lookup::replica::{self, Replica};
 use lookup::sqlite::Sqlite;
 use lookup::text::Text;
+use lookup::unavailable::Unavailable;
 use lookup::{Events, Table};
 
 use super::{Opener, Purpose};
@@ -35,6 +36,10 @@ pub(super) fn open(table: &config::Table, opener: &mut Opener<'_>) -> Result<Arc
         TableKind::Cdb { path } => shared(Cdb::open(name, path)),
         TableKind::Regexp { path } => shared(Regexp::load(name, path)),
         TableKind::Static { values } => Ok(Arc::new(Fixed::new(name, values.clone()))),
+        TableKind::Unavailable { reason, path } => {
+            let keys = path.as_ref().map(|path| Text::load(name, path)).transpose();
+            shared(keys.map(|keys| Unavailable::new(name, reason, keys)))
+        }
         TableKind::Chain { tables } => {
             let tables = tables.iter().map(|table| opener.table(table));
             Ok(Arc::new(Chain::new(name, tables.collect::<Result<_, _>>()?)))

@@ -1,5 +1,7 @@
 //! `[[access]]`: who is let in. What a rule names decides when it can be asked at the earliest.
 
+use std::collections::HashMap;
+
 use intake::access::{Action, Stage, Subject};
 use mail::Reply;
 use toml::Spanned;
@@ -44,20 +46,30 @@ pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Ac
         let label = format!("expected at most {RULES_MAX}; more clients, names and addresses belong into tables");
         section.state(section.place(), "access", "has too many rules", label);
     }
-    let mut names = Unique::default();
-    let rule = |(place, section)| rule(place, section, tables, &mut names);
+    let mut claims = Claims::default();
+    let rule = |(place, section)| rule(place, section, tables, &mut claims);
     (1..).zip(sections).filter_map(rule).collect()
 }
 
-fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &mut Unique) -> Option<AccessRule> {
+/// What rules behind have to go by.
+#[derive(Default)]
+struct Claims {
+    names: Unique,
+    /// The stage of each list.
+    stages: HashMap<Box<str>, Stage>,
+}
+
+fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], claims: &mut Claims) -> Option<AccessRule> {
     let (name, at) = match section.placed("name", &key::TEXT) {
         Some(name) => (name.get_ref().clone(), name.span()),
         None => (format!("rule {place}"), section.place()),
     };
-    names.claim(&section, "name", &name, at);
+    claims.names.claim(&section, "name", &name, at);
+    let list = section.placed("list", &key::TEXT);
     let table = |section: &mut Section<'_, '_>, key| named(section, key, "[[table]]", tables).map(text);
     let mut rule = AccessRule {
         name: name.into(),
+        list: list.as_ref().map(|list| list.get_ref().as_str().into()),
         stage: Stage::Connect,
         users: true,
         clients: some(&mut section, "clients", &key::NETWORK),
@@ -72,6 +84,13 @@ fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], names: &m
         action: Action::Accept,
     };
     rule.stage = stage(&mut section, &rule);
+    if let Some(list) = list {
+        let first = *claims.stages.entry(list.get_ref().as_str().into()).or_insert(rule.stage);
+        if first != rule.stage {
+            let label = format!("expected `stage = {:?}`, which the first rule of this list has", first.word());
+            section.state(list.span(), "list", "has rules of another stage", label);
+        }
+    }
     // Users write from addresses that are listed for what others did from there.
     rule.users = section.take_or("users", &key::FLAG, rule.dnsbl.is_none());
     rule.action = action(&mut section, &rule)?;
@@ -209,6 +228,10 @@ mod tests {
             ("action = \"table\"\nclients_in = \"t\"\nhelos_in = \"t\"", "found 2 keys"),
             ("action = \"hold\"\nclients_in = \"u\"", "there is no [[table]]"),
             ("action = \"hold\"\nrecipients = [\"<>\"]", "a mail address"),
+            (
+                "list = \"l\"\naction = \"hold\"\n[[access]]\nlist = \"l\"\nsenders = [\"<>\"]\naction = \"hold\"",
+                "expected `stage = \"connect\"`",
+            ),
             ("action = \"hold\"\ndnsbl = { codes = [\"127.0.0.2\"] }", "`access.dnsbl.zone` is missing"),
             ("action = \"hold\"\ndnsbl = { zone = \"a.example\", codes = [\"192.0.2.1\"] }", "an answer of the list"),
         ] {

@@ -27,6 +27,7 @@ enum Type {
     Cdb,
     Regexp,
     Static,
+    Unavailable,
     Chain,
     Sqlite,
     Postgres,
@@ -39,6 +40,7 @@ const TYPE: Choice<Type> = Choice {
         ("cdb", Type::Cdb),
         ("regexp", Type::Regexp),
         ("static", Type::Static),
+        ("unavailable", Type::Unavailable),
         ("chain", Type::Chain),
         ("sqlite", Type::Sqlite),
         ("postgres", Type::Postgres),
@@ -48,11 +50,12 @@ const TYPE: Choice<Type> = Choice {
 };
 
 /// Every key of tables but `name` and `type`, with the types that have it.
-const KEYS: [(&str, &[Type]); 28] = {
+const KEYS: [(&str, &[Type]); 29] = {
     use Type::*;
     [
-        ("path", &[Text, Cdb, Regexp, Sqlite]),
+        ("path", &[Text, Cdb, Regexp, Sqlite, Unavailable]),
         ("values", &[Static]),
+        ("reason", &[Unavailable]),
         ("tables", &[Chain]),
         ("query", &[Sqlite, Postgres]),
         ("timeout", &[Sqlite, Postgres, Ldap]),
@@ -132,6 +135,7 @@ fn table(
         Type::Static => {
             required_list(&mut section, "values", &key::TEXT).map(|v| TableKind::Static { values: bare(v) })
         }
+        Type::Unavailable => unavailable(&mut section, data_dir),
         Type::Chain => chain(&mut section, name.as_ref(), chains),
         Type::Sqlite => sql::sqlite(&mut section, data_dir).map(|it| TableKind::Sqlite(Box::new(it))),
         Type::Postgres => sql::postgres(&mut section, data_dir).map(|it| TableKind::Postgres(Box::new(it))),
@@ -154,6 +158,12 @@ fn refuse_others(section: &mut Section<'_, '_>, of_type: Type) {
 fn path(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<PathBuf> {
     let path = section.required("path", &key::TEXT)?;
     filled(section, "path", &path, data_dir)
+}
+
+fn unavailable(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<TableKind> {
+    let path = file(section, "path", data_dir).map(Spanned::into_inner);
+    let reason = section.required("reason", &key::TEXT)?.into_inner();
+    Some(TableKind::Unavailable { reason, path })
 }
 
 /// A file beside the table's own data.

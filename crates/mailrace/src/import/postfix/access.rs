@@ -1,21 +1,15 @@
 //! From lists of restrictions to `[[access]]` rules.
 //!
-//! Postfix asks each list to its end, or to what permits, and takes mail that no list refuses. Here the first rule that
-//! matches decides, in one list for all. Both come to the same as long as whoever a rule accepts would have been asked by no
-//! rule behind it:
-//!
-//! 1. All rules are asked at RCPT. First come those that the networks of `permit_mynetworks` are asked by, then these
-//!    networks are accepted, then come all others.
-//! 2. Whoever logs in is left out by a rule itself, where `permit_sasl_authenticated` let him pass it.
-//! 3. The list in which something else lets pass comes last. Where that is not enough, as with two such lists, it lets
-//!    nobody pass: a rule too many is asked then, never one too few.
+//! Postfix asks each list to its end, or to what permits, and takes mail that no list refuses. So does the server for rules
+//! that have a `list`: what accepts ends the asking of that list alone. All rules are asked at RCPT, as with
+//! `smtpd_delay_reject = yes`. Whoever logs in is left out by a rule itself, where `permit_sasl_authenticated` let him pass it.
 //!
 //! To relay is another matter, which `restrictions` looks at and `listeners` writes down.
 
 use std::path::Path;
 
 use super::Conversion;
-use super::access_table::{self, Act, Content, Subject};
+use super::access_table::{self, Act, Content, Patterns, Subject};
 use super::dnsbl::Zone;
 use super::listeners::networks;
 use super::logins::ASKS_STRANGERS;
@@ -30,16 +24,16 @@ use super::words::{braced, list};
 const RUNS_MAX: usize = 100;
 /// The place of what postscreen asks, behind all lists.
 const SCREEN: usize = LISTS.len();
+/// What the lists are called here.
+pub(super) const NAMES: [&str; SCREEN + 1] = ["client", "helo", "sender", "relay", "recipient", "postscreen"];
 
 /// One rule on its way.
 pub(super) struct Rule {
     /// Which list it is from.
-    list: usize,
+    pub(super) list: usize,
     /// What it is from.
     pub(super) from: String,
     pub(super) what: What,
-    /// Whether `permit_mynetworks` stands before it.
-    pub(super) behind_networks: bool,
     pub(super) spares_users: bool,
 }
 
@@ -47,6 +41,8 @@ pub(super) struct Rule {
 pub(super) enum What {
     /// Whoever it is, with this action.
     All(&'static str),
+    /// Whoever is in mynetworks passes.
+    Networks,
     /// Whoever is on a list in the DNS, with this action.
     Listed(Zone, &'static str),
     /// What a table says.
@@ -56,24 +52,20 @@ pub(super) enum What {
 }
 
 impl Rule {
-    fn passes(&self) -> bool {
+    /// Whether it lets anybody pass.
+    pub(super) fn passes(&self) -> bool {
         match &self.what {
+            What::Networks => true,
             What::All(_) | What::Owned(_) => false,
             What::Listed(_, action) => *action == "accept",
             What::Table(_, _, content) => content.passes(),
         }
-    }
-
-    fn is_opaque(&self) -> bool {
-        matches!(&self.what, What::Table(_, _, Content::Opaque(_)))
     }
 }
 
 /// What becomes of a restriction.
 enum Step {
     Rule(What),
-    /// The networks pass.
-    Networks,
     /// The server does so by itself, or it does nothing.
     Same(&'static str),
     /// It does not hold here.
@@ -150,13 +142,13 @@ impl Conversion<'_> {
         }
         self.screen(&mut rules);
         self.other_doors(&lists);
-        self.settle(&mut rules);
+        self.write_stopped();
         self.write_rules(&rules, &mynetworks);
         self.proxies();
     }
 
     fn collect_rules(&mut self, list: usize, name: &str, lists: &Lists, rules: &mut Vec<Rule>) {
-        let (mut behind_networks, mut ended) = (false, None);
+        let mut ended = None;
         for element in &lists.0[list] {
             let told = format!("{name}: {}", element.text());
             let step = match ended {
@@ -165,30 +157,43 @@ impl Conversion<'_> {
             };
             let does = match step {
                 Step::Same(does) => does,
-                Step::Networks => {
-                    behind_networks = true;
-                    "they are accepted before all rules that come behind it in any list; see relay.networks, too"
-                }
                 Step::End(does) => {
                     ended =
                         Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
                     does
                 }
                 Step::Lost(why) => {
-                    self.draft
-                        .look_at(format!("{name}: not all of its rules hold here; the end of this file tells which"));
+                    self.alarm_of_lost(&told, element, why);
                     why
+                }
+                Step::Rule(What::Networks) => {
+                    rules.push(Rule { list, from: told.clone(), what: What::Networks, spares_users: false });
+                    "they pass the rest of this list; see relay.networks, too"
                 }
                 Step::Rule(what) => {
                     let is_all = matches!(what, What::All(_));
                     let spares_users = self.spares_users(list, element);
-                    rules.push(Rule { list, from: told.clone(), what, behind_networks, spares_users });
+                    rules.push(Rule { list, from: told.clone(), what, spares_users });
                     ended = ended.or(is_all.then_some("it is behind what lets all pass, or none"));
-                    "see [[access]], or what has no counterpart"
+                    "see [[access]], or what is not translated"
                 }
             };
             self.draft.rules.push((told, does.to_owned()));
         }
+        // What lets pass the rest of a list that has no rest says nothing.
+        while rules.last().is_some_and(|last| last.list == list && matches!(last.what, What::Networks)) {
+            rules.pop();
+        }
+    }
+
+    /// What becomes of mail without this restriction.
+    fn alarm_of_lost(&mut self, told: &str, element: &Element, why: &str) {
+        let mail = if element.rule.starts_with("permit") {
+            "Mail that it let pass is asked by the rules behind it"
+        } else {
+            "Mail that it refused is let in"
+        };
+        self.draft.alarm(format!("{mail} ({told}): {why}."));
     }
 
     /// Whether no service that users log in to asks this of them.
@@ -205,7 +210,7 @@ impl Conversion<'_> {
         match rule {
             "permit" => return Step::End(BEHIND_PERMIT),
             "permit_auth_destination" => return Step::End(FOR_OTHERS),
-            "permit_mynetworks" => return Step::Networks,
+            "permit_mynetworks" => return Step::Rule(What::Networks),
             "reject" => return Step::Rule(What::All("refuse")),
             "defer" | "defer_if_permit" => return Step::Rule(What::All("defer")),
             _ => {}
@@ -214,7 +219,7 @@ impl Conversion<'_> {
         if let Some(subject) = Subject::of_rule(rule) {
             return match self.content(subject, argument) {
                 Some((named, content)) => Step::Rule(What::Table(subject, named, content)),
-                None => Step::Lost("its table cannot be read here"),
+                None => Step::Lost("its argument is no table"),
             };
         }
         if ["reject_rbl_client", "permit_dnswl_client"].contains(&rule) {
@@ -258,41 +263,64 @@ impl Conversion<'_> {
                 Content::Patterns(vec![("/^/".into(), Some(act))])
             }
             "regexp" | "pcre" => {
-                let text = self.read(Path::new(&named.name))?;
-                Content::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
+                let patterns = self.read(Path::new(&named.name)).map(|text| {
+                    let lines = access_table::patterns(&super::main_cf::logical_lines(&text));
+                    self.about_addresses(subject, &named, lines)
+                });
+                match patterns {
+                    Some(lines) => Content::Patterns(lines),
+                    None => Content::Opaque(self.unavailable(&named, Use::Access, "the file cannot be read")?),
+                }
             }
-            "cidr" if subject == Subject::Client => self.cidr(&named)?,
+            "cidr" if subject == Subject::Client => match self.cidr(&named) {
+                Ok(content) => content,
+                Err(why) => Content::Opaque(self.unavailable(&named, Use::Access, &why)?),
+            },
             "ldap" | "pgsql" | "sqlite" => Content::Opaque(self.chain(vec![named.clone()], Use::Access)?),
             _ => match self.entries(&named, false) {
                 Some(entries) => {
                     Content::Entries(entries.into_iter().map(|(key, value)| (key, Act::read(&value))).collect())
                 }
-                None => {
-                    // It tells why there is none.
-                    self.chain(vec![named], Use::Access);
-                    return None;
-                }
+                // It puts mail off, and tells why.
+                None => Content::Opaque(self.chain(vec![named.clone()], Use::Access)?),
             },
         };
         Some((named, content))
     }
 
-    fn cidr(&mut self, named: &Named) -> Option<Content> {
-        let text = self.read(Path::new(&named.name))?;
+    /// Of patterns for clients those that are for addresses. Postfix asks for names of clients, too, which are not known here.
+    fn about_addresses(&mut self, subject: Subject, named: &Named, mut lines: Patterns) -> Patterns {
+        if subject != Subject::Client {
+            return lines;
+        }
+        let is_of_name = |head: &String| access_table::is_of_name(head);
+        let turns = lines.iter().any(|(head, act)| is_of_name(head) && (act.is_none() || head.starts_with('!')));
+        let before = lines.len();
+        lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
+        if lines.len() < before {
+            self.draft.alarm(format!(
+                "Mail from clients whose names {}:{} refused is let in: clients are known by their addresses alone, so that {} \
+                 of its lines are left out.",
+                named.kind,
+                named.name,
+                before - lines.len()
+            ));
+        }
+        lines
+    }
+
+    fn cidr(&mut self, named: &Named) -> Result<Content, String> {
+        let text = self.read(Path::new(&named.name)).ok_or("the file cannot be read")?;
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
             let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-            let Some(net) = Net::read(net) else {
-                self.draft.look_at(format!("cidr:{}: not taken over, because of its line \"{line}\"", named.name));
-                return None;
-            };
+            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" begins with no network"))?;
             networks.push((net, Act::read(value)));
         }
         if runs(&networks).len() > RUNS_MAX {
-            self.draft.look_at(format!("cidr:{}: not taken over: it would be too many rules", named.name));
-            return None;
+            return Err("it would be too many rules; join its networks".into());
         }
-        Some(Content::Networks(networks))
+        Ok(Content::Networks(networks))
     }
 
     /// What postscreen asks of lists: those that are enough by themselves become rules.
@@ -308,7 +336,10 @@ impl Conversion<'_> {
             .for_each(|name| self.draft.mapped(name));
         let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
         let exempt = self.values.given("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
-        let behind_networks = list(&exempt).first().is_some_and(|first| first == "permit_mynetworks");
+        if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
+            let from = "postscreen_access_list: permit_mynetworks".to_owned();
+            rules.push(Rule { list: SCREEN, from, what: What::Networks, spares_users: false });
+        }
         for site in list(&sites) {
             let from = format!("postscreen_dnsbl_sites: {site}");
             match Zone::read(&site) {
@@ -316,17 +347,21 @@ impl Conversion<'_> {
                     let what = What::Listed(zone, "refuse");
                     let spares_users = self.has_users;
                     self.draft.rules.push((from.clone(), "see [[access]]".into()));
-                    rules.push(Rule { list: SCREEN, from, what, behind_networks, spares_users });
+                    rules.push(Rule { list: SCREEN, from, what, spares_users });
                 }
                 Some(_) => {
-                    self.draft.loss(
-                        from,
-                        "what several lists say is not added up; a rule is for a list that is enough by itself",
+                    self.draft.loss(from, "a rule is for a list that is enough by itself");
+                    self.draft.alarm(
+                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is let in: what \
+                         lists say is not added up here.",
                     );
-                    self.draft
-                        .look_at("postscreen_dnsbl_sites: not all lists became rules; see what has no counterpart");
                 }
-                None => self.draft.loss(from, "this is no list with answers that can be said here"),
+                None => {
+                    self.draft.alarm(format!(
+                        "Mail from clients that {site} lists is let in: its answers cannot be said here."
+                    ));
+                    self.draft.loss(from, "its answers cannot be said here");
+                }
             }
         }
     }
@@ -342,43 +377,10 @@ impl Conversion<'_> {
                     .filter(|it| !expected.contains(&it.rule.as_str()) && !SAME.iter().any(|same| same.0 == it.rule));
                 for element in told {
                     let what = format!("{}: {name}: {}", door.what, element.text());
-                    self.draft.loss(what, "rules are for all listeners; this one would be asked of everybody");
-                    self.draft.look_at(format!(
-                        "{}: not all of its restrictions hold; see what has no counterpart",
-                        door.what
+                    self.draft.alarm(format!(
+                        "Mail that {what} treats otherwise is treated as at the first service: [[access]] rules are asked at \
+                         all listeners."
                     ));
-                }
-            }
-        }
-    }
-
-    /// Brings rules into their order, in which nobody passes a rule that his own list did not let him pass.
-    fn settle(&mut self, rules: &mut Vec<Rule>) {
-        let weight = |list: usize| {
-            let own = || rules.iter().filter(move |rule| rule.list == list);
-            usize::from(own().any(Rule::passes)) + usize::from(own().any(Rule::is_opaque))
-        };
-        let weights: Vec<usize> = (0..=SCREEN).map(weight).collect();
-        rules.sort_by_key(|rule| (rule.behind_networks, weights[rule.list], rule.list));
-        for place in (0..rules.len()).rev() {
-            let own = rules[place].list;
-            if !rules[place].passes() || rules[place + 1..].iter().all(|rule| rule.list == own) {
-                continue;
-            }
-            let from = rules[place].from.clone();
-            match &mut rules[place].what {
-                What::Table(_, _, content) if !matches!(content, Content::Opaque(_)) => {
-                    content.lets_nobody_pass();
-                    self.draft.loss(
-                        format!("{from}: OK"),
-                        "it lets pass this list alone, and here it would let pass all: whom it says so of is asked by the \
-                         rules behind it",
-                    );
-                }
-                _ => {
-                    rules.remove(place);
-                    self.draft.loss(&*from, "it lets pass this list alone, and here it would let pass all lists");
-                    self.draft.look_at(format!("{from}: not taken over; see what has no counterpart"));
                 }
             }
         }
@@ -389,6 +391,10 @@ impl Conversion<'_> {
         let name = "smtpd_authorized_xclient_hosts";
         let Some(value) = self.values.given(name) else { return };
         if self.doors.iter().any(|door| door.main.value(name) != self.main.value(name)) {
+            self.draft.alarm(format!(
+                "Mail that comes through the proxies of {name} is taken as theirs: a service of master.cf says something else, \
+                 and `xclient_from` is for all."
+            ));
             return self.draft.lost(name, "a service of master.cf says something else, and here it is for all of them");
         }
         let proxies = self.network_list(name, &value);

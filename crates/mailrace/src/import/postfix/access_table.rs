@@ -144,8 +144,8 @@ fn sound(value: &str) -> String {
 pub(super) enum Content {
     /// Keys and what they say.
     Entries(Vec<(String, Act)>),
-    /// Lines of regular expressions: all up to the value, and what it says. None: a line that says nothing itself.
-    Patterns(Vec<(String, Option<Act>)>),
+    /// Lines of regular expressions.
+    Patterns(Patterns),
     /// Networks, of which the first one counts.
     Networks(Vec<(Net, Act)>),
     /// A table of this name, which is asked when it is needed.
@@ -163,21 +163,27 @@ impl Content {
         };
         acts.any(|act| *act == Act::Pass)
     }
+}
 
-    /// Lets nobody pass: who would have, goes on to the next rule.
-    pub(super) fn lets_nobody_pass(&mut self) {
-        let acts: Box<dyn Iterator<Item = &mut Act>> = match self {
-            Content::Entries(entries) => Box::new(entries.iter_mut().map(|(_, act)| act)),
-            Content::Patterns(lines) => Box::new(lines.iter_mut().filter_map(|(_, act)| act.as_mut())),
-            Content::Networks(networks) => Box::new(networks.iter_mut().map(|(_, act)| act)),
-            Content::Opaque(_) => return,
-        };
-        acts.filter(|act| **act == Act::Pass).for_each(|act| *act = Act::Dunno(Some("it let pass one list alone")));
+/// Lines of regular expressions: all up to the value, and what it says. None: a line that says nothing itself.
+pub(super) type Patterns = Vec<(String, Option<Act>)>;
+
+/// Whether a pattern has letters that no address has, so that it is for names of clients.
+pub(super) fn is_of_name(head: &str) -> bool {
+    if head.trim().eq_ignore_ascii_case("endif") {
+        return false;
     }
+    let mut is_escaped = false;
+    let body = head.rsplit_once(|c: char| !c.is_alphanumeric()).map_or(head, |(body, _)| body);
+    body.strip_prefix("if").unwrap_or(body).chars().any(|c| {
+        let is_letter = c.is_ascii_alphabetic() && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_letter
+    })
 }
 
 /// Lines of `/pattern/flags value`.
-pub(super) fn patterns(lines: &[String]) -> Vec<(String, Option<Act>)> {
+pub(super) fn patterns(lines: &[String]) -> Patterns {
     let read = |line: &String| match pattern_end(line) {
         Some(end) => (line[..end].trim_end().to_owned(), Some(Act::read(&line[end..]))),
         None => (line.clone(), None),
@@ -186,7 +192,7 @@ pub(super) fn patterns(lines: &[String]) -> Vec<(String, Option<Act>)> {
 }
 
 /// Where the value begins; None where there is none, as behind `if` and `endif`.
-fn pattern_end(line: &str) -> Option<usize> {
+pub(super) fn pattern_end(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
     let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
     let mut is_escaped = false;
@@ -205,7 +211,7 @@ pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
     let line = |(head, act): &(String, Option<Act>)| match act {
         None => format!("{head}\n"),
         Some(act) => {
-            let why = act.loss().map(|why| format!("# no counterpart of the value below: {why}\n"));
+            let why = act.loss().map(|why| format!("# not translated, the value below: {why}\n"));
             format!("{}{head} {}\n", why.unwrap_or_default(), act.words())
         }
     };
@@ -232,13 +238,13 @@ pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: b
                 written.lost += 1;
                 written.unrefused += usize::from(matches!(act, Act::No(_) | Act::Hold | Act::Other(_)));
                 let entry = format!("{key} {}", act.words()).split_whitespace().collect::<Vec<_>>().join(" ");
-                written.text.push_str(&format!("# no counterpart: {entry}: {why}\n"));
+                written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
                 continue;
             }
         };
         if let Some(why) = act.loss() {
             written.lost += 1;
-            written.text.push_str(&format!("# no counterpart of the value below: {why}\n"));
+            written.text.push_str(&format!("# not translated, the value below: {why}\n"));
         }
         for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
             written.text.push_str(&format!("{key:<31} {}\n", act.words()));
@@ -337,12 +343,12 @@ mod tests {
         insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
         example.org                     REJECT
         .example.org                    REJECT
-        # no counterpart: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
+        # not translated: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
         bob@example.org                 OK
         postmaster@                     OK
         <>                              DUNNO
-        # no counterpart: @x.example REJECT: Postfix never asks for it: a domain stands without @
-        # no counterpart: "a b"@x.example REJECT: this is no key here
+        # not translated: @x.example REJECT: Postfix never asks for it: a domain stands without @
+        # not translated: "a b"@x.example REJECT: this is no key here
         "#);
         let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
         let written = entry_text(&entries(clients), Subject::Client, true);
@@ -351,9 +357,23 @@ mod tests {
         192.0.2                         OK
         192.0.2.1                       REJECT
         2001:db8                        HOLD
-        # no counterpart: bad.example REJECT: a client is known by its address alone, not by a name
-        # no counterpart: 10.0.0.0/8 OK: a client is known by its address alone, not by a name
+        # not translated: bad.example REJECT: a client is known by its address alone, not by a name
+        # not translated: 10.0.0.0/8 OK: a client is known by its address alone, not by a name
         ");
+    }
+
+    #[test]
+    fn patterns_for_names_of_clients_are_told_from_those_for_addresses() {
+        for (head, expected) in [
+            ("/^192\\.0\\.2\\.\\d+$/i", false),
+            ("/^unknown$/", true),
+            ("!/\\.example$/", true),
+            ("if /^10\\./", false),
+            ("if !/^mx/", true),
+            ("endif", false),
+        ] {
+            assert_eq!(is_of_name(head), expected, "{head}");
+        }
     }
 
     #[test]
@@ -362,7 +382,7 @@ mod tests {
         insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
         /^a\/b/i OK
         if /x/
-        # no counterpart of the value below: mail is not sent to others than its recipients
+        # not translated, the value below: mail is not sent to others than its recipients
         !|y z| DEFER
         endif
         /z/ DUNNO

@@ -14,12 +14,18 @@ use mail::Address;
 
 use super::Conversion;
 use super::draft::{Block, quoted};
+use super::hops::Way;
 use super::lookups::Named;
 use super::text::{self, Use};
+use super::transports::Kind;
 use super::words::list;
 
 /// Domains of a text that become sections of their own; more stay in a table.
 const NAMED_MAX: usize = 100;
+/// The same where each may have a way of its own.
+const RELAYED_MAX: usize = 2000;
+/// What transports of each kind of domain are called.
+const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 
 /// The elements of a parameter that names domains.
 #[derive(Debug, Default)]
@@ -30,11 +36,16 @@ struct Members {
 
 /// What the domains of one class have in common.
 struct Class {
+    kind: Kind,
     parameter: &'static str,
+    /// None: everybody exists.
     mailboxes: Option<String>,
+    /// The table of addresses with places of their own, for domains whose mail goes into Maildirs.
+    places: Option<String>,
     aliases: Option<String>,
-    transport: Option<String>,
     catch_all: Option<String>,
+    /// Domains of which everybody exists.
+    open: BTreeSet<String>,
 }
 
 impl Conversion<'_> {
@@ -47,6 +58,9 @@ impl Conversion<'_> {
         };
         let names = self.domain_names("mydestination");
         self.site.domains = names.names;
+        if Address::new("postmaster", &self.site.origin).is_ok() {
+            self.draft.section("").set("origin", quoted(&self.site.origin), "myorigin");
+        }
         ["myorigin", "mydestination", "mydomain"].iter().for_each(|name| self.draft.mapped(name));
     }
 
@@ -57,17 +71,53 @@ impl Conversion<'_> {
         self.mailbox_domains(aliases.clone(), &mut taken);
         self.alias_domains(aliases.clone(), &mut taken);
         self.relay_domains(aliases, &mut taken);
-        if !self
-            .draft
-            .blocks
-            .iter()
-            .any(|block| block.header == "[[domain]]" && block.keys.iter().any(|it| it.0 == "name"))
-        {
-            let block =
-                Block::new("[[domain]]").comment("One domain has to have a name: its postmaster is the server's.");
-            let block = block.key("name", quoted(&self.hostname()), "myhostname");
-            let nobody = self.nobody();
-            self.draft.add(block.key("mailboxes", quoted(&nobody), ""));
+        self.stray_aliases();
+        if self.own_domains().is_empty() {
+            self.no_domain();
+        }
+    }
+
+    /// Nothing is kept here. The one domain that has to be there is none that mail could mean, and its postmaster is at
+    /// the origin, where Postfix sends mail for him.
+    fn no_domain(&mut self) {
+        let nobody = self.nobody();
+        let origin = self.site.origin.clone();
+        let mut block = Block::new("[[domain]]").comment(
+            "One domain has to have a name, and nobody is at this one: its postmaster, who is the server's, is at the origin.",
+        );
+        block.set("name", quoted("localhost"), "");
+        block.set("mailboxes", quoted(&nobody), "");
+        if Address::new("postmaster", &origin).is_ok() && origin != "localhost" {
+            let text = ["postmaster", "root"].map(|name| format!("{name}@localhost {name}@{origin}\n")).concat();
+            let path = self.add_file("postmaster", "", text, false);
+            let name = super::lookups::file_name(&path);
+            let table = Block::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("text"), "");
+            self.draft.add(table.key("path", quoted(&path.to_string_lossy()), ""));
+            block.set("aliases", quoted(&name), "");
+        }
+        self.draft.add(block);
+    }
+
+    /// Postfix asks virtual_alias_maps for all recipients; here aliases are of domains.
+    fn stray_aliases(&mut self) {
+        let (own, has_tables) = (self.own_domains(), self.draft.blocks.iter().any(is_of_names));
+        let mut strays = Vec::new();
+        for named in list(&self.values.value("virtual_alias_maps")).iter().filter_map(|it| Named::read(it)) {
+            let entries = self.entries(&named, false).unwrap_or_default();
+            strays.extend(entries.into_iter().flat_map(|(key, _)| match key.contains(['@', '.']) {
+                true => vec![key],
+                false => text::keys(&key, Use::Aliases, &self.site).unwrap_or_default(),
+            }));
+        }
+        let is_stray = |key: &String| key.rsplit_once('@').is_some_and(|(_, of)| !own.contains(&of.to_lowercase()));
+        for key in strays.into_iter().filter(|key| !has_tables && is_stray(key)) {
+            self.draft.alarm(format!(
+                "Mail to {key} gets 450 over SMTP, and goes to {key} itself if local programs send it: virtual_alias_maps \
+                 redirects it, and only addresses at domains of this host have aliases here."
+            ));
+            let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is at no domain of this host";
+            // access(5) has all of a domain without an @.
+            self.stopped.push((key.trim_start_matches('@').to_owned(), reply.to_owned()));
         }
     }
 
@@ -86,10 +136,16 @@ impl Conversion<'_> {
         }
         let of_names = self.table_of("alias_maps", Use::LocalAliases);
         let aliases = self.joined(aliases.into_iter().chain(of_names).collect());
-        let mailboxes = self.local_users();
-        let transport = self.local_transport();
-        let catch_all = self.luser_relay();
-        self.class(Class { parameter: "mydestination", mailboxes, aliases, transport, catch_all }, names, taken);
+        let class = Class {
+            kind: Kind::Local,
+            parameter: "mydestination",
+            mailboxes: self.local_users(),
+            places: None,
+            aliases,
+            catch_all: self.luser_relay(),
+            open: BTreeSet::new(),
+        };
+        self.class(class, names, taken);
     }
 
     /// Aliases need no mailbox here, so that their tables say nothing of who has one.
@@ -98,10 +154,12 @@ impl Conversion<'_> {
         let aliases: Vec<Option<Named>> =
             list(&self.values.value("alias_maps")).iter().map(|it| Named::read(it)).collect();
         let value = self.values.value("local_recipient_maps");
-        if value.is_empty() {
-            self.draft.look_at("local_recipient_maps is empty: everybody exists at the domains of mydestination");
+        if value.is_empty() && self.target(Kind::Local, None).channel != "local" {
+            // The other server knows who exists.
             return None;
         }
+        // Postfix takes mail for everybody then, and local(8) returns it where there is no such user.
+        let value = if value.is_empty() { "unix:passwd.byname".to_owned() } else { value };
         let users: Vec<Named> = list(&value)
             .iter()
             .filter_map(|it| Named::read(it))
@@ -114,70 +172,49 @@ impl Conversion<'_> {
         }
     }
 
-    fn local_transport(&mut self) -> Option<String> {
-        let names = ["mailbox_transport", "local_transport"];
-        for name in names {
-            let Some(value) = self.values.given(name).filter(|value| !value.is_empty()) else { continue };
-            if value == "local" || value.starts_with("local:") {
-                self.draft.mapped(name);
-                continue;
-            }
-            if let Some(transport) = self.delivery(name, &value, "local-mail") {
-                return Some(transport);
-            }
-        }
-        self.draft.look_at(
-            "mail of system users goes into Maildirs below {data_dir}/mail and not into their home folders or mbox files; \
-             see [transport.maildir]",
-        );
-        None
-    }
-
-    /// A transport that delivers to the mailboxes of a domain.
-    fn delivery(&mut self, parameter: &str, value: &str, like: &str) -> Option<String> {
-        match self.way(value) {
-            Ok(way) if way.next_hop.is_some() => {
-                self.draft.mapped(parameter);
-                Some(self.transport(like, &way, parameter))
-            }
-            Ok(_) => self.lost_way(parameter, "it names no next hop, and the domain's own is this server".into()),
-            Err(why) => self.lost_way(parameter, why),
-        }
-    }
-
-    fn lost_way(&mut self, parameter: &str, why: String) -> Option<String> {
-        self.draft.look_at(format!("{parameter}: the mail goes into Maildirs here: {why}"));
-        self.draft.lost(parameter, why);
-        None
-    }
-
+    /// Who gets mail for unknown users. local(8) asks it only where local_recipient_maps is empty.
     fn luser_relay(&mut self) -> Option<String> {
         let raw = self.main.value("luser_relay").filter(|raw| !raw.is_empty())?;
-        if raw.contains('$') {
-            self.draft.lost("luser_relay", "`catch_all` is one address, without parts of the recipient's");
+        if !self.values.value("local_recipient_maps").is_empty() {
+            self.draft.same("luser_relay", "local_recipient_maps refuses unknown users before it is asked");
             return None;
         }
-        match text::target(raw, &self.site) {
+        let target = if raw.contains('$') {
+            Err("it has parts of the recipient's address")
+        } else {
+            text::target(raw, &self.site)
+        };
+        match target {
             Ok(address) => {
                 self.draft.mapped("luser_relay");
                 Some(address)
             }
             Err(why) => {
-                self.draft.lost("luser_relay", why);
+                self.draft.alarm(format!(
+                    "Mail to unknown users at the domains of mydestination gets 550: luser_relay = {raw} is no `catch_all`: {why}."
+                ));
+                self.draft.lost("luser_relay", "`catch_all` is one address");
                 None
             }
         }
     }
 
     fn alias_domains(&mut self, aliases: Option<String>, taken: &mut BTreeSet<String>) {
-        let names = self.domain_names("virtual_alias_domains");
+        let mut names = self.domain_names("virtual_alias_domains");
         self.draft.mapped("virtual_alias_domains");
-        if names.names.is_empty() && names.tables.is_empty() {
-            return;
+        names.names.retain(|name| taken.insert(name.clone()));
+        let delimiter = self.delimiter();
+        let keys =
+            names.names.iter().map(|name| ("name", name)).chain(names.tables.iter().map(|table| ("names", table)));
+        for (key, value) in keys {
+            let aliases = self.with_stops(aliases.clone(), Some(value.as_str()).filter(|_| key == "name"));
+            let nobody = self.nobody();
+            let mut block = Block::new("[[domain]]").key(key, quoted(value), "virtual_alias_domains");
+            block.set("mailboxes", quoted(&nobody), "");
+            aliases.iter().for_each(|aliases| block.set("aliases", quoted(aliases), ""));
+            block.set("delimiter", quoted(&delimiter), "recipient_delimiter");
+            self.draft.add(block);
         }
-        let mailboxes = Some(self.nobody());
-        let class = Class { parameter: "virtual_alias_domains", mailboxes, aliases, transport: None, catch_all: None };
-        self.class(class, names, taken);
     }
 
     fn mailbox_domains(&mut self, aliases: Option<String>, taken: &mut BTreeSet<String>) {
@@ -186,43 +223,7 @@ impl Conversion<'_> {
         if names.names.is_empty() && names.tables.is_empty() {
             return;
         }
-        let mailboxes = self.table_of("virtual_mailbox_maps", Use::Mailboxes);
-        if mailboxes.is_none() {
-            self.draft
-                .look_at("there is no table for virtual_mailbox_maps: everybody exists at virtual_mailbox_domains");
-        }
-        let transport = self.virtual_transport(mailboxes.as_deref());
-        let class = Class { parameter: "virtual_mailbox_domains", mailboxes, aliases, transport, catch_all: None };
-        self.class(class, names, taken);
-    }
-
-    fn virtual_transport(&mut self, mailboxes: Option<&str>) -> Option<String> {
-        let value = self.values.value("virtual_transport");
-        if !(value == "virtual" || value.starts_with("virtual:")) {
-            let transport = self.delivery("virtual_transport", &value, "virtual-mail");
-            return transport;
-        }
-        self.draft.mapped("virtual_transport");
-        let base = self
-            .values
-            .given("virtual_mailbox_base")
-            .filter(|base| base.starts_with('/') && !base.contains(['{', '}']))?;
-        let name = self.free_name("virtual-mail");
-        let path = format!("{}/{{domain}}/{{local}}/", base.trim_end_matches('/'));
-        let mut block = Block::new(&format!("[transport.{name}]")).key("type", quoted("maildir"), "");
-        block.set("path", quoted(&path), "");
-        block.set("line_ends", quoted("lf"), "");
-        if let Some(mailboxes) = mailboxes {
-            block.set("places", quoted(mailboxes), "virtual_mailbox_maps");
-            block.set("root", quoted(&base), "virtual_mailbox_base");
-        }
-        self.draft.mapped("virtual_mailbox_base");
-        self.draft.look_at(
-            "places of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so give these \
-             other names. All files belong to the one user that the server runs as",
-        );
-        self.draft.add(block);
-        Some(name)
+        self.recipients(Kind::Virtual, "virtual_mailbox_domains", "virtual_mailbox_maps", aliases, names, taken);
     }
 
     fn relay_domains(&mut self, aliases: Option<String>, taken: &mut BTreeSet<String>) {
@@ -231,90 +232,183 @@ impl Conversion<'_> {
         if names.names.is_empty() && names.tables.is_empty() {
             return;
         }
-        let mailboxes = self.table_of("relay_recipient_maps", Use::Mailboxes);
-        if mailboxes.is_none() {
-            self.draft.look_at(
-                "there is no table for relay_recipient_maps: everybody exists at relay_domains, and mail for \
-                who does not is returned later",
+        ["relay_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
+        let style = list(&self.values.value("parent_domain_matches_subdomains"));
+        if style.iter().any(|it| it == "relay_domains") {
+            self.draft.alarm(
+                "Mail from elsewhere to domains below those of relay_domains gets 550: each has to be named here (see \
+                 parent_domain_matches_subdomains).",
             );
         }
-        self.draft.loss("relay_domains", "domains below those named are not meant here: name each that is");
-        for name in names.names {
-            let transport = self.relay_transport(Some(&name));
-            let (mailboxes, aliases) = (mailboxes.clone(), aliases.clone());
-            let class = Class { parameter: "relay_domains", mailboxes, aliases, transport, catch_all: None };
-            self.class(class, Members { names: vec![name], tables: Vec::new() }, taken);
-        }
-        if names.tables.is_empty() {
-            return;
-        }
-        match self.relay_transport(None) {
-            Some(transport) => {
-                let class = Class {
-                    parameter: "relay_domains",
-                    mailboxes,
-                    aliases,
-                    transport: Some(transport),
-                    catch_all: None,
-                };
-                self.class(class, Members { names: Vec::new(), tables: names.tables }, taken);
-            }
-            None => {
-                let what = format!("relay_domains: table {}", names.tables.join(", "));
-                self.draft.look_at(format!("{what}: its domains are not taken, since no next hop is known for them"));
-                self.draft.loss(what, "domains in a table need one next hop in common");
-            }
-        }
+        self.recipients(Kind::Relay, "relay_domains", "relay_recipient_maps", aliases, names, taken);
     }
 
-    /// How mail for a relay domain goes on; for domains of which only tables know, None where nothing says it.
-    fn relay_transport(&mut self, domain: Option<&str>) -> Option<String> {
-        let ways = [
-            domain.and_then(|domain| self.transport_entry(domain)).map(|way| ("transport_maps", way)),
-            self.values.given("relay_transport").map(|way| ("relay_transport", way)),
-            self.values
-                .given("relayhost")
-                .filter(|hop| !hop.is_empty())
-                .map(|hop| ("relayhost", format!("relay:{hop}"))),
-            domain.map(|domain| ("relay_domains", format!("relay:{domain}"))),
-        ];
-        for (parameter, text) in ways.into_iter().flatten() {
-            self.draft.mapped(parameter);
-            match self.way(&text) {
-                Ok(way) if way.next_hop.is_some() => return Some(self.transport("relay", &way, parameter)),
-                Ok(_) => {}
-                Err(why) => self.draft.loss(format!("{parameter}: {text}"), why),
-            }
+    /// A class whose table of recipients is `maps`.
+    fn recipients(
+        &mut self,
+        kind: Kind,
+        parameter: &'static str,
+        maps: &'static str,
+        aliases: Option<String>,
+        names: Members,
+        taken: &mut BTreeSet<String>,
+    ) {
+        let open = self.open_domains(maps);
+        let is_kept = |domain: Option<&str>| ["virtual", "local"].contains(&self.target(kind, domain).channel.as_str());
+        let are_kept: Vec<bool> = names
+            .names
+            .iter()
+            .map(|name| is_kept(Some(name)))
+            .chain(names.tables.iter().map(|_| is_kept(None)))
+            .collect();
+        let value = self.values.value(maps);
+        self.draft.mapped(maps);
+        let places = if are_kept.contains(&true) { self.tables(&value, Use::Mailboxes) } else { None };
+        let mailboxes = if are_kept.contains(&false) { self.tables(&value, Use::Recipients) } else { None };
+        if mailboxes.is_none() && are_kept.contains(&false) {
+            self.draft.look_at(format!(
+                "{maps} is empty: mail to every address at {parameter} is taken, and returned later if nobody has it"
+            ));
         }
-        None
+        let not_named = open.iter().find(|domain| !names.names.contains(domain)).filter(|_| !names.tables.is_empty());
+        if let Some(domain) = not_named {
+            self.draft.alarm(format!(
+                "Mail to unknown users at {domain} gets 550 if the domain is in {}: {maps} takes it, and for that the domain \
+                 needs a [[domain]] of its own.",
+                names.tables.join(", ")
+            ));
+        }
+        self.class(Class { kind, parameter, mailboxes, places, aliases, catch_all: None, open }, names, taken);
+    }
+
+    /// Domains for which a table of recipients has an entry for everybody: `@example.org`.
+    fn open_domains(&mut self, maps: &str) -> BTreeSet<String> {
+        let named: Vec<Named> = list(&self.values.value(maps)).iter().filter_map(|it| Named::read(it)).collect();
+        let entries = named.iter().filter_map(|named| self.entries(named, false)).flatten();
+        entries.filter_map(|(key, _)| Some(key.strip_prefix('@')?.to_lowercase())).collect()
     }
 
     /// Adds the sections of a class.
     fn class(&mut self, class: Class, names: Members, taken: &mut BTreeSet<String>) {
-        let delimiter = self.delimiter();
-        let section = |key: &str, value: &str| {
-            let mut block = Block::new("[[domain]]").key(key, quoted(value), class.parameter);
-            let tables = [
-                ("mailboxes", &class.mailboxes),
-                ("aliases", &class.aliases),
-                ("transport", &class.transport),
-                ("catch_all", &class.catch_all),
-            ];
-            for (key, value) in tables {
-                value.iter().for_each(|value| block.set(key, quoted(value), ""));
-            }
-            block.key("delimiter", quoted(&delimiter), "recipient_delimiter")
-        };
         for name in names.names {
             if taken.insert(name.to_lowercase()) {
-                self.draft.add(section("name", &name));
+                self.section_of(&class, "name", &name);
             }
         }
         for table in names.tables {
             if taken.insert(format!("table {table}")) {
-                self.draft.add(section("names", &table));
+                self.section_of(&class, "names", &table);
             }
         }
+    }
+
+    fn section_of(&mut self, class: &Class, key: &str, value: &str) {
+        let domain = Some(value).filter(|_| key == "name");
+        self.stop_addresses_at(class.kind, domain);
+        let way = self.way_of_domain(class.kind, domain, value);
+        let is_open = class.open.contains(value);
+        let is_shut = matches!(&way, Way::Nowhere(reply) if reply.starts_with('5'));
+        let (mailboxes, catch_all) = match &way {
+            _ if is_shut => (Some(self.nobody()), None),
+            Way::Maildirs if class.kind == Kind::Local => (class.mailboxes.clone(), class.catch_all.clone()),
+            Way::Maildirs => {
+                let catch_all = is_open.then(|| format!("{}@{value}", text::CATCH_ALL));
+                // Without a table virtual(8) knows nobody; here everybody would get a Maildir.
+                let places = class.places.clone().unwrap_or_else(|| self.nobody());
+                (Some(places), catch_all)
+            }
+            _ if is_open => (None, None),
+            _ => (class.mailboxes.clone(), class.catch_all.clone()),
+        };
+        let transport = match (&way, class.kind) {
+            (Way::Maildirs, Kind::Local) => self.system_maildirs(),
+            (Way::Maildirs, _) => self.virtual_maildirs(class.places.as_deref()),
+            _ => Some(self.transport(LIKE[class.kind as usize], &way, self.target(class.kind, domain).from)),
+        };
+        let aliases = self.with_stops(class.aliases.clone(), domain);
+        let delimiter = self.delimiter();
+        let mut block = Block::new("[[domain]]").key(key, quoted(value), class.parameter);
+        let keys = [("mailboxes", mailboxes), ("aliases", aliases), ("transport", transport), ("catch_all", catch_all)];
+        for (key, value) in keys {
+            value.iter().for_each(|value| block.set(key, quoted(value), ""));
+        }
+        self.draft.add(block.key("delimiter", quoted(&delimiter), "recipient_delimiter"));
+    }
+
+    fn stop_addresses_at(&mut self, kind: Kind, domain: Option<&str>) {
+        if let Some(domain) = domain {
+            self.stop_addresses(kind, Some(domain));
+        }
+    }
+
+    /// Aliases, and behind them the addresses whose mail is put off, where any is at this domain.
+    fn with_stops(&mut self, aliases: Option<String>, domain: Option<&str>) -> Option<String> {
+        let is_at = |key: &String| domain.is_none_or(|domain| key.to_lowercase().ends_with(&format!("@{domain}")));
+        let put_off = if self.put_off.iter().any(is_at) { self.put_off_table() } else { None };
+        let stops = [put_off, self.transport_map.opaque.clone()];
+        self.joined(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
+    }
+
+    /// Where mail for a domain of ours goes. Its own MX would be this server, unless it is passed on.
+    fn way_of_domain(&mut self, kind: Kind, domain: Option<&str>, name: &str) -> Way {
+        let target = self.target(kind, domain);
+        self.draft.mapped(target.from);
+        let who = if domain.is_some() { name.to_owned() } else { format!("the domains of {name}") };
+        match (self.way(&target, &who), domain) {
+            (Way::Out { kind: "smtp", next_hop: None, port }, Some(domain)) => {
+                Way::Out { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port }
+            }
+            (Way::Out { next_hop: None, .. }, None) => {
+                self.put_off_way(&who, "each goes to its own MX, and domains in a table need one next hop in common")
+            }
+            (way, _) => way,
+        }
+    }
+
+    /// None: those that are always there.
+    fn system_maildirs(&mut self) -> Option<String> {
+        ["local_transport", "mailbox_transport"].iter().for_each(|name| self.draft.mapped(name));
+        self.draft.alarm(
+            "Mail to users of this machine (mydestination) goes into Maildirs below {data_dir}/mail, where their programs do not \
+             look, and not into files of mail_spool_directory, home_mailbox or ~/.forward: see [transport.maildir].",
+        );
+        None
+    }
+
+    fn virtual_maildirs(&mut self, places: Option<&str>) -> Option<String> {
+        self.draft.mapped("virtual_transport");
+        let base = self
+            .values
+            .given("virtual_mailbox_base")
+            .filter(|base| base.starts_with('/') && !base.contains(['{', '}']));
+        let Some(base) = base else {
+            self.draft.alarm(
+                "Mail to virtual_mailbox_domains goes into Maildirs below {data_dir}/mail: virtual_mailbox_base is no path that \
+                 can be said here, see [transport.maildir].",
+            );
+            return None;
+        };
+        let made =
+            |block: &&Block| block.keys.iter().any(|(key, _, from)| key == "path" && from == "virtual_mailbox_base");
+        let known = self.draft.blocks.iter().find(made).and_then(|block| block.header.strip_prefix("[transport."));
+        if let Some(name) = known.and_then(|header| header.strip_suffix(']')) {
+            return Some(name.to_owned());
+        }
+        let name = self.free_name("virtual-mail");
+        let path = format!("{}/{{domain}}/{{local}}/", base.trim_end_matches('/'));
+        let mut block = Block::new(&format!("[transport.{name}]")).key("type", quoted("maildir"), "");
+        block.set("path", quoted(&path), "virtual_mailbox_base");
+        block.set("line_ends", quoted("lf"), "");
+        if let Some(places) = places {
+            block.set("places", quoted(places), "virtual_mailbox_maps");
+            block.set("root", quoted(&base), "virtual_mailbox_base");
+        }
+        self.draft.look_at(
+            "places of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so give these \
+             other names. All files belong to the one user that the server runs as",
+        );
+        self.draft.add(block);
+        Some(name)
     }
 
     /// None by default, where ours is a plus.
@@ -322,8 +416,10 @@ impl Conversion<'_> {
         let value = self.values.value("recipient_delimiter");
         self.draft.mapped("recipient_delimiter");
         if value.chars().count() > 1 {
-            self.draft
-                .loss(format!("recipient_delimiter = {value}"), "one character parts a mailbox from a tag: the first");
+            self.draft.alarm(format!(
+                "Mail to addresses with a tag behind another character than the first of recipient_delimiter = {value} gets 550 \
+                 where only the address without it is known."
+            ));
         }
         value.chars().take(1).filter(|c| !c.is_whitespace() && *c != '@').collect()
     }
@@ -363,6 +459,11 @@ impl Conversion<'_> {
             return;
         }
         let Some(table) = Named::read(element).filter(|_| depth == 0) else {
+            if !element.starts_with('!') {
+                self.draft.alarm(format!(
+                    "Mail to what {parameter} means by \"{element}\" gets 550: it is no name of a domain."
+                ));
+            }
             self.draft.loss(format!("{parameter}: {element}"), "expected the name of a domain, or a table");
             return;
         };
@@ -371,10 +472,15 @@ impl Conversion<'_> {
             entries.into_iter().filter(is_domain).map(|(key, _)| key).collect()
         });
         match keys {
-            Some(keys) if keys.len() <= NAMED_MAX => {
+            Some(keys) if keys.len() <= if parameter == "relay_domains" { RELAYED_MAX } else { NAMED_MAX } => {
                 keys.iter().for_each(|key| self.domain_element(parameter, key, named, 1));
             }
             _ => named.tables.extend(self.chain(vec![table], Use::Domains)),
         }
     }
+}
+
+/// Whether the names of its domains are in a table.
+fn is_of_names(block: &Block) -> bool {
+    block.header == "[[domain]]" && block.keys.iter().any(|(key, ..)| key == "names")
 }

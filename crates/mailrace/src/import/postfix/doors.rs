@@ -138,13 +138,13 @@ impl Conversion<'_> {
             None => (None, service.name.as_str()),
         };
         let Some(port) = port(port_name) else {
-            return self.draft.loss(what, "this port has no number here");
+            return self.no_door(what, "its port has no number here");
         };
         let ips = match host {
             None | Some("") => self.interfaces(),
             Some(host) => match host.parse() {
                 Ok(ip) => vec![ip],
-                Err(_) => return self.draft.loss(what, "expected an address; names are not looked up here"),
+                Err(_) => return self.no_door(what, "it is at a name, and a listener has an address"),
             },
         };
         let mut addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
@@ -157,10 +157,20 @@ impl Conversion<'_> {
         self.add_door(&what, addresses, &overrides, is_screened);
     }
 
+    /// A service that becomes no listener.
+    pub(super) fn no_door(&mut self, what: String, why: &str) {
+        self.draft.alarm(format!("Mail that comes by {what} is not taken, since there is no listener for it: {why}."));
+        self.draft.loss(what, why);
+    }
+
     fn add_door(&mut self, what: &str, addresses: Vec<SocketAddr>, overrides: &[(String, String)], is_screened: bool) {
         for (name, value) in overrides {
             if !READ.contains(&name.as_str()) && !LISTS.contains(&name.as_str()) {
-                self.draft.loss(format!("{what}: -o {name}={value}"), "one setting is for all listeners");
+                self.draft
+                    .loss(format!("{what}: -o {name}={value}"), "a setting is for all listeners, and main.cf has it");
+                if let Some(alarm) = super::policy::alarm_of(name, value) {
+                    self.draft.alarm(format!("{alarm}, at {what}."));
+                }
             }
         }
         let main = self.main.with(overrides);
@@ -210,10 +220,10 @@ impl Conversion<'_> {
                 name => match name.trim_matches(['[', ']']).parse() {
                     Ok(ip) => addresses.push(ip),
                     Err(_) => {
-                        self.draft
-                            .look_at(format!("inet_interfaces names {name}: write its address into a [[listener]]"));
-                        self.draft
-                            .loss(format!("inet_interfaces: {name}"), "a listener has an address; write it there");
+                        self.draft.alarm(format!(
+                            "Mail that comes to {name} is not taken, since inet_interfaces names no address for it: write it into \
+                             a [[listener]]."
+                        ));
                     }
                 },
             }

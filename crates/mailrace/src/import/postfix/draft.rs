@@ -67,7 +67,9 @@ pub(super) struct Draft {
     /// Restrictions, and what becomes of each.
     pub(super) rules: Vec<(String, String)>,
     pub(super) files: Vec<NewFile>,
-    /// What to look at first.
+    /// What becomes of mail that Postfix treated otherwise.
+    pub(super) alarms: Vec<String>,
+    /// What else to look at first.
     pub(super) first: Vec<String>,
     /// Names of the files that were read.
     pub(super) sources: BTreeSet<String>,
@@ -109,6 +111,14 @@ impl Draft {
         let loss = (what.into(), why.into());
         if !self.losses.contains(&loss) {
             self.losses.push(loss);
+        }
+    }
+
+    /// Tells, once, what becomes of mail that Postfix treated otherwise.
+    pub(super) fn alarm(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        if !self.alarms.contains(&what) {
+            self.alarms.push(what);
         }
     }
 

@@ -37,7 +37,11 @@ const DEFAULTS: [(&str, &str); 25] = [
     ("queue_directory", "/var/spool/postfix"),
     ("relay_domains", ""),
     ("relay_transport", "relay"),
-    ("parent_domain_matches_subdomains", "smtpd_access_maps"),
+    (
+        "parent_domain_matches_subdomains",
+        "debug_peer_list,fast_flush_domains,mynetworks,permit_mx_backup_networks,qmqpd_authorized_clients,relay_domains,\
+         smtpd_access_maps",
+    ),
     ("smtpd_relay_restrictions", "permit_mynetworks, permit_sasl_authenticated, defer_unauth_destination"),
     ("smtpd_sasl_path", "smtpd"),
     ("smtpd_sasl_type", "cyrus"),

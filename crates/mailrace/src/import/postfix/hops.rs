@@ -1,12 +1,15 @@
-//! Transports and next hops: `lmtp:unix:private/dovecot`, `[relay.example.net]:587`, and what we call them.
+//! What transports and next hops of Postfix are here: `lmtp:unix:private/dovecot`, `[relay.example.net]:587`, `error:text`.
 
 use super::Conversion;
 use super::draft::{Block, quoted};
+use super::transports::Target;
 use super::words::list;
 use crate::config::FixedHop;
 
 /// Ports that have names.
 const PORTS: [(&str, u16); 5] = [("smtp", 25), ("submission", 587), ("smtps", 465), ("submissions", 465), ("lmtp", 24)];
+/// Octets of a reply's text.
+const REPLY_OCTETS_MAX: usize = 300;
 
 /// The number of a port.
 pub(super) fn port(text: &str) -> Option<u16> {
@@ -15,13 +18,41 @@ pub(super) fn port(text: &str) -> Option<u16> {
 
 /// A way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    /// `smtp` or `lmtp`.
-    pub(super) kind: &'static str,
-    /// In our words; None: by the MX of the recipient's domain.
-    pub(super) next_hop: Option<String>,
-    /// The port that goes with `mx:`, which names none.
-    pub(super) port: Option<u16>,
+pub(super) enum Way {
+    /// Into Maildirs.
+    Maildirs,
+    /// Over the network.
+    Out {
+        /// `smtp` or `lmtp`.
+        kind: &'static str,
+        /// In our words; None: by the MX of the recipient's domain.
+        next_hop: Option<String>,
+        /// The port that goes with `mx:`, which names none.
+        port: Option<u16>,
+    },
+    /// Nowhere: a reply.
+    Nowhere(String),
+}
+
+/// As much of a text as can stand in a reply.
+pub(super) fn reply_text(text: &str) -> String {
+    let sound = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
+    text.chars().map(sound).take(REPLY_OCTETS_MAX).collect::<String>().trim().to_owned()
+}
+
+/// The reply of error(8), or of `retry`: its next hop is a text, with or without an enhanced code.
+fn reply_of(code: u16, text: &str) -> String {
+    let class = code / 100;
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let numbers: Vec<&str> = word.split('.').collect();
+    let is_number = |text: &&str| text.len() <= 3 && text.parse::<u16>().is_ok();
+    let (detail, text) = match numbers[..] {
+        [first, subject, detail] if first.len() == 1 && numbers.iter().all(is_number) => {
+            (format!("{class}.{subject}.{detail}"), rest)
+        }
+        _ => (format!("{class}.0.0"), text),
+    };
+    format!("{code} {detail} {}", reply_text(text)).trim_end().to_owned()
 }
 
 /// A next hop in our words, and a port where it cannot have one itself.
@@ -56,49 +87,88 @@ fn sound(hop: String, port: Option<u16>) -> Option<(String, Option<u16>)> {
 }
 
 impl Conversion<'_> {
-    /// What `transport:nexthop` means; or why it means nothing here.
-    pub(super) fn way(&mut self, text: &str) -> Result<Way, String> {
-        let (name, hops) = text.split_once(':').unwrap_or((text, ""));
-        let kind = match name {
-            "" | "smtp" | "relay" => "smtp",
-            "lmtp" => "lmtp",
-            "error" | "retry" | "discard" => {
-                return Err(format!("{name}: mail is not refused or thrown away by routes"));
-            }
-            name => {
-                let service = self.master.services.iter().find(|it| it.name == name && it.kind == "unix");
-                match service.map(|it| it.command.as_str()) {
-                    Some("smtp") => "smtp",
-                    Some("lmtp") => "lmtp",
-                    Some("pipe") => {
-                        return Err(format!("{name}: mail is not given to programs; an LMTP server can do that"));
-                    }
-                    _ => return Err(format!("{name}: there is no such transport here")),
-                }
-            }
-        };
-        self.hop(hops, kind)
+    /// What stands here for a transport and its next hop. Where nothing does, mail to `who` waits, which is told.
+    pub(super) fn way(&mut self, target: &Target, who: &str) -> Way {
+        if let Some(way) = self.refusing_way(target) {
+            return way;
+        }
+        let from = target.from;
+        match self.command(&target.channel).as_str() {
+            "local" | "virtual" => Way::Maildirs,
+            "smtp" => self.hop(target, "smtp", who),
+            "lmtp" => self.hop(target, "lmtp", who),
+            "discard" => self.put_off_way(who, &format!("{from} throws it away (discard), which cannot be said here")),
+            "pipe" => self.put_off_way(
+                who,
+                &format!(
+                    "{from} gives it to a program, which cannot be done here; let an LMTP server call the program"
+                ),
+            ),
+            _ => self
+                .put_off_way(who, &format!("{from} names the transport {}, which is not known here", target.channel)),
+        }
     }
 
-    /// The same for a next hop alone.
-    pub(super) fn hop(&mut self, hops: &str, kind: &'static str) -> Result<Way, String> {
-        let hops = list(hops);
-        let Some(first) = hops.first() else { return Ok(Way { kind, next_hop: None, port: None }) };
+    /// The way of `error` and `retry`.
+    pub(super) fn refusing_way(&self, target: &Target) -> Option<Way> {
+        let text = target.hop.as_deref().unwrap_or("Address is undeliverable");
+        match (self.command(&target.channel).as_str(), target.channel.as_str()) {
+            ("error", "retry") => Some(Way::Nowhere(reply_of(450, text))),
+            ("error", _) => Some(Way::Nowhere(reply_of(550, text))),
+            _ => None,
+        }
+    }
+
+    /// The program behind a transport: by master.cf, or by the names that every Postfix has.
+    fn command(&self, channel: &str) -> String {
+        let service = self.master.services.iter().find(|it| it.name == channel && it.kind == "unix");
+        match (service, channel) {
+            (Some(service), _) => service.command.clone(),
+            (None, "relay") => "smtp".into(),
+            (None, "retry") => "error".into(),
+            (None, channel) => channel.to_owned(),
+        }
+    }
+
+    /// Mail waits until there is a way; that is told.
+    pub(super) fn put_off_way(&mut self, who: &str, why: &str) -> Way {
+        self.draft.alarm(format!("Mail to {who} waits in the queue (451) and is returned after `lifetime`: {why}."));
+        Way::Nowhere(format!("451 4.3.5 {}", reply_text(why)))
+    }
+
+    fn hop(&mut self, target: &Target, kind: &'static str, who: &str) -> Way {
+        let hops = list(target.hop.as_deref().unwrap_or_default());
+        let Some(first) = hops.first() else {
+            return match kind {
+                "smtp" => Way::Out { kind, next_hop: None, port: None },
+                _ => self.put_off_way(who, &format!("{} names no next hop for LMTP", target.from)),
+            };
+        };
         if hops.len() > 1 {
-            self.draft.loss(hops.join(", "), "a route has one next hop; only the first one is taken");
+            self.draft.loss(hops.join(", "), "only the first of these next hops is used; mail waits while it is down");
         }
         let directory = self.values.value("queue_directory");
         match next_hop(first, kind, &directory) {
-            Some((hop, port)) => Ok(Way { kind, next_hop: Some(hop), port }),
-            None => Err(format!("{first} is no next hop here")),
+            Some((hop, port)) => Way::Out { kind, next_hop: Some(hop), port },
+            None => self.put_off_way(who, &format!("{} names {first}, which is no next hop here", target.from)),
         }
     }
 
     /// The name of a transport for this way, made where there is none yet.
     pub(super) fn transport(&mut self, like: &str, way: &Way, from: &str) -> String {
-        let mut keys = vec![("type".to_owned(), quoted(way.kind))];
-        keys.extend(way.next_hop.as_ref().map(|hop| ("next_hop".to_owned(), quoted(hop))));
-        keys.extend(way.port.map(|port| ("port".to_owned(), port.to_string())));
+        let mut keys = Vec::new();
+        match way {
+            Way::Maildirs => return "maildir".to_owned(),
+            Way::Nowhere(reply) => {
+                keys.push(("type".to_owned(), quoted("smtp")));
+                keys.push(("next_hop".to_owned(), quoted(reply)));
+            }
+            Way::Out { kind, next_hop, port } => {
+                keys.push(("type".to_owned(), quoted(kind)));
+                keys.extend(next_hop.as_ref().map(|hop| ("next_hop".to_owned(), quoted(hop))));
+                keys.extend(port.map(|port| ("port".to_owned(), port.to_string())));
+            }
+        }
         let pairs = |block: &Block| -> Vec<_> {
             block.keys.iter().map(|(key, value, _)| (key.clone(), value.clone())).collect()
         };
@@ -138,6 +208,19 @@ mod tests {
             let expected = expected.map(|(hop, port)| (hop.to_owned(), port));
             assert_eq!(next_hop(text, kind, "/var/spool/postfix"), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn the_text_of_error_is_a_reply() {
+        for (text, expected) in [
+            ("5.1.2 no such domain", "550 5.1.2 no such domain"),
+            ("User unknown", "550 5.0.0 User unknown"),
+            ("4.2.1 b\u{e4}d", "550 5.2.1 b?d"),
+        ] {
+            assert_eq!(reply_of(550, text), expected);
+            assert!(expected.parse::<FixedHop>().is_ok());
+        }
+        assert_eq!(reply_of(450, "later, please"), "450 4.0.0 later, please");
     }
 
     proptest! {

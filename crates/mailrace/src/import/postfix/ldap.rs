@@ -9,6 +9,8 @@ use super::words::list;
 /// A table, what of it is lost, and its password.
 pub(super) struct Directory {
     pub(super) block: Block,
+    /// What becomes of mail.
+    pub(super) alarms: Vec<String>,
     pub(super) losses: Vec<(String, String)>,
     pub(super) password: Option<String>,
 }
@@ -16,7 +18,7 @@ pub(super) struct Directory {
 /// Settings that say nothing that would have to be said here.
 const NOT_NEEDED: [&str; 5] = ["version", "debuglevel", "cache", "cache_expiry", "cache_size"];
 /// Settings that are read below.
-const READ: [&str; 21] = [
+const READ: [&str; 22] = [
     "server_host",
     "server_port",
     "search_base",
@@ -25,6 +27,7 @@ const READ: [&str; 21] = [
     "result_format",
     "result_filter",
     "special_result_attribute",
+    "leaf_result_attribute",
     "scope",
     "bind",
     "bind_dn",
@@ -41,10 +44,12 @@ const READ: [&str; 21] = [
 ];
 
 /// Reads the settings, which `value` knows and `names` lists. `local`: Postfix asks for a name without a domain.
+/// `asks_values`: what is found counts, and not only that something is.
 pub(super) fn directory(
     names: &[String],
     value: impl Fn(&str) -> Option<String>,
     local: bool,
+    asks_values: bool,
 ) -> Result<Directory, String> {
     let or = |name: &str, default: &str| value(name).unwrap_or_else(|| default.to_owned());
     let urls = urls(&or("server_host", "localhost"), &or("server_port", "389"))?;
@@ -54,7 +59,8 @@ pub(super) fn directory(
     }
     let filter = filter(&or("query_filter", "(mailacceptinggeneralid=%s)"), local)?;
     let format = value("result_format").or_else(|| value("result_filter")).unwrap_or_else(|| "%s".into());
-    let results = results(&or("result_attribute", "maildrop"), &format)?;
+    let attributes = attributes(&value)?;
+    let results = results(&attributes, if asks_values { &format } else { "%s" })?;
     let mut block = Block::new("[[table]]")
         .key("type", quoted("ldap"), "")
         .key("url", quoted_list(urls.iter().map(String::as_str)), "server_host")
@@ -66,20 +72,20 @@ pub(super) fn directory(
         scope @ ("base" | "one" | "sub") => block.set("scope", quoted(scope), "scope"),
         scope => losses.push((format!("scope = {scope}"), "expected base, one or sub".to_owned())),
     }
-    let password = bind(or, &mut block, &mut losses);
-    tls(&value, &urls, &mut block, &mut losses);
+    let password = bind(or, &mut block)?;
+    let alarms = tls(&value, &urls, &mut block).into_iter().collect();
     members(&value, &mut block);
     if let Some(seconds) = value("timeout").and_then(|text| text.parse::<u32>().ok()).filter(|n| *n > 0) {
         block.set("timeout", quoted(&format!("{seconds}s")), "timeout");
     }
     if let Some(domains) = value("domain") {
-        losses.push((format!("domain = {domains}"), "keys of all domains are asked for that use the table".into()));
+        losses.push((format!("domain = {domains}"), "the directory is asked for keys of other domains, too".into()));
     }
     let known = |name: &&String| !NOT_NEEDED.contains(&name.as_str()) && !READ.contains(&name.as_str());
     for name in names.iter().filter(known) {
-        losses.push((name.clone(), "no key of our tables stands for it".into()));
+        losses.push((name.clone(), "tables of type ldap have no such key; the directory is asked without it".into()));
     }
-    Ok(Directory { block, losses, password })
+    Ok(Directory { block, alarms, losses, password })
 }
 
 fn urls(hosts: &str, port: &str) -> Result<Vec<String>, String> {
@@ -117,6 +123,21 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
     filter.parse::<Filter>().map(|_| filter).map_err(|error| format!("query_filter: {error}"))
 }
 
+/// The attributes with results. Those of leaves count for entries without members alone, which cannot be said of entries
+/// that have some.
+fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
+    let own = value("result_attribute").unwrap_or_else(|| "maildrop".into());
+    let leaves = value("leaf_result_attribute").unwrap_or_default();
+    let has_members = value("special_result_attribute").is_some_and(|it| !it.is_empty());
+    match (leaves.is_empty(), own.is_empty()) {
+        (true, true) => Err("result_attribute is empty, so that nothing is found".into()),
+        (false, _) if has_members => {
+            Err("leaf_result_attribute: results of a group and of its members are not told apart".into())
+        }
+        _ => Ok(format!("{own} {leaves}")),
+    }
+}
+
 fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
     if format.replace("%s", "").contains(['%', '{', '}']) {
         return Err(format!("result_format = {format}: only %s stands for something here"));
@@ -132,24 +153,22 @@ fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// As whom we ask; the password is returned.
-fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block, losses: &mut Vec<(String, String)>) -> Option<String> {
+/// As whom we ask; the password is returned. As somebody else the directory would show less, and users would get 550.
+fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<String>, String> {
     let (how, dn, password) = (or("bind", "yes"), or("bind_dn", ""), or("bind_pw", ""));
     match how.as_str() {
-        "no" | "none" => None,
-        "sasl" => {
-            losses.push(("bind = sasl".into(), "expected bind_dn, or sasl = \"external\" over ldapi".into()));
-            None
-        }
-        _ if dn.is_empty() => None,
+        "no" | "none" => Ok(None),
+        "sasl" => Err("bind = sasl; write `bind_dn`, or `sasl = \"external\"` over ldapi".into()),
+        _ if dn.is_empty() => Ok(None),
         _ => {
             block.set("bind_dn", quoted(&dn), "bind_dn");
-            Some(password)
+            Ok(Some(password))
         }
     }
 }
 
-fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Block, losses: &mut Vec<(String, String)>) {
+/// Returns what becomes of mail where the server's certificate, which Postfix did not check, is not good.
+fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Block) -> Option<String> {
     let is_plain = |url: &String| url.starts_with("ldap://");
     let starttls = value("start_tls").is_some_and(|it| it == "yes") && urls.iter().all(is_plain);
     if starttls {
@@ -159,10 +178,12 @@ fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Bloc
     if let Some(file) = value("tls_ca_cert_file").filter(|_| has_tls) {
         block.set("ca_file", quoted(&file), "tls_ca_cert_file");
     }
-    if has_tls && value("tls_require_cert").is_none_or(|it| it != "yes") {
-        losses
-            .push(("tls_require_cert = no".into(), "the server's certificate is always checked; see `ca_file`".into()));
-    }
+    let is_checked = value("tls_require_cert").is_some_and(|it| it == "yes");
+    (has_tls && !is_checked && value("tls_ca_cert_file").is_none()).then(|| {
+        "mail that depends on it gets 451 if the server's certificate is not good: it is always checked here, and \
+         tls_require_cert was not yes; see `ca_file`"
+            .to_owned()
+    })
 }
 
 fn members(value: impl Fn(&str) -> Option<String>, block: &mut Block) {

@@ -58,7 +58,14 @@ impl Conversion<'_> {
                 Ok(value) => self.draft.set(header, key, value, name),
                 // No notice by default there, one after hours here.
                 Err(ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
-                Err(why) => self.draft.lost(name, why),
+                Err(why) => {
+                    if name == "message_size_limit" {
+                        self.draft.alarm(format!(
+                            "Mail larger than `message` of [limits] gets 552: message_size_limit = {value}."
+                        ));
+                    }
+                    self.draft.lost(name, why);
+                }
             }
         }
         if self.values.given("delay_warning_time").is_none() {

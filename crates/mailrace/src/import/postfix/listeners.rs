@@ -35,14 +35,14 @@ impl Conversion<'_> {
                     is_written |= !door.addresses.is_empty();
                 }
                 Err(why) => {
-                    self.draft.look_at(format!("{}: there is no listener for it: {why}", door.what));
-                    self.draft.loss(door.what.clone(), why);
+                    self.no_door(door.what.clone(), why);
                 }
             }
         }
         if !is_written {
-            self.draft
-                .look_at("no service of master.cf became a listener; there is a placeholder, for this machine only");
+            self.draft.alarm(
+                "Mail is taken at 127.0.0.1:2525 alone, a placeholder: no service of master.cf became a listener.",
+            );
             self.add_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 2525)), "", &[]);
         }
     }
@@ -105,10 +105,10 @@ impl Conversion<'_> {
         if is_open(Who::Stranger) && same_rules {
             keys.push(("require_auth", "false".into(), "smtpd_recipient_restrictions"));
         } else if is_open(Who::Network) {
-            self.draft.loss(
-                format!("{}: mynetworks", door.what),
-                "whoever does not log in sends by another listener; `require_auth = false` lets everybody in",
-            );
+            self.draft.alarm(format!(
+                "Mail that comes by {} from mynetworks without a login gets 530: it has to come by another listener.",
+                door.what
+            ));
         }
         Ok(())
     }
@@ -128,8 +128,8 @@ impl Conversion<'_> {
                 false => "users log in within TLS alone, and there is no certificate",
                 true => "whoever logs in may send to other people's domains here, and might not with Postfix",
             };
-            self.draft.loss(format!("{}: smtpd_sasl_auth_enable", door.what), why);
-            self.draft.look_at(format!("{}: users cannot log in there: {why}", door.what));
+            self.draft
+                .alarm(format!("Users cannot log in at {}, and send nothing to other domains: {why}.", door.what));
             return Ok(());
         }
         keys.push(("auth", "true".into(), "smtpd_sasl_auth_enable"));
@@ -140,11 +140,12 @@ impl Conversion<'_> {
     /// Who may send to other people's domains.
     pub(super) fn networks(&mut self) {
         let relays = doors::relays(&self.doors);
-        let are_meant = |door: &Door| door.is_for_users() || door.lists.relay(Who::Network);
-        if !self.doors.iter().all(are_meant) {
-            self.draft.look_at(
-                "not every service lets the networks of mynetworks send to other people's domains, so that not all of them may: \
-                 see relay.networks",
+        let others = || self.doors.iter().filter(|door| !door.is_for_users());
+        let lets = |door: &Door| door.lists.relay(Who::Network);
+        if others().any(lets) && !others().all(lets) {
+            self.draft.alarm(
+                "Mail of some networks in mynetworks to other people's domains gets 550: not every service lets them send it, and \
+                 relay.networks is for all listeners.",
             );
         }
         if self.values.given("mynetworks").is_some() || relays != Net::loopback() {
@@ -169,8 +170,9 @@ impl Conversion<'_> {
             style => {
                 self.draft
                     .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
-                self.draft.look_at(format!(
-                    "mynetworks_style = {style}: write the networks that may send elsewhere into [relay]"
+                self.draft.alarm(format!(
+                    "Mail of this machine's neighbours to other people's domains gets 550: mynetworks_style = {style} is not \
+                     looked up; write their networks into [relay]."
                 ));
             }
         }
@@ -204,10 +206,14 @@ impl Conversion<'_> {
         ];
         let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
         for (name, value) in &service.overrides {
-            self.draft.loss(format!("{what}: -o {name}={value}"), "settings of this service are not read");
+            self.draft
+                .loss(format!("{what}: -o {name}={value}"), "this service is not there, and its settings say nothing");
+            if let Some(alarm) = super::policy::alarm_of(name, value) {
+                self.draft.alarm(format!("{alarm}, for {what}."));
+            }
         }
         if !own.contains(&service.command.as_str()) {
-            let why = "no service here stands for it; mail is not given to programs, an LMTP server can do that";
+            let why = "nothing here is like it. Mail that a transport gave it waits, as the head of this file says";
             self.draft.loss(format!("{what} {}", service.arguments.join(" ")), why);
         }
     }

@@ -40,9 +40,10 @@ impl Conversion<'_> {
         self.draft.add(table.key("path", quoted(&path.to_string_lossy()), ""));
         let (kind, place) = (self.values.value("smtpd_sasl_type"), self.values.value("smtpd_sasl_path"));
         let asked = format!("smtpd_sasl_type = {kind}, smtpd_sasl_path = {place}");
-        self.draft.look_at(format!(
-            "nobody can log in yet: fill {}, or let `passwords` of [auth] name a table that has the users' hashes (a query of \
-             the database that Dovecot asks), or `bind` one of type ldap. Postfix asked elsewhere: {asked}",
+        self.draft.alarm(format!(
+            "Mail of users is not taken, since nobody can log in yet: fill {}, or let `passwords` of [auth] name a table that has \
+             the users' hashes (a query of the database that Dovecot asks), or `bind` one of type ldap. Postfix asked elsewhere: \
+             {asked}.",
             path.display()
         ));
         let auth = Block::new("[auth]")
@@ -111,9 +112,9 @@ impl Conversion<'_> {
                         format!("{parameter}: {element}"),
                         "it says who owns a sender; `senders` of [auth] is asked which senders a user owns",
                     );
-                    self.draft.look_at(format!(
-                        "{parameter}: {element} cannot be turned around: until the table `senders` of [auth] says which senders a \
-                         user owns, who is not in it may send nothing"
+                    self.draft.alarm(format!(
+                        "Mail of users whom the table `senders` of [auth] does not name gets 553: {parameter} = {element} says who \
+                         owns a sender, and cannot be turned around."
                     ));
                 }
             }
@@ -150,7 +151,7 @@ fn turned(owners: &[(String, String)], site: &text::Site) -> (String, String) {
         let senders = match text::keys(sender, Use::Aliases, site) {
             Ok(senders) if !senders.is_empty() => senders,
             _ => {
-                lost.push_str(&format!("# no counterpart: {sender}: expected an address, or a domain behind an @\n"));
+                lost.push_str(&format!("# not translated: {sender}: expected an address, or a domain behind an @\n"));
                 continue;
             }
         };
@@ -181,7 +182,7 @@ mod tests {
         insta::assert_snapshot!(senders, @r#"
         alice                           bob@a.example, @b.example, info@a.example
         bob                             bob@a.example
-        # no counterpart: x@: expected an address, or a domain behind an @
+        # not translated: x@: expected an address, or a domain behind an @
         "#);
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
     }

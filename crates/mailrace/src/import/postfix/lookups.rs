@@ -77,19 +77,25 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    fn table(&mut self, named: Named, of_use: Use) -> Option<String> {
+    pub(super) fn table(&mut self, named: Named, of_use: Use) -> Option<String> {
         let key = (vec![named.clone()], of_use);
         if let Some(made) = self.made.get(&key) {
             return made.clone();
         }
         let made = match named.kind.as_str() {
-            kind if TEXTS.contains(&kind) => self.text_table(&named, of_use),
+            kind if TEXTS.contains(&kind) => match self.text_table(&named, of_use) {
+                Some(name) => Some(name),
+                None => self.unavailable(&named, of_use, "the file cannot be read"),
+            },
+            _ if of_use == Use::Transports => self.unavailable(&named, of_use, "its values are not translated"),
             "ldap" => self.ldap(&named, of_use),
             "pgsql" => self.sql(&named, of_use, true),
             "sqlite" => self.sql(&named, of_use, false),
             "regexp" | "pcre" => self.regexp(&named, of_use),
             "static" => self.fixed(&named, of_use),
-            "inline" => self.inline(&named, of_use),
+            "inline" => self
+                .inline(&named, of_use)
+                .or_else(|| self.unavailable(&named, of_use, "its braces are not those of a list")),
             "unionmap" => {
                 self.draft.look_at(format!(
                     "{}: ours is a chain, in which the first table that has a key counts",
@@ -97,11 +103,11 @@ impl Conversion<'_> {
                 ));
                 self.tables(braced(&named.name).unwrap_or(&named.name), of_use)
             }
-            "unix" if named.name == "passwd.byname" => self.users(of_use),
-            kind => {
-                let why = format!("tables of type {kind} are not read here; make a text table of it");
-                self.unread(&named, why)
-            }
+            "unix" if named.name == "passwd.byname" => match self.users(of_use) {
+                Some(name) => Some(name),
+                None => self.unavailable(&named, of_use, "/etc/passwd cannot be read"),
+            },
+            kind => self.unavailable(&named, of_use, &format!("tables of type {kind} are not read here")),
         };
         self.made.insert(key, made.clone());
         made
@@ -133,12 +139,24 @@ impl Conversion<'_> {
     }
 
     fn write_text(&mut self, named: &Named, entries: &[(String, String)], of_use: Use) -> Option<String> {
-        let (text, lost) = text::table(entries, of_use, &self.site);
-        let path = self.add_file(&named.name, "", text, false);
+        let written = text::table(entries, of_use, &self.site);
+        let path = self.add_file(&named.name, "", written.text, false);
         let name = file_name(&path);
-        if lost > 0 {
-            self.draft.look_at(format!(
-                "{}: {lost} of its entries have no counterpart; they are comments there",
+        if let Some(first) = written.put_off.first() {
+            self.draft.alarm(format!(
+                "Mail to {first}{} gets 451: what {} says of it cannot be done here; see the comments in {}.",
+                more(written.put_off.len()),
+                named.text(),
+                path.display()
+            ));
+            written.put_off.iter().for_each(|key| self.put_off(key));
+        }
+        if written.unread > 0 {
+            self.draft.alarm(format!(
+                "Mail to the addresses of {} entries of {} gets 550 unless another table has them: their keys cannot be said \
+                 here; see the comments in {}.",
+                written.unread,
+                named.text(),
                 path.display()
             ));
         }
@@ -170,8 +188,7 @@ impl Conversion<'_> {
             _ => values,
         };
         if values.is_empty() {
-            self.draft.loss(named.text(), "it names nobody");
-            return None;
+            return self.unavailable(named, of_use, "it names nobody who can get mail here");
         }
         let name = self.free_name("everyone");
         let block = Block::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("static"), "");
@@ -181,16 +198,24 @@ impl Conversion<'_> {
 
     fn regexp(&mut self, named: &Named, of_use: Use) -> Option<String> {
         if matches!(of_use, Use::LocalAliases | Use::LocalUsers) {
-            self.draft
-                .loss(named.text(), "its keys have no domain there and have one here; write a regexp table with it");
-            return None;
+            return self.unavailable(
+                named,
+                of_use,
+                "its patterns are for names without a domain, which keys have here",
+            );
         }
-        let text = self.read(Path::new(&named.name))?;
-        let text: String = super::main_cf::logical_lines(&text).iter().map(|line| format!("{line}\n")).collect();
+        let Some(text) = self.read(Path::new(&named.name)) else {
+            return self.unavailable(named, of_use, "the file cannot be read");
+        };
+        let lines = super::main_cf::logical_lines(&text);
+        let text = match text::patterns(&lines, of_use, &self.site) {
+            Ok(text) => text,
+            Err(why) => return self.unavailable(named, of_use, why),
+        };
         let path = self.add_file(&named.name, "", text, false);
         let name = file_name(&path);
         self.draft.look_at(format!(
-            "{}: values are parted by commas here, not by white space, and there is no looking around in patterns",
+            "{}: patterns have no back-references and cannot look around; `mailrace check` names those that have",
             path.display()
         ));
         let block = Block::new("[[table]]").comment(format!("From {}.", named.text()));
@@ -217,13 +242,15 @@ impl Conversion<'_> {
     }
 
     fn ldap(&mut self, named: &Named, of_use: Use) -> Option<String> {
-        let settings = self.settings(named)?;
+        let Some(settings) = self.settings(named) else {
+            return self.unavailable(named, of_use, "the file cannot be read");
+        };
         let given = |name: &str| settings.value(name).map(str::to_owned);
         let names: Vec<String> = settings.settings().map(|(name, _)| name.to_owned()).collect();
         let local = matches!(of_use, Use::LocalAliases | Use::LocalUsers);
-        let made = match ldap::directory(&names, given, local) {
+        let made = match ldap::directory(&names, given, local, of_use.asks_values()) {
             Ok(made) => made,
-            Err(why) => return self.unread(named, why),
+            Err(why) => return self.unavailable(named, of_use, &why),
         };
         let name = self.free_name(&file_name(Path::new(&named.name)));
         let mut block = made.block.comment(format!("From {}.", named.text()));
@@ -233,19 +260,26 @@ impl Conversion<'_> {
             block.set("password_file", quoted(&path.to_string_lossy()), "bind_pw");
         }
         self.draft.add(block);
+        made.alarms.into_iter().for_each(|what| self.draft.alarm(format!("{}: {what}", named.text())));
         made.losses.into_iter().for_each(|(what, why)| self.draft.loss(format!("{}: {what}", named.text()), why));
         Some(name)
     }
 
     fn sql(&mut self, named: &Named, of_use: Use, postgres: bool) -> Option<String> {
-        let settings = self.settings(named)?;
+        let Some(settings) = self.settings(named) else {
+            return self.unavailable(named, of_use, "the file cannot be read");
+        };
         let given = |name: &str| settings.value(name).map(str::to_owned);
         let local = matches!(of_use, Use::LocalAliases | Use::LocalUsers);
+        let changes_values = given("result_format").is_some_and(|format| format != "%s");
+        if changes_values && of_use.asks_values() {
+            return self.unavailable(named, of_use, "result_format has to be part of the query here");
+        }
         let query = given("query").or_else(|| sql::pieced(given)).unwrap_or_default();
         let made = if postgres { sql::postgres(&query, local) } else { sql::sqlite(&query, local) };
         let query = match made {
             Ok(query) => query,
-            Err(why) => return self.unread(named, why),
+            Err(why) => return self.unavailable(named, of_use, &why),
         };
         let name = self.free_name(&file_name(Path::new(&named.name)));
         let mut block = Block::new("[[table]]").comment(format!("From {}.", named.text()));
@@ -264,15 +298,56 @@ impl Conversion<'_> {
         block.set("query", quoted(&query), "query");
         self.draft.add(block);
         for (setting, value) in settings.settings().filter(|(setting, _)| SQL_LOST.contains(setting)) {
-            self.draft.loss(format!("{}: {setting} = {value}", named.text()), "say it in `query`");
+            self.draft.loss(format!("{}: {setting} = {value}", named.text()), SQL_LOST_WHY);
         }
         Some(name)
     }
 
-    fn unread(&mut self, named: &Named, why: String) -> Option<String> {
-        self.draft.look_at(format!("{}: there is no such table here: {why}", named.text()));
-        self.draft.loss(named.text(), why);
-        None
+    /// A table that puts mail off stands for one that cannot be read or said: nobody is refused for it, and nobody let in.
+    pub(super) fn unavailable(&mut self, named: &Named, of_use: Use, why: &str) -> Option<String> {
+        let name = self.free_name(&file_name(Path::new(&named.name)));
+        self.draft.alarm(format!(
+            "{} until the table \"{name}\" is written here: Postfix asks {}, but {why}.",
+            of_use.outage(),
+            named.text()
+        ));
+        let reason = format!("{} of Postfix is not moved: {why}", named.text());
+        let block =
+            Block::new("[[table]]").comment(format!("In the place of {}, which has to be written.", named.text()));
+        let block = block.key("name", quoted(&name), "").key("type", quoted("unavailable"), "");
+        self.draft.add(block.key("reason", quoted(&reason), ""));
+        Some(name)
+    }
+
+    /// Mail to this address gets 451.
+    pub(super) fn put_off(&mut self, key: &str) {
+        if !self.put_off.iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            self.put_off.push(key.to_owned());
+        }
+    }
+
+    /// The table of those whose mail is put off, where there are any; its file is written in the end.
+    pub(super) fn put_off_table(&mut self) -> Option<String> {
+        if self.put_off.is_empty() {
+            return None;
+        }
+        if !self.names.contains(PUT_OFF) {
+            self.names.insert(PUT_OFF.to_owned());
+            let path = self.folder.join(PUT_OFF);
+            let block = Block::new("[[table]]").comment("Addresses whose mail is put off; see the head of this file.");
+            let block = block.key("name", quoted(PUT_OFF), "").key("type", quoted("unavailable"), "");
+            let block = block.key("path", quoted(&path.to_string_lossy()), "");
+            self.draft.add(block.key("reason", quoted("what Postfix does with this address is not translated"), ""));
+        }
+        Some(PUT_OFF.to_owned())
+    }
+
+    /// Its file.
+    pub(super) fn write_put_off(&mut self) {
+        if self.names.contains(PUT_OFF) {
+            let text: String = self.put_off.iter().map(|key| format!("{key}\n")).collect();
+            self.draft.files.push(NewFile { path: self.folder.join(PUT_OFF), text, secret: false });
+        }
     }
 
     /// A file's text; that it cannot be read is told.
@@ -283,7 +358,7 @@ impl Conversion<'_> {
                 Some(text)
             }
             Err(error) => {
-                self.draft.look_at(format!("{}: not read: {error}. What it says is missing here", path.display()));
+                self.draft.look_at(format!("{} is not read: {error}", path.display()));
                 None
             }
         }
@@ -313,6 +388,18 @@ impl Conversion<'_> {
 
 /// Settings of SQL tables that have to be part of the query here.
 const SQL_LOST: [&str; 3] = ["result_format", "domain", "expansion_limit"];
+const SQL_LOST_WHY: &str = "it is not part of the query, which has to say it if it matters";
+/// The table of addresses whose mail is put off, and its file.
+const PUT_OFF: &str = "put-off";
+
+/// How many there are beside the first.
+fn more(number: usize) -> String {
+    match number {
+        0 | 1 => String::new(),
+        2 => " and 1 other".to_owned(),
+        more => format!(" and {} others", more - 1),
+    }
+}
 
 /// Hosts, user and database as libpq has them.
 fn postgres_url(value: impl Fn(&str) -> Option<String>) -> String {

@@ -28,6 +28,7 @@ mod restrictions;
 mod rules;
 mod sql;
 mod text;
+mod transports;
 mod words;
 
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ use mail::Address;
 use main_cf::MainCf;
 use master_cf::MasterCf;
 use text::Site;
+use transports::TransportMap;
 
 /// A way to read the files that a configuration names.
 pub trait Files {
@@ -61,6 +63,8 @@ pub struct Import {
     pub text: String,
     /// The files that it names.
     pub files: Vec<NewFile>,
+    /// What becomes of mail that Postfix treated otherwise, a sentence each; also in the head of the text.
+    pub alarms: Vec<String>,
 }
 
 /// Reads `main` and `master`, the texts of main.cf and master.cf, and the files that they name, as on the machine of that
@@ -81,10 +85,13 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder
         has_certificates: false,
         has_users: false,
         owned: None,
+        transport_map: TransportMap::default(),
+        stopped: Vec::new(),
+        put_off: Vec::new(),
     };
     conversion.run();
     let draft = conversion.draft;
-    Import { text: render::render(&draft, &main), files: draft.files }
+    Import { text: render::render(&draft, &main), files: draft.files, alarms: draft.alarms }
 }
 
 /// A conversion on its way.
@@ -106,6 +113,12 @@ struct Conversion<'a> {
     has_users: bool,
     /// The table of senders that users own.
     owned: Option<String>,
+    /// What transport_maps says.
+    transport_map: TransportMap,
+    /// Recipients whose mail access rules refuse or put off: an address and what a table says of it.
+    stopped: Vec<(String, String)>,
+    /// Addresses of ours whose mail gets 451.
+    put_off: Vec<String>,
 }
 
 impl Conversion<'_> {
@@ -126,12 +139,14 @@ impl Conversion<'_> {
         self.certificates();
         self.listeners();
         self.numbers();
+        self.read_transport_maps();
         self.domains();
         self.outbound();
         self.logins();
         self.access();
         self.quotas();
         self.policy();
+        self.write_put_off();
     }
 
     fn hostname(&self) -> String {

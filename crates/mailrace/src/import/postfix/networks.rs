@@ -143,12 +143,15 @@ impl Conversion<'_> {
             }
             listed.is_blurred |= negated;
             let why = match (net.is_some(), negated) {
-                (true, _) => "something is excepted before it that is no network; write what is meant",
-                (false, true) => "expected a network; what comes behind it is left out, since it may be excepted",
-                (false, false) => "expected a network; write those that are meant",
+                (true, _) => "something is excepted before it that is no network",
+                (false, true) => "it is no network; what comes behind it is left out, since it may be excepted",
+                (false, false) => "it is no network",
             };
             self.draft.loss(format!("{parameter}: {element}"), why);
-            self.draft.look_at(format!("{parameter} has parts that are not networks; see what has no counterpart"));
+            self.draft.alarm(format!(
+                "Clients that {parameter} means by \"{element}\" are treated as all others, and their mail to other domains is \
+                 refused if this let them send it: {why}."
+            ));
         }
     }
 

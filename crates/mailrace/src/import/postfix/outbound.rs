@@ -2,7 +2,9 @@
 
 use super::Conversion;
 use super::draft::{Block, quoted, quoted_list};
+use super::hops::Way;
 use super::lookups::Named;
+use super::transports::{Kind, Target};
 use super::words::list;
 use crate::config::Pattern;
 
@@ -11,104 +13,132 @@ const ROUTES_MAX: usize = 1000;
 
 impl Conversion<'_> {
     pub(super) fn outbound(&mut self) {
-        if let Some(hop) = self.values.given("relayhost") {
-            self.draft.mapped("relayhost");
-            match self.hop(&hop, "smtp") {
-                Ok(way) => {
-                    way.next_hop
-                        .iter()
-                        .for_each(|hop| self.draft.set("[transport.smtp]", "next_hop", quoted(hop), "relayhost"));
-                    way.port
-                        .iter()
-                        .for_each(|port| self.draft.set("[transport.smtp]", "port", port.to_string(), "relayhost"));
-                }
-                Err(why) => self.draft.lost("relayhost", why),
-            }
-        }
+        self.default_way();
         self.routes();
+        self.stop_addresses(Kind::Other, None);
         self.sources();
         self.client_tls();
+        self.share_client_settings();
     }
 
-    /// The text of transport_maps, if a table of text has one for this domain.
-    pub(super) fn transport_entry(&mut self, domain: &str) -> Option<String> {
-        self.transport_entries().into_iter().find(|(key, _)| key == domain).map(|(_, value)| value)
+    /// default_transport and relayhost.
+    fn default_way(&mut self) {
+        ["default_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
+        let target = self.target_of_class(Kind::Other);
+        let who = "other domains";
+        let way = match self.password_is_wanted(&target) {
+            Some(why) => self.put_off_way(who, &why),
+            None => self.way(&target, who),
+        };
+        match way {
+            Way::Out { kind: "smtp", next_hop, port } => {
+                let set = |(key, value): (&str, String)| self.draft.set("[transport.smtp]", key, value, target.from);
+                let hop = next_hop.map(|hop| ("next_hop", quoted(&hop)));
+                hop.into_iter().chain(port.map(|port| ("port", port.to_string()))).for_each(set);
+            }
+            Way::Nowhere(reply) => self.draft.set("[transport.smtp]", "next_hop", quoted(&reply), target.from),
+            Way::Out { .. } if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
+            way => {
+                let way = match way {
+                    Way::Maildirs => self.put_off_way(who, &format!("{} keeps it here", target.from)),
+                    way => way,
+                };
+                let name = self.transport("onward", &way, target.from);
+                let block = Block::new("[[route]]").key("domain", quoted("*"), target.from);
+                self.draft.add(block.key("transport", quoted(&name), ""));
+            }
+        }
     }
 
-    fn transport_entries(&mut self) -> Vec<(String, String)> {
-        let value = self.values.value("transport_maps");
-        let named: Vec<Named> = list(&value).iter().filter_map(|it| Named::read(it)).collect();
-        named.iter().filter_map(|named| self.entries(named, false)).flatten().collect()
+    /// Why mail for the relay host waits: it refuses for good whoever does not log in.
+    fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
+        let logs_in = self.values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
+        let hop = target.hop.as_deref().filter(|_| logs_in)?;
+        let mut entries = Vec::new();
+        for named in list(&self.values.value("smtp_sasl_password_maps")).iter().filter_map(|it| Named::read(it)) {
+            match self.entries(&named, false) {
+                Some(own) => entries.extend(own.into_iter().map(|(key, _)| key)),
+                None => entries.push(hop.to_owned()),
+            }
+        }
+        let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
+        let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
+        is_named.then(|| format!("the relay host {hop} wants a password, and this server logs on to no other server"))
     }
 
     fn routes(&mut self) {
-        let value = self.values.value("transport_maps");
-        if value.is_empty() {
-            return;
+        if let Some(table) = self.transport_map.opaque.clone() {
+            let block = Block::new("[[route]]").comment("Until this table is written, mail to other domains waits.");
+            let block = block.key("domain", quoted("*"), "transport_maps");
+            self.draft.add(block.key("next_hops", quoted(&table), ""));
         }
-        self.draft.mapped("transport_maps");
-        for named in list(&value).iter().filter_map(|it| Named::read(it)) {
-            if self.entries(&named, false).is_none() {
-                let what = format!("transport_maps: {}:{}", named.kind, named.name);
-                self.draft
-                    .look_at(format!("{what} is not taken over: write [[route]] sections, or a table for `next_hops`"));
-                self.draft.loss(what, "values are next hops here, without a transport before them");
-            }
-        }
-        let mut entries = self.transport_entries();
-        if entries.len() > ROUTES_MAX {
-            self.draft.look_at(format!(
-                "transport_maps has {} entries, of which {ROUTES_MAX} became routes: a table for `next_hops` is better",
-                entries.len()
+        let own = self.own_domains();
+        let mut patterns = self.transport_map.patterns();
+        patterns.retain(|(pattern, _)| !own.contains(pattern));
+        if patterns.len() > ROUTES_MAX {
+            self.draft.alarm(format!(
+                "Mail to {} domains of transport_maps leaves as mail to any other domain does: only {ROUTES_MAX} of its entries \
+                 became routes; write the others into a table for `next_hops`.",
+                patterns.len() - ROUTES_MAX
             ));
-            entries.truncate(ROUTES_MAX);
+            patterns.truncate(ROUTES_MAX);
         }
-        // The first route that matches counts here; with Postfix it is the closest one.
-        entries.sort_by_key(|(key, _)| match key.as_str() {
-            "*" => (2, 0),
-            key if key.starts_with('.') => (1, usize::MAX - key.matches('.').count()),
-            _ => (0, 0),
-        });
-        let own: Vec<String> = self.own_domains();
-        let mut seen = Vec::new();
-        for (key, value) in entries {
-            let pattern = match key.strip_prefix('.') {
-                Some(domain) => format!("*.{domain}"),
-                None => key.clone(),
-            };
-            if own.contains(&pattern) || seen.contains(&pattern) {
-                continue;
-            }
+        for (pattern, value) in patterns {
             self.route(&pattern, &value);
-            seen.push(pattern);
         }
     }
 
     fn route(&mut self, pattern: &str, value: &str) {
-        let what = format!("transport_maps: {pattern} {value}");
-        if pattern.contains('@') || pattern.parse::<Pattern>().is_err() {
-            self.draft.loss(what, "routes are for domains, not for addresses; `hosts` of a domain is by mailbox");
-            return;
+        if pattern.parse::<Pattern>().is_err() {
+            let what = format!("transport_maps: {pattern} {value}");
+            return self.draft.loss(what, "the key is no domain, so that no mail is meant by it");
         }
-        let way = match self.way(value) {
-            Ok(way) => way,
-            Err(why) => return self.draft.loss(what, why),
+        let base = self.target_of_class(Kind::Other);
+        let target = base.clone().changed(value);
+        let mut block = Block::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
+        if (&target.channel, &target.hop) == (&base.channel, &base.hop) {
+            // As without the entry, whatever a wider one says.
+            return self.draft.add(block);
+        }
+        let who = if pattern == "*" { "all other domains" } else { pattern };
+        let way = match self.way(&target, who) {
+            Way::Maildirs => self.put_off_way(who, "transport_maps keeps it here, but it is no domain of this host"),
+            way => way,
         };
-        let block = Block::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
-        let block = match (&way.next_hop, way.kind, way.port) {
-            (Some(hop), "smtp", None) => block.key("next_hop", quoted(hop), ""),
-            (None, "lmtp", _) => return self.draft.loss(what, "to LMTP no MX leads; name a next hop"),
-            (None, ..) => block,
-            _ => {
-                let name = self.transport("onward", &way, "transport_maps");
-                block.key("transport", quoted(&name), "")
+        match &way {
+            Way::Nowhere(hop) | Way::Out { kind: "smtp", next_hop: Some(hop), port: None } => {
+                block.set("next_hop", quoted(hop), "");
             }
-        };
+            Way::Out { kind: "smtp", next_hop: None, port: None } if base.hop.is_none() => {}
+            _ => {
+                let like = if matches!(way, Way::Out { next_hop: None, .. }) { "direct" } else { "onward" };
+                let name = self.transport(like, &way, "transport_maps");
+                block.set("transport", quoted(&name), "");
+            }
+        }
         self.draft.add(block);
     }
 
+    /// What Postfix's SMTP client is told holds for all its transports; ours have settings of their own.
+    fn share_client_settings(&mut self) {
+        let shared = self.draft.section("[transport.smtp]").keys.clone();
+        let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
+        for block in self.draft.blocks.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
+            let is_smtp = block.keys.iter().any(|(key, value, _)| key == "type" && value == "\"smtp\"");
+            if is_smtp && block.header != "[transport.smtp]" {
+                let missing: Vec<_> = shared
+                    .iter()
+                    .filter(|(key, ..)| is_shared(key) && !block.keys.iter().any(|(own, ..)| own == key))
+                    .cloned()
+                    .collect();
+                block.keys.extend(missing);
+            }
+        }
+        self.draft.blocks.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
+    }
+
     /// Names of our domains: mail for these is not routed.
-    fn own_domains(&self) -> Vec<String> {
+    pub(super) fn own_domains(&self) -> Vec<String> {
         let domains = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]");
         let names = domains.flat_map(|block| &block.keys).filter(|(key, ..)| key == "name");
         names.map(|(_, value, _)| value.trim_matches('"').to_owned()).collect()
@@ -123,7 +153,10 @@ impl Conversion<'_> {
                     sources.push(ip.to_string());
                     self.draft.mapped(name);
                 }
-                _ => self.draft.lost(name, "expected an address of this machine"),
+                _ => {
+                    self.draft.lost(name, "this is no address of that family; the system chooses one");
+                    self.draft.alarm(format!("Mail to other hosts leaves from an address that the system chooses, and not from {value} ({name})."));
+                }
             }
         }
         if !sources.is_empty() {
@@ -134,18 +167,26 @@ impl Conversion<'_> {
 
     fn client_tls(&mut self) {
         let name = "smtp_tls_security_level";
-        let Some(level) = self.values.given(name) else { return };
+        let is_yes = |name: &str| self.values.value(name).eq_ignore_ascii_case("yes");
+        let older = match (is_yes("smtp_enforce_tls"), is_yes("smtp_use_tls")) {
+            (true, _) => Some("encrypt".to_owned()),
+            (false, is_used) => is_used.then(|| "may".to_owned()),
+        };
+        ["smtp_enforce_tls", "smtp_use_tls"].iter().for_each(|name| self.draft.mapped(name));
+        let given = self.values.given(name);
+        let none = given.as_ref().map(|_| "none".to_owned());
+        let Some(level) = given.filter(|level| !level.is_empty()).or(older).or(none) else { return };
         let (tls, doubt) = match level.as_str() {
-            "" | "none" => ("never", None),
+            "none" => ("never", None),
             "may" => ("offered", None),
             "encrypt" => ("required", None),
-            "dane" => ("offered", Some("names are not checked by DANE; TLS is used where it is offered")),
-            _ => ("required", Some("that a certificate is the next hop's is not checked; TLS is demanded")),
+            "dane" => ("offered", Some("is encrypted where TLS is offered, and not checked by DANE")),
+            "dane-only" => ("required", Some("waits where no TLS is offered, and is not checked by DANE")),
+            _ => ("required", Some("waits where no TLS is offered, and the next hop's certificate is not checked")),
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
         if let Some(doubt) = doubt {
-            self.draft.loss(format!("{name} = {level}"), doubt);
-            self.draft.look_at(format!("{name} = {level}: {doubt}"));
+            self.draft.alarm(format!("Mail to other hosts {doubt} ({name} = {level})."));
         }
     }
 }

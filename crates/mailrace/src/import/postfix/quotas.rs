@@ -62,7 +62,10 @@ impl Conversion<'_> {
             match table.and_then(|table| self.entries(&table, false)) {
                 Some(entries) => boxes.extend(entries),
                 None => {
-                    self.draft.look_at(format!("{parameter}: no quotas are written; see what has no counterpart"));
+                    self.draft.alarm(format!(
+                        "Mail to full mailboxes is taken: {parameter} became no quota, since a table does not tell which of them \
+                         were mbox files."
+                    ));
                     return self.draft.lost(
                         parameter,
                         "whether mailboxes were mbox files is not known: for these, `quota` of their transport is the same",
@@ -86,7 +89,7 @@ impl Conversion<'_> {
 
     /// Mailboxes that were mbox files, and what they may hold.
     fn quota_table(&mut self, boxes: &[(String, String)]) -> String {
-        let (text, _) = super::text::table(boxes, super::text::Use::Mailboxes, &self.site);
+        let text = super::text::table(boxes, super::text::Use::Mailboxes, &self.site).text;
         let path = self.add_file("quotas", "", text, false);
         let name = file_name(&path);
         let block =

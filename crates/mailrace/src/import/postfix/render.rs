@@ -1,5 +1,5 @@
-//! The text of the new file: what to look at first, the sections in the order of our own documentation, then what has
-//! no counterpart, and what did not have to be said.
+//! The text of the new file: what happens to mail otherwise than before, what to look at first, the sections in the order
+//! of our own documentation, then what is not translated, and what did not have to be said.
 
 use std::fmt::Write;
 
@@ -24,6 +24,8 @@ const ORDER: [&str; 15] = [
     "[[queue]]",
     "[bounce]",
 ];
+/// Above what is told of mail.
+const ALARMS: &str = "What happens to mail here that did not happen with Postfix:";
 /// Where comments are wrapped.
 const COLUMNS: usize = 118;
 
@@ -51,12 +53,14 @@ fn head(text: &mut String, draft: &Draft) {
     comment(
         text,
         "",
-        "Behind each key stands the parameter that it is from. The end of this file tells what has no counterpart.",
+        "Behind each key stands the parameter that it is from. The end of this file tells what is not translated.",
     );
     comment(text, "", "`mailrace check` says what is wrong with this file; docs/from-postfix.md tells how to move.");
-    if !draft.first.is_empty() {
-        text.push_str("#\n# Look at this first:\n");
-        for (number, what) in (1..).zip(&draft.first) {
+    for (title, lines) in [(ALARMS, &draft.alarms), ("Look at this first:", &draft.first)] {
+        if !lines.is_empty() {
+            let _ = writeln!(text, "#\n# {title}");
+        }
+        for (number, what) in (1..).zip(lines) {
             comment(text, "   ", &format!("{number}. {what}"));
         }
     }
@@ -99,10 +103,10 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
     let mut lost: Vec<(String, &str)> = main.settings().filter_map(lost).collect();
     lost.extend(draft.losses.iter().map(|(what, why)| (one_line(what), why.as_str())));
     if !lost.is_empty() {
-        text.push_str("\n# --- What has no counterpart ---\n#\n");
+        text.push_str("\n# --- What is not translated ---\n#\n");
     }
     for (what, why) in lost {
-        comment(text, "  ", &format!("postfix: {what}: no counterpart: {why}"));
+        comment(text, "  ", &format!("postfix: {what}: not translated: {why}"));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access::{Rule, What};
+use super::access::{NAMES, Rule, What};
 use super::access_table::{self, Act, Content, Subject};
 use super::draft::{Block, quoted};
 use super::listeners::networks;
@@ -11,64 +11,94 @@ use super::lookups::{Named, file_name};
 use super::networks::Net;
 use super::words::list;
 
+/// Where a rule is from.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    /// The restriction.
+    from: &'a str,
+    /// Its list, where something lets pass that list.
+    list: Option<&'a str>,
+    spares_users: bool,
+}
+
 impl Conversion<'_> {
-    /// Writes rules in their order, with the networks accepted before those that these are not asked by.
+    /// Refuses and puts off recipients whom nothing here stands for, before all other rules.
+    pub(super) fn write_stopped(&mut self) {
+        if self.stopped.is_empty() {
+            return;
+        }
+        let stopped = std::mem::take(&mut self.stopped);
+        let mut seen = std::collections::BTreeSet::new();
+        let new = stopped.iter().filter(|(address, _)| seen.insert(address.to_lowercase()));
+        let entries: Vec<(String, Act)> = new.map(|(address, says)| (address.clone(), Act::read(says))).collect();
+        let text = access_table::entry_text(&entries, Subject::Recipient, false).text;
+        let path = self.add_file("stopped", "", text, false);
+        let name = file_name(&path);
+        let block =
+            Block::new("[[table]]").comment("Recipients whose mail is refused or put off; see the head of this file.");
+        let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
+        self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
+        let block = Block::new("[[access]]").key("name", quoted(&name), "").key("stage", quoted("rcpt"), "");
+        self.draft.add(block.key("recipients_in", quoted(&name), "").key("action", quoted("table"), ""));
+    }
+
+    /// Writes rules in their order.
     pub(super) fn write_rules(&mut self, rules: &[Rule], mynetworks: &[Net]) {
-        let mut are_let = false;
         for rule in rules {
-            if rule.behind_networks && !are_let && !mynetworks.is_empty() {
-                let block = Block::new("[[access]]").key("name", quoted("mynetworks"), "permit_mynetworks");
-                let block = block.key("stage", quoted("rcpt"), "").key("clients", networks(mynetworks), "mynetworks");
-                self.draft.add(block.key("action", quoted("accept"), ""));
-            }
-            are_let |= rule.behind_networks;
-            self.write_rule(rule);
+            let passes = |other: &Rule| other.list == rule.list && other.passes();
+            let list = rules.iter().any(passes).then_some(NAMES[rule.list]);
+            self.write_rule(rule, list, mynetworks);
         }
     }
 
-    fn write_rule(&mut self, rule: &Rule) {
-        let spares = rule.spares_users;
+    fn write_rule(&mut self, rule: &Rule, list: Option<&str>, mynetworks: &[Net]) {
+        let of = Origin { from: &rule.from, list, spares_users: rule.spares_users };
         match &rule.what {
-            What::All(action) => self.add_rule(&rule.from, "all others", spares, &[], action, None),
+            What::All(action) => self.add_rule(&of, "all others", &[], action, None),
+            What::Networks if mynetworks.is_empty() => {}
+            What::Networks => {
+                self.add_rule(&of, "mynetworks", &[("clients", networks(mynetworks))], "accept", None);
+            }
             What::Listed(zone, action) => {
-                self.add_rule(&rule.from, &zone.name, spares, &[("dnsbl", zone.value())], action, None);
+                self.add_rule(&of, &zone.name, &[("dnsbl", zone.value())], action, None);
             }
             What::Owned(table) => {
                 let reply = Some("553 5.7.1 Sender address rejected: not logged in".to_owned());
-                self.add_rule(&rule.from, table, true, &[("senders_in", quoted(table))], "refuse", reply);
+                let of = Origin { spares_users: true, ..of };
+                self.add_rule(&of, table, &[("senders_in", quoted(table))], "refuse", reply);
             }
             What::Table(_, named, Content::Networks(nets)) => {
                 let name = file_name(Path::new(&named.name));
                 for (nets, act) in runs(nets) {
                     if let Some((action, reply)) = act.action() {
-                        self.add_rule(&rule.from, &name, spares, &[("clients", networks(&nets))], action, reply);
+                        self.add_rule(&of, &name, &[("clients", networks(&nets))], action, reply);
                     }
                 }
             }
             What::Table(subject, named, content) => {
                 let Some(table) = self.access_table(*subject, named, content, &rule.from) else { return };
-                self.add_rule(&rule.from, &table, spares, &[(subject.key(), quoted(&table))], "table", None);
+                self.add_rule(&of, &table, &[(subject.key(), quoted(&table))], "table", None);
             }
         }
     }
 
     fn add_rule(
         &mut self,
-        from: &str,
+        of: &Origin<'_>,
         name: &str,
-        spares_users: bool,
         conditions: &[(&str, String)],
         action: &str,
         reply: Option<String>,
     ) {
         let name = self.free_rule_name(name);
-        let mut block = Block::new("[[access]]").comment(format!("{from}.")).key("name", quoted(&name), "");
+        let mut block = Block::new("[[access]]").comment(format!("{}.", of.from)).key("name", quoted(&name), "");
+        of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
         // Rules with lists in the DNS leave out users by themselves, all others have to be told.
         let leaves_out = conditions.iter().any(|(key, _)| *key == "dnsbl");
-        if self.has_users && spares_users != leaves_out {
-            block.set("users", (!spares_users).to_string(), "");
+        if self.has_users && of.spares_users != leaves_out {
+            block.set("users", (!of.spares_users).to_string(), "");
         }
         block.set("action", quoted(action), "");
         reply.iter().for_each(|reply| block.set("reply", quoted(reply), ""));
@@ -93,8 +123,7 @@ impl Conversion<'_> {
             Content::Patterns(lines) => {
                 if named.kind != "static" {
                     self.draft.look_at(format!(
-                        "{from}: a table of patterns is asked for parts of addresses and names, too, and there is no \
-                         looking around in patterns"
+                        "{from}: patterns have no back-references and cannot look around; `mailrace check` names those that have"
                     ));
                 }
                 (access_table::pattern_text(lines), "regexp")
@@ -122,9 +151,9 @@ impl Conversion<'_> {
 
     fn tell_entries(&mut self, from: &str, written: &access_table::Written) {
         if written.lost > 0 {
-            self.draft.look_at(format!(
-                "{from}: {} entries say something else here, of which {} refused somebody and are not there; they are \
-                 comments in its file",
+            self.draft.alarm(format!(
+                "Mail is let in, or gets 450, that a table treated otherwise ({from}): {} of its entries say something else \
+                 here, of which {} refused mail and are left out; the comments in its file tell which.",
                 written.lost, written.unrefused
             ));
         }

@@ -15,6 +15,8 @@ pub(super) enum Use {
     Domains,
     /// Addresses that exist; where a mailbox is may be the value.
     Mailboxes,
+    /// Addresses that exist; nothing else is asked.
+    Recipients,
     /// Addresses and whom they stand for (virtual(5)).
     Aliases,
     /// Names at our own domains, and whom they stand for (aliases(5)).
@@ -23,6 +25,27 @@ pub(super) enum Use {
     LocalUsers,
     /// What access(5) says of a client, a name or an address; only in tables that are asked as they are.
     Access,
+    /// Where mail goes (transport(5)); only in place of tables that cannot be read.
+    Transports,
+}
+
+impl Use {
+    /// Whether the values count, and not only the keys.
+    pub(super) fn asks_values(self) -> bool {
+        !matches!(self, Use::Domains | Use::Recipients | Use::LocalUsers)
+    }
+
+    /// What becomes of mail while the table cannot be asked.
+    pub(super) fn outage(self) -> &'static str {
+        match self {
+            Use::Domains => "Mail to every domain that this file does not name gets 451",
+            Use::Mailboxes | Use::Recipients => "Mail to addresses that no other table of their domain has gets 451",
+            Use::LocalUsers => "Mail to users of this machine whom no other table has gets 451",
+            Use::Aliases | Use::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
+            Use::Access => "All mail that its rule is asked about gets 451",
+            Use::Transports => "Mail to domains of yours gets 451, and mail to others waits in the queue,",
+        }
+    }
 }
 
 /// What names without a domain are completed with.
@@ -54,29 +77,75 @@ fn key_end(line: &str, colon: bool) -> usize {
     line.char_indices().find(ends).map_or(line.len(), |(place, _)| place)
 }
 
-/// Entries as a text table, and how many could not be said in it.
-pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> (String, usize) {
-    let (mut text, mut seen, mut lost) = (String::new(), std::collections::HashSet::new(), 0);
+/// The name of the mailbox for all others at a domain.
+pub(super) const CATCH_ALL: &str = "catch-all";
+
+/// A written table.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) text: String,
+    /// Keys whose values cannot be said.
+    pub(super) put_off: Vec<String>,
+    /// Entries whose keys cannot be said.
+    pub(super) unread: usize,
+}
+
+/// Entries as a text table. What cannot be said in it is a comment there.
+pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> Written {
+    let (mut written, mut seen) = (Written::default(), std::collections::HashSet::new());
     for (key, value) in entries {
-        let said = match values(value, of_use, site) {
-            Ok(said) => keys(key, of_use, site).map(|keys| (keys, said)),
-            Err(why) => Err(why),
-        };
-        match said {
-            Ok((keys, said)) => {
-                for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
-                    text.push_str(format!("{key:<31} {said}").trim_end());
-                    text.push('\n');
+        let keys = keys(key, of_use, site);
+        let said = keys.clone().and_then(|keys| values(value, of_use, site).map(|said| (keys, said)));
+        let mut is_new = |key: &String| seen.insert(key.to_lowercase());
+        match (said, keys) {
+            (Ok((keys, said)), _) => {
+                for key in keys.into_iter().filter(is_new) {
+                    written.text.push_str(format!("{key:<31} {said}").trim_end());
+                    written.text.push('\n');
                 }
             }
-            Err(why) => {
-                lost += 1;
+            (Err(why), keys) => {
+                match keys {
+                    Ok(keys) => written.put_off.extend(keys.into_iter().filter(|key| is_new(key))),
+                    Err(_) => written.unread += 1,
+                }
                 let entry = format!("{key} {value}").split_whitespace().collect::<Vec<_>>().join(" ");
-                text.push_str(&format!("# no counterpart: {entry}: {why}\n"));
+                written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
             }
         }
     }
-    (text, lost)
+    written
+}
+
+/// Lines of a table of patterns, with values as ours has them. `Err`: a line cannot be said, and so no line behind it.
+pub(super) fn patterns(lines: &[String], of_use: Use, site: &Site) -> Result<String, &'static str> {
+    let mut text = String::new();
+    for line in lines {
+        let line = match super::access_table::pattern_end(line) {
+            Some(end) => format!("{} {}", line[..end].trim_end(), pattern_values(line[end..].trim(), of_use, site)?),
+            None => line.clone(),
+        };
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn pattern_values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
+    // A target that groups are filled into is no address yet.
+    let target = |word: &String| match word.contains('$') && word.contains('@') && !word.starts_with(['|', '/', ':']) {
+        true => Ok(word.clone()),
+        false => target(word, site),
+    };
+    match of_use {
+        Use::Aliases => {
+            let targets: Vec<String> = words(value).iter().map(target).collect::<Result<_, _>>()?;
+            if targets.is_empty() { Err("a line names nobody") } else { Ok(targets.join(", ")) }
+        }
+        Use::Mailboxes if value.contains([',', '"']) => Err("a place has a comma or a quote"),
+        Use::Mailboxes => Ok(value.to_owned()),
+        _ => Ok(String::new()),
+    }
 }
 
 /// The keys that one key stands for.
@@ -89,16 +158,22 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
     };
     match (of_use, key.contains('@')) {
         _ if !is_plain => Err("this is no key here"),
+        // The section of the domain says it.
+        (Use::Recipients, true) if key.starts_with('@') => Ok(Vec::new()),
+        (Use::Mailboxes, true) if key.starts_with('@') && whole(key.to_owned()) => {
+            Ok(vec![format!("{CATCH_ALL}{key}")])
+        }
         (Use::Domains, true) => Ok(Vec::new()),
         (Use::Domains, false) if key.starts_with('.') => Err("a domain is named, not all below it"),
         (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is no name of a domain"),
         (Use::Domains, false) => Ok(vec![key.to_owned()]),
-        (Use::Access, _) => Ok(vec![key.to_owned()]),
-        (Use::Mailboxes, true) if key.starts_with('@') => Err("a mailbox for all others is `catch_all` of its domain"),
+        (Use::Access | Use::Transports, _) => Ok(vec![key.to_owned()]),
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
         (_, true) => Err("the key is no address"),
         // A domain that is ours by this file; `Domains` has it.
-        (Use::Aliases | Use::Mailboxes, false) if key.contains('.') && !site.domains.iter().any(|d| d == key) => {
+        (Use::Aliases | Use::Mailboxes | Use::Recipients, false)
+            if key.contains('.') && !site.domains.iter().any(|d| d == key) =>
+        {
             Ok(Vec::new())
         }
         (_, false) => {
@@ -115,9 +190,11 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
 /// The values of an entry, parted by commas.
 fn values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
     match of_use {
-        Use::Domains | Use::LocalUsers => Ok(String::new()),
-        Use::Mailboxes | Use::Access if value.contains([',', '"']) => Err("the place has a comma or a quote"),
-        Use::Mailboxes | Use::Access => Ok(value.to_owned()),
+        Use::Domains | Use::LocalUsers | Use::Recipients => Ok(String::new()),
+        Use::Mailboxes | Use::Access | Use::Transports if value.contains([',', '"']) => {
+            Err("the place has a comma or a quote")
+        }
+        Use::Mailboxes | Use::Access | Use::Transports => Ok(value.to_owned()),
         Use::Aliases | Use::LocalAliases => {
             let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
             let targets = targets?;
@@ -169,29 +246,29 @@ mod tests {
     fn aliases_are_meant_at_every_domain_of_ours() {
         let text =
             "# c\npostmaster: root\nroot:\tbob,\n  carol@x.example\nlog: |/bin/log\n\"two\": bob\npostmaster: eve\n";
-        let (table, lost) = table(&entries(text, true), Use::LocalAliases, &site());
+        let Written { text: table, put_off, .. } = table(&entries(text, true), Use::LocalAliases, &site());
         insta::assert_snapshot!(table, @r"
         postmaster@a.example            root@a.example
         postmaster@b.example            root@a.example
         root@a.example                  bob@a.example, carol@x.example
         root@b.example                  bob@a.example, carol@x.example
-        # no counterpart: log |/bin/log: mail is not given to programs; an LMTP server can do that
+        # not translated: log |/bin/log: mail is not given to programs; an LMTP server can do that
         two@a.example                   bob@a.example
         two@b.example                   bob@a.example
         ");
-        assert_eq!(lost, 1);
+        assert_eq!(put_off, ["log@a.example", "log@b.example"]);
     }
 
     #[test]
     fn virtual_aliases_keep_their_domains() {
         let text = "v.example anything\ninfo@v.example  bob carol@x.example\n@v.example all\n@w.example @v.example\n";
-        let (table, lost) = table(&entries(text, false), Use::Aliases, &site());
+        let Written { text: table, put_off, .. } = table(&entries(text, false), Use::Aliases, &site());
         insta::assert_snapshot!(table, @r"
         info@v.example                  bob@a.example, carol@x.example
         @v.example                      all@a.example
-        # no counterpart: @w.example @v.example: one address stands for others, not one domain for another
+        # not translated: @w.example @v.example: one address stands for others, not one domain for another
         ");
-        assert_eq!(lost, 1);
+        assert_eq!(put_off, ["@w.example"]);
     }
 
     proptest! {
@@ -199,8 +276,8 @@ mod tests {
         fn any_text_becomes_a_text_table(text in "(?s)[ab.@:,\"#\\\\ \n\t|/]{0,80}|(?s).{0,80}", colon: bool) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("table");
-            for of_use in [Use::Domains, Use::Mailboxes, Use::Aliases, Use::LocalAliases, Use::LocalUsers] {
-                std::fs::write(&path, table(&entries(&text, colon), of_use, &site()).0).unwrap();
+            for of_use in [Use::Domains, Use::Mailboxes, Use::Recipients, Use::Aliases, Use::LocalAliases, Use::LocalUsers] {
+                std::fs::write(&path, table(&entries(&text, colon), of_use, &site()).text).unwrap();
                 lookup::text::Text::load("table", &path).unwrap();
             }
         }

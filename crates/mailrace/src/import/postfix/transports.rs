@@ -1,0 +1,261 @@
+//! Where Postfix sends mail: a transport and its next hop, as trivial-rewrite(8) finds them for a recipient.
+//!
+//! | step | what it says |
+//! |---|---|
+//! | the class of the domain | `local_transport`, `virtual_transport`, `relay_transport` or `default_transport` |
+//! | that names no next hop | `relayhost`, for the last two; else the domain itself |
+//! | `transport_maps` | the address, the domain, `.parent` domains, `*`: the first that is there changes both, for all classes |
+//! | `local` is left | `mailbox_transport`, or a program |
+//!
+//! `transport:` without a next hop means the domain itself, and not the relay host; `:` changes nothing.
+
+use super::Conversion;
+use super::hops::Way;
+use super::lookups::Named;
+use super::text::Use;
+use super::words::list;
+
+/// Parameters by which local(8) gives mail to something else than a file.
+const PROGRAMS: [&str; 3] = ["mailbox_transport_maps", "mailbox_command_maps", "mailbox_command"];
+
+/// A class of domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Local,
+    Virtual,
+    Relay,
+    Other,
+}
+
+/// A transport and its next hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) channel: String,
+    /// None: the recipient's domain.
+    pub(super) hop: Option<String>,
+    /// The parameter that says so.
+    pub(super) from: &'static str,
+}
+
+impl Target {
+    /// Reads `transport:nexthop`.
+    pub(super) fn read(text: &str, from: &'static str) -> Target {
+        let (channel, hop) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
+        let hop = Some(hop.trim().to_owned()).filter(|hop| !hop.is_empty());
+        Target { channel: channel.to_owned(), hop, from }
+    }
+
+    /// What an entry of transport_maps makes of it.
+    pub(super) fn changed(self, value: &str) -> Target {
+        let entry = Target::read(value, "transport_maps");
+        match (entry.channel.is_empty(), entry.hop.is_some()) {
+            (true, false) => self,
+            (true, true) => Target { channel: self.channel, ..entry },
+            (false, _) => entry,
+        }
+    }
+}
+
+/// What transport_maps says.
+#[derive(Debug, Default)]
+pub(super) struct TransportMap {
+    /// Keys in lower case, none twice.
+    entries: Vec<(String, String)>,
+    /// `example.com` is also for all below it; then nothing is asked with a dot before it.
+    for_subdomains: bool,
+    /// The table that stands for those that cannot be read.
+    pub(super) opaque: Option<String>,
+}
+
+impl TransportMap {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
+    }
+
+    /// The entry that counts for a domain.
+    fn of_domain(&self, domain: &str) -> Option<&str> {
+        let parents = domain.match_indices('.').map(|(dot, _)| &domain[dot + usize::from(self.for_subdomains)..]);
+        std::iter::once(domain).chain(parents).find_map(|key| self.get(key)).or_else(|| self.get("*"))
+    }
+
+    /// Entries for domains: patterns of ours and their values, the closest first.
+    pub(super) fn patterns(&self) -> Vec<(String, String)> {
+        let mut patterns = Vec::new();
+        for (key, value) in self.entries.iter().filter(|(key, _)| !key.contains('@')) {
+            match key.strip_prefix('.') {
+                Some(_) if self.for_subdomains => {}
+                Some(domain) => patterns.push((format!("*.{domain}"), value.clone())),
+                None => patterns.push((key.clone(), value.clone())),
+            }
+            if self.for_subdomains && !key.starts_with('.') && key != "*" {
+                patterns.push((format!("*.{key}"), value.clone()));
+            }
+        }
+        patterns.sort_by_key(|(pattern, _)| match pattern.as_str() {
+            "*" => (2, 0),
+            pattern if pattern.starts_with("*.") => (1, usize::MAX - pattern.matches('.').count()),
+            _ => (0, 0),
+        });
+        patterns
+    }
+
+    /// Entries for addresses.
+    fn addresses(&self) -> impl Iterator<Item = &(String, String)> {
+        self.entries.iter().filter(|(key, _)| key.contains('@'))
+    }
+}
+
+impl Conversion<'_> {
+    /// Has to come before domains and routes.
+    pub(super) fn read_transport_maps(&mut self) {
+        let value = self.values.value("transport_maps");
+        self.draft.mapped("transport_maps");
+        let styles = list(&self.values.value("parent_domain_matches_subdomains"));
+        self.transport_map.for_subdomains = styles.iter().any(|it| it == "transport_maps");
+        let mut opaque = Vec::new();
+        for named in list(&value).iter().filter_map(|it| Named::read(it)) {
+            match self.entries(&named, false) {
+                Some(entries) => {
+                    for (key, value) in entries {
+                        let key = key.to_lowercase();
+                        if self.transport_map.get(&key).is_none() {
+                            self.transport_map.entries.push((key, value));
+                        }
+                    }
+                }
+                None => opaque.extend(self.table(named, Use::Transports)),
+            }
+        }
+        self.transport_map.opaque = self.joined(opaque);
+    }
+
+    /// Where mail of a domain of this class goes; None for one of which only a table knows the name.
+    pub(super) fn target(&self, kind: Kind, domain: Option<&str>) -> Target {
+        let target = self.changed(self.target_of_class(kind), domain);
+        match target.channel.as_str() {
+            "local" => self.local_target(target),
+            _ => target,
+        }
+    }
+
+    fn changed(&self, target: Target, domain: Option<&str>) -> Target {
+        let map = &self.transport_map;
+        match domain.map_or_else(|| map.get("*"), |domain| map.of_domain(domain)) {
+            Some(value) => target.changed(value),
+            None => target,
+        }
+    }
+
+    /// Without transport_maps.
+    pub(super) fn target_of_class(&self, kind: Kind) -> Target {
+        let name = match kind {
+            Kind::Local => "local_transport",
+            Kind::Virtual => "virtual_transport",
+            Kind::Relay => "relay_transport",
+            Kind::Other => "default_transport",
+        };
+        let target = Target::read(&self.values.value(name), name);
+        let relayhost = self.values.given("relayhost").filter(|hop| !hop.is_empty());
+        match (kind, target.hop.is_some(), relayhost) {
+            (Kind::Relay | Kind::Other, false, Some(hop)) => Target { hop: Some(hop), from: "relayhost", ..target },
+            _ => target,
+        }
+    }
+
+    fn local_target(&self, target: Target) -> Target {
+        let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty());
+        if let Some(value) = given("mailbox_transport") {
+            return Target::read(&value, "mailbox_transport");
+        }
+        match PROGRAMS.iter().find_map(|name| Some((*name, given(name)?))) {
+            Some((name, value)) => Target { channel: "pipe".into(), hop: Some(value), from: name },
+            None => target,
+        }
+    }
+
+    /// Stops mail for those addresses of a domain that transport_maps sends elsewhere than the rest of it: there are no
+    /// routes for addresses. `None`: for addresses of all domains that are not ours.
+    pub(super) fn stop_addresses(&mut self, kind: Kind, domain: Option<&str>) {
+        let own = self.own_domains();
+        let is_meant = |key: &str| {
+            let of = key.rsplit_once('@').map_or("", |(_, of)| of);
+            domain.map_or_else(|| !own.iter().any(|it| it == of), |domain| of == domain)
+        };
+        let entries: Vec<_> = self.transport_map.addresses().filter(|(key, _)| is_meant(key)).cloned().collect();
+        for (address, value) in entries {
+            let of = address.rsplit_once('@').map(|(_, of)| of.to_owned()).unwrap_or_default();
+            let rest = self.target(kind, Some(&of));
+            let target = self.target_of_class(kind).changed(&value);
+            let target = if target.channel == "local" { self.local_target(target) } else { target };
+            if target.channel == rest.channel && target.hop == rest.hop {
+                continue;
+            }
+            self.stop_address(&address, &target, domain.is_some());
+        }
+    }
+
+    fn stop_address(&mut self, address: &str, target: &Target, is_ours: bool) {
+        let why = format!("transport_maps sends it by {}, and there are no routes for addresses", target.channel);
+        match self.refusing(target) {
+            Some(reply) => self.stopped.push((address.to_owned(), reply)),
+            None if is_ours => {
+                self.draft.alarm(format!("Mail to {address} gets 451: {why}."));
+                self.put_off(address);
+            }
+            None => {
+                self.draft.alarm(format!(
+                    "Mail to {address} gets 450 over SMTP, and goes where all mail of its domain goes if local programs send \
+                     it: {why}."
+                ));
+                self.stopped.push((address.to_owned(), format!("450 4.3.5 {}", super::hops::reply_text(&why))));
+            }
+        }
+    }
+
+    /// The reply of `error:`.
+    fn refusing(&self, target: &Target) -> Option<String> {
+        match self.refusing_way(target) {
+            Some(Way::Nowhere(reply)) if reply.starts_with('5') => Some(reply),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(text: &str, for_subdomains: bool) -> TransportMap {
+        let entries = super::super::text::entries(text, false);
+        TransportMap { entries, for_subdomains, opaque: None }
+    }
+
+    /// As transport(5) has it: `.domain` is not the domain, and `*` comes behind all others.
+    #[test]
+    fn the_closest_entry_counts() {
+        let all = map("a.example one:\n.a.example two:\n.example three:\n* four:\n", false);
+        for (domain, value) in
+            [("a.example", "one:"), ("x.y.a.example", "two:"), ("b.example", "three:"), ("b", "four:")]
+        {
+            assert_eq!(all.of_domain(domain), Some(value), "{domain}");
+        }
+        assert_eq!(map("a.example one:\n", true).of_domain("x.a.example"), Some("one:"));
+        let patterns: Vec<String> = all.patterns().into_iter().map(|(pattern, _)| pattern).collect();
+        assert_eq!(patterns, ["a.example", "*.a.example", "*.example", "*"]);
+    }
+
+    #[test]
+    fn an_entry_changes_the_transport_the_next_hop_or_nothing() {
+        let base = || Target::read("relay:[gate]", "relay_transport");
+        for (value, channel, hop) in [
+            (":", "relay", Some("[gate]")),
+            (":[other]", "relay", Some("[other]")),
+            ("smtp:", "smtp", None),
+            ("smtp", "smtp", None),
+            ("error:5.1.1 gone: away", "error", Some("5.1.1 gone: away")),
+        ] {
+            let target = base().changed(value);
+            assert_eq!((target.channel.as_str(), target.hop.as_deref()), (channel, hop), "{value}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What the server does with mail by an imported configuration: who exists, and where mail goes. The directory and the
+//! router are the server's own; what is expected of them is what Postfix does, by transport(5), virtual(5) and postconf(5).
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use lookup::directory::{Directory, Resolution};
+use mailrace::config::Config;
+use mailrace::import::postfix::{Files, Import, import};
+use mailrace::plan;
+use mailrace::tables::Tables;
+use route::{Answer, Endpoint, Router};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+const MASTER: &str = "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\nrelay unix - - y - - smtp\n\
+                      slow unix - - y - - smtp\nmailman unix - n n - - pipe flags=FR\n";
+const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n";
+
+/// Files that are only here.
+struct Memory<'a>(BTreeMap<&'a str, &'a str>);
+
+impl Files for Memory<'_> {
+    fn text(&self, path: &Path) -> io::Result<String> {
+        let text = path.to_str().and_then(|path| self.0.get(path));
+        text.map(|&text| text.to_owned()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
+    }
+}
+
+/// A server as an import configures it.
+struct Server {
+    import: Import,
+    config: Config,
+    directory: Directory,
+    router: Router,
+    runtime: Runtime,
+    _folder: TempDir,
+}
+
+impl Server {
+    fn new(main: &str, files: &[(&str, &str)]) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Memory([("/etc/passwd", PASSWD), ("/etc/aliases", "")].iter().chain(files).copied().collect());
+        let import = import(main, MASTER, "mx.example.com", &files, folder.path());
+        let config = Config::parse(&import.text, "mailrace.toml", "mx.example.com")
+            .unwrap_or_else(|faults| panic!("{faults}\n{}", import.text));
+        for file in &import.files {
+            std::fs::write(&file.path, &file.text).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap_or_else(|error| panic!("{error}\n{}", import.text));
+        let directory = plan::directory(&config, &tables);
+        let routes = route::Config { dns: no_dns(), ..plan::routes(&config) };
+        let router = Router::new(routes).unwrap().with_tables(tables.iter().map(|(_, table)| table.clone()));
+        Server { import, config, directory, router, runtime, _folder: folder }
+    }
+
+    /// Who gets mail for an address; "451" and "550" stand for nobody.
+    fn who(&self, address: &str) -> String {
+        match self.runtime.block_on(self.directory.resolve(&address.parse().unwrap())) {
+            Resolution::Local(finals) => finals.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "),
+            Resolution::Remote(address) => format!("remote {address}"),
+            Resolution::Unavailable(_) => "451".into(),
+            Resolution::Unknown => "550".into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Where mail for a domain goes.
+    fn way(&self, domain: &str) -> String {
+        match self.runtime.block_on(self.router.route(domain)).answer {
+            Answer::Local { transport } => format!("local {transport}"),
+            Answer::Hosts(hosts) => match &hosts.tiers[0][0].endpoints[0] {
+                Endpoint::Tcp(address) => address.to_string(),
+                Endpoint::Unix(path) => path.display().to_string(),
+            },
+            // Nobody answers for the DNS, so that mail waits whose way it has to tell.
+            Answer::Defer(reply) if reply.text.contains("DNS") => "by MX".into(),
+            Answer::Defer(reply) | Answer::Fail(reply) => reply.to_string(),
+        }
+    }
+
+    fn is_told(&self, words: &str) -> bool {
+        self.import.alarms.iter().any(|alarm| alarm.contains(words))
+    }
+}
+
+/// Name servers that do not answer.
+fn no_dns() -> route::Dns {
+    let timeout = std::time::Duration::from_millis(20);
+    route::Dns { servers: vec!["127.0.0.1:9".parse().unwrap()], timeout, attempts: 1, ..route::Dns::default() }
+}
+
+const OWN: &str = "mydestination = example.com\nmyorigin = example.com\n";
+
+#[test]
+fn transport_maps_win_over_all_transports_by_the_closest_entry() {
+    let main = format!(
+        "{OWN}relay_domains = relay.example, other.example, plain.example\nrelayhost = [192.0.2.1]\nrelay_transport = relay\n\
+         transport_maps = hash:/transport\n"
+    );
+    let map = "relay.example smtp:[192.0.2.2]:2525\n.below.example slow:[192.0.2.3]\nown.example smtp:\nplain.example :\n\
+               none.example error:5.1.2 gone, for ever\nlater.example retry:4.4.1 not now\nexample.com :\n\
+               * smtp:[192.0.2.9]\nOTHER.example :[192.0.2.4]\n";
+    let server = Server::new(&main, &[("/transport", map)]);
+    for (domain, way) in [
+        ("relay.example", "192.0.2.2:2525"),
+        ("other.example", "192.0.2.4:25"),
+        ("plain.example", "192.0.2.1:25"),
+        ("a.b.below.example", "192.0.2.3:25"),
+        ("below.example", "192.0.2.9:25"),
+        ("own.example", "by MX"),
+        ("none.example", "550 5.1.2 gone, for ever"),
+        ("later.example", "450 4.4.1 not now"),
+        ("any.example", "192.0.2.9:25"),
+        ("example.com", "local maildir"),
+    ] {
+        assert_eq!(server.way(domain), way, "{domain}\n{}", server.import.text);
+    }
+}
+
+/// `*` was passed over for domains of ours, whose mail went into Maildirs.
+#[test]
+fn the_widest_entry_is_for_domains_of_ours_as_well() {
+    let server = Server::new(&format!("{OWN}transport_maps = inline:{{*=lmtp:[192.0.2.9]:24}}\n"), &[]);
+    assert_eq!(server.way("example.com"), "192.0.2.9:24");
+    let main = format!(
+        "{OWN}relay_domains = r.example\ntransport_maps = inline:{{*=smtp:[192.0.2.9]}}\nrelayhost = [192.0.2.1]\n"
+    );
+    let server = Server::new(&main, &[]);
+    assert_eq!((&*server.way("r.example"), &*server.way("x.example")), ("192.0.2.9:25", "192.0.2.9:25"));
+}
+
+/// A domain whose transport names no next hop went to the relay host.
+#[test]
+fn a_transport_without_a_next_hop_is_for_the_domain_itself() {
+    for map in ["own.example smtp:", "own.example slow", ".example smtp:"] {
+        let main = format!("{OWN}relayhost = [192.0.2.1]\ntransport_maps = hash:/transport\n");
+        let server = Server::new(&main, &[("/transport", map)]);
+        assert_eq!((&*server.way("own.example"), &*server.way("x.test")), ("by MX", "192.0.2.1:25"), "{map}");
+    }
+}
+
+/// `error:` and `discard:` were left out, so that their mail was relayed.
+#[test]
+fn what_is_refused_or_thrown_away_is_not_relayed() {
+    let server = Server::new(&format!("{OWN}default_transport = error:no mail leaves\n"), &[]);
+    assert_eq!(server.way("x.example"), "550 5.0.0 no mail leaves");
+    let server = Server::new(&format!("{OWN}relay_domains = r.example\nrelay_transport = discard:\n"), &[]);
+    assert!(server.way("r.example").starts_with("451 4.3.5") && server.is_told("r.example waits"));
+    let server = Server::new("mydestination = example.com\nlocal_transport = error:none here\n", &[]);
+    assert_eq!((&*server.way("example.com"), &*server.who("bob@example.com")), ("550 5.0.0 none here", "550"));
+    let server = Server::new(&format!("{OWN}transport_maps = pcre:/none\n"), &[]);
+    assert!(server.way("x.example").starts_with("451 ") && server.is_told("waits in the queue"));
+    assert_eq!(server.who("bob@example.com"), "451");
+}
+
+/// Mail for a list went into a Maildir.
+#[test]
+fn addresses_with_a_transport_of_their_own_are_put_off() {
+    let map = "list@example.com mailman:\nlist-bounces@example.com mailman:\nBob@example.com :\ngone@example.com error:5.1.6 moved\n\
+               list@elsewhere.example mailman:\n";
+    let main = format!(
+        "{OWN}transport_maps = hash:/transport\nlocal_recipient_maps = inline:{{list=x, list-bounces=x, bob=x}}\n"
+    );
+    let server = Server::new(&main, &[("/transport", map)]);
+    assert_eq!(server.who("list@example.com"), "451");
+    assert_eq!(server.who("List-Bounces@example.com"), "451");
+    assert_eq!(server.who("bob@example.com"), "bob@example.com");
+    assert!(server.is_told("list@example.com gets 451") && server.is_told("list@elsewhere.example gets 450"));
+    let stopped = server.import.files.iter().find(|file| file.path.ends_with("stopped")).unwrap();
+    assert!(stopped.text.contains("gone@example.com                550 5.1.6 moved"), "{}", stopped.text);
+    assert_eq!(server.config.access[0].recipients_in.as_deref(), Some("stopped"));
+}
+
+/// What cron wrote to root was refused by this host itself, and nobody got it.
+#[test]
+fn a_null_client_passes_on_what_its_programs_write() {
+    let main = "mydestination =\nmyorigin = example.com\nrelayhost = [192.0.2.1]\ninet_interfaces = loopback-only\n";
+    let server = Server::new(main, &[]);
+    assert_eq!(&*plan::origin(&server.config).unwrap(), "example.com");
+    for address in ["root@example.com", "root@mx.example.com"] {
+        assert_eq!(server.who(address), format!("remote {address}"));
+    }
+    assert_eq!((&*server.way("example.com"), &*server.way("mx.example.com")), ("192.0.2.1:25", "192.0.2.1:25"));
+    assert_eq!(server.who("postmaster@localhost"), "postmaster@example.com");
+    assert_eq!(server.import.alarms, [""; 0]);
+}
+
+#[test]
+fn names_without_a_domain_are_meant_at_the_origin() {
+    let server =
+        Server::new("mydestination = $myhostname\nmyorigin = /etc/mailname\n", &[("/etc/mailname", "a.example\n")]);
+    assert_eq!(&*plan::origin(&server.config).unwrap(), "a.example");
+}
+
+/// Everybody at such a domain was refused.
+#[test]
+fn an_entry_for_all_of_a_domain_lets_everybody_in() {
+    let main = format!(
+        "{OWN}relay_domains = branch.example, head.example\nrelay_recipient_maps = hash:/recipients\nrelayhost = [192.0.2.1]\n"
+    );
+    let server = Server::new(&main, &[("/recipients", "@branch.example x\neve@head.example x\n")]);
+    assert_eq!(server.who("anybody@branch.example"), "anybody@branch.example");
+    assert_eq!((&*server.who("eve@head.example"), &*server.who("bob@head.example")), ("eve@head.example", "550"));
+    let main = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_mailbox_base = /var/mail\n\
+                virtual_mailbox_maps = hash:/boxes\n";
+    let boxes = [("/boxes", "bob@v.example v/bob/\n@v.example v/all/\n")];
+    let server = Server::new(main, &boxes);
+    assert_eq!((&*server.who("bob@v.example"), &*server.who("x@v.example")), ("bob@v.example", "catch-all@v.example"));
+    let places = server.import.files.iter().find(|file| file.path.ends_with("boxes")).unwrap();
+    assert!(places.text.contains("catch-all@v.example             v/all/"), "{}", places.text);
+    let server = Server::new(&format!("{main}virtual_transport = lmtp:unix:/run/lmtp\n"), &boxes);
+    assert_eq!((&*server.who("x@v.example"), &*server.way("v.example")), ("x@v.example", "/run/lmtp"));
+}
+
+/// Its users were refused.
+#[test]
+fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
+    let virtual_boxes = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_mailbox_base = /var/mail\n";
+    let ldap = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute = uid\nresult_format = %d/%u/\n";
+    for maps in ["hash:/boxes, ldap:/ldap.cf", "hash:/boxes, mysql:/etc/postfix/mysql.cf", "hash:/boxes, hash:/none"] {
+        let main = format!("{virtual_boxes}virtual_mailbox_maps = {maps}\n");
+        let server = Server::new(&main, &[("/boxes", "bob@v.example v/bob/\n"), ("/ldap.cf", ldap)]);
+        let found = (server.who("bob@v.example"), server.who("eve@v.example"));
+        assert_eq!(found, ("bob@v.example".to_owned(), "451".to_owned()), "{maps}\n{}", server.import.text);
+        assert!(server.is_told("gets 451"), "{maps}");
+    }
+    let groups = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute =\nleaf_result_attribute = mail\n\
+                  special_result_attribute = member\n";
+    let main = format!("{OWN}virtual_alias_maps = ldap:/groups.cf\n");
+    let server = Server::new(&main, &[("/groups.cf", groups)]);
+    assert!(server.is_told("leaf_result_attribute") && server.who("bob@example.com") == "451");
+    // Where only who exists is asked, what the value looks like does not matter.
+    let main =
+        format!("{virtual_boxes}virtual_mailbox_maps = ldap:/ldap.cf\nvirtual_transport = lmtp:unix:/run/lmtp\n");
+    let server = Server::new(&main, &[("/ldap.cf", ldap)]);
+    assert!(server.import.text.contains("result = [\"uid\"]"), "{}", server.import.text);
+}
+
+/// An alias that runs a program was left out, so that its mail was refused.
+#[test]
+fn aliases_to_programs_and_files_are_put_off() {
+    let main = format!("{OWN}alias_maps = hash:/aliases\nvirtual_alias_maps = hash:/virtual\n");
+    let files =
+        [("/aliases", "log: |/bin/log\nall: log, bob\nteam: bob\n"), ("/virtual", "@old.example @example.com\n")];
+    let server = Server::new(&main, &files);
+    let found = ["log@example.com", "all@example.com", "team@example.com"].map(|address| server.who(address));
+    assert_eq!(found, ["451", "451", "bob@example.com"]);
+    assert!(server.is_told("log@example.com gets 451"));
+}
+
+/// The relay host refused all mail for good, since nobody logged on.
+#[test]
+fn mail_for_a_relay_host_that_wants_a_password_waits() {
+    let sasl = "smtp_sasl_auth_enable = yes\nsmtp_sasl_password_maps = hash:/passwords\nrelayhost = [192.0.2.1]:587\n";
+    let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
+    assert!(server.way("x.example").starts_with("451 ") && server.is_told("wants a password"));
+    let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "other.example a:b\n")]);
+    assert_eq!(server.way("x.example"), "192.0.2.1:587");
+}
+
+#[test]
+fn who_exists_is_known_also_where_postfix_returned_mail_later() {
+    let server = Server::new(&format!("{OWN}local_recipient_maps =\n"), &[]);
+    assert_eq!((&*server.who("bob@example.com"), &*server.who("eve@example.com")), ("bob@example.com", "550"));
+    let server = Server::new(&format!("{OWN}local_recipient_maps =\nluser_relay = bob\n"), &[]);
+    assert_eq!(server.who("eve@example.com"), "bob@example.com");
+}
+
+/// Everybody got a Maildir, where virtual(8) knows nobody.
+#[test]
+fn nobody_is_at_a_domain_without_a_table_of_mailboxes() {
+    let server = Server::new("mydestination =\nvirtual_mailbox_domains = v.example\n", &[]);
+    assert_eq!((&*server.who("bob@v.example"), &*server.way("v.example")), ("550", "local maildir"));
+    let main = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_transport = lmtp:unix:/run/lmtp\n";
+    assert_eq!(Server::new(main, &[]).who("bob@v.example"), "bob@v.example");
+}
+
+/// TLS that Postfix demanded of all next hops was demanded of one transport.
+#[test]
+fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
+    let main = format!(
+        "{OWN}smtp_tls_security_level = encrypt\nrelay_domains = r.example\nrelay_transport = smtp:[192.0.2.2]\n"
+    );
+    let server = Server::new(&main, &[]);
+    let transports = server.config.transports.iter().filter_map(|transport| match &transport.kind {
+        mailrace::config::TransportKind::Smtp(smtp) => Some(smtp.tls),
+        mailrace::config::TransportKind::Maildir(_) => None,
+    });
+    assert!(transports.into_iter().all(|tls| tls == mailrace::config::Tls::Required), "{}", server.import.text);
+}

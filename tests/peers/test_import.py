@@ -1,0 +1,96 @@
+"""What the server does with real mail by a configuration that `mailrace import postfix` has made.
+
+    null client     what programs write to root leaves by the relay host
+    put off         lists of Mailman, discarded domains: mail waits and is seen, and none goes into a Maildir
+    refused         `error:` in transport_maps: the sender gets its words
+"""
+
+import pathlib
+import re
+import subprocess
+
+from harness import Client, Mailrace, await_that
+from outbound import OutboundCase, await_fact, text_message
+
+MASTER = "127.0.0.1:2525 inet n - n - - smtpd\nsmtp unix - - n - - smtp\nmailman unix - n n - - pipe flags=FR\n"
+
+
+class ImportCase(OutboundCase):
+    def serve(self, main, code, **tables):
+        """A server with what the import makes of main.cf and these tables."""
+        server = Mailrace(self.folder)
+        self._servers.append(server)
+        user = "".join(re.findall(r"^user\s*=.*$", server.config.read_text(), re.M))
+        postfix = self.folder / "postfix"
+        postfix.mkdir()
+        for name, text in {"main.cf": main.replace("$folder", str(postfix)), "master.cf": MASTER, **tables}.items():
+            (postfix / name).write_text(text)
+        argv = [str(server.binary), "import", "postfix", str(postfix), "--output", str(server.config), "--force"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stderr)
+        text = server.config.read_text().replace('"/var/lib/mailrace"', f'"{server.data}"')
+        text = text.replace("127.0.0.1:2525", "127.0.0.1:0").replace("\ndata_dir", f"\n{user}\ndata_dir", 1)
+        server.config.write_text(text)
+        server.start()
+        return server, done.stderr
+
+    def inject(self, server, *recipients):
+        """What cron does."""
+        argv = [str(server.binary), "--config", str(server.config), "inject", *recipients]
+        subprocess.run(argv, input=text_message(), check=True, timeout=60)
+
+
+class NullClient(ImportCase):
+    def test_what_programs_write_to_root_leaves_by_the_relay_host(self):
+        relay = self.host()
+        main = f"myhostname = client.example.com\nmyorigin = example.com\nmydestination =\nrelayhost = [127.0.0.1]:{relay.port}\n"
+        server, told = self.serve(main, 0)
+        self.assertNotIn("otherwise", told)
+        self.inject(server, "root")
+        letter = self.await_letters(relay, 1, server)[0]
+        self.assertIn("root@example.com", letter.recipients[0])
+        self.assertFalse(list((server.data / "drop").glob("*rejected*/*")))
+
+
+class PutOff(ImportCase):
+    MAIN = """\
+myhostname = mx.example.com
+mydestination = example.com
+alias_maps =
+local_recipient_maps = inline:{list=x, bob=x}
+relay_domains = thrown.example
+relay_transport = discard:
+transport_maps = hash:$folder/transport
+"""
+
+    def setUp(self):
+        super().setUp()
+        table = "list@example.com mailman:\ngone.example error:5.1.2 gone for good\n"
+        self.server, self.told = self.serve(self.MAIN, 1, transport=table)
+
+    def test_mail_for_a_list_is_put_off_and_goes_into_no_maildir(self):
+        self.assertIn("Mail to list@example.com gets 451", self.told)
+        with Client(self.server.port) as client:
+            client.greet()
+            self.assertTrue(client.envelope("list@example.com").is_a(451))
+            self.assertEqual(client.say("RCPT TO:<bob@example.com>").code, 250)
+        self.inject(self.server, "list@example.com")
+        self.inject(self.server, "bob@example.com")
+        new = pathlib.Path(self.server.data) / "mail/example.com"
+        await_that(lambda: (new / "bob/new").is_dir() and list((new / "bob/new").iterdir()), "bob's letter", self.server)
+        self.assertFalse((new / "list").exists())
+
+    def test_mail_that_postfix_threw_away_waits_in_the_queue(self):
+        self.assertIn("Mail to thrown.example waits in the queue (451)", self.told)
+        self.send(self.server, "eve@thrown.example")
+        fact = await_fact(self.server, "deferred")
+        self.assertIn("discard", str(fact))
+        listed = subprocess.run(
+            [str(self.server.binary), "--config", str(self.server.config), "queue", "list"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        self.assertIn("eve@thrown.example", listed.stdout)
+
+    def test_what_postfix_refused_fails_with_its_words(self):
+        self.send(self.server, "eve@gone.example")
+        self.assertIn("gone for good", str(await_fact(self.server, "bounced")))
