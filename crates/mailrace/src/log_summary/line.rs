@@ -127,13 +127,26 @@ fn unescape(rest: &str) -> Option<(char, &str)> {
         'n' => '\n',
         'r' => '\r',
         't' => '\t',
-        'u' => {
-            let (digits, after) = after.as_str().split_at_checked(4)?;
-            return Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, after));
-        }
+        'u' => return unescape_units(after.as_str()),
         c => c,
     };
     Some((c, after.as_str()))
+}
+
+/// The character whose UTF-16 units follow: one, or two beyond the basic plane (RFC 8259 section 7).
+fn unescape_units(rest: &str) -> Option<(char, &str)> {
+    let (first, after) = unit(rest)?;
+    if let Ok(c) = char::try_from(u32::from(first)) {
+        return Some((c, after));
+    }
+    let (second, after) = unit(after.strip_prefix("\\u")?)?;
+    let c = char::decode_utf16([first, second]).next()?.ok()?;
+    Some((c, after))
+}
+
+fn unit(rest: &str) -> Option<(u16, &str)> {
+    let (digits, after) = rest.split_at_checked(4)?;
+    Some((u16::from_str_radix(digits, 16).ok()?, after))
 }
 
 fn after_space(rest: &str) -> Option<&str> {

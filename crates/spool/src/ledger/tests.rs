@@ -77,7 +77,7 @@ fn message(sequence: u64, recipients: usize) -> MessageHead {
         recipients: vec![recipient(&address); recipients],
         sender: Some(address),
         accepted_at: Timestamp(0),
-        client: Client { address: None, helo: "client".into() },
+        client: Client { address: None, helo: "client".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,
