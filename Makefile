@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench fuzz audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench fuzz mutants audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -67,6 +67,10 @@ fuzz:
 	    $(CARGO) +nightly fuzz run $$target -- -max_total_time=60 -rss_limit_mb=2048 || exit 1; \
 	  done; \
 	else echo "skipped: fuzzing needs a nightly compiler and cargo-fuzz"; fi
+
+# Hours of it; `tests/mutants queue --shard 0/20` is a sample. Skipped where cargo-mutants is missing.
+mutants:
+	tests/mutants
 
 audit:
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; \
