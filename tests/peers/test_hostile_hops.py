@@ -218,7 +218,7 @@ class Load(OutboundCase):
     def test_kill_9_with_much_in_flight_loses_nothing(self):
         destinations, concurrency, unrecorded = 100, 1000, 500
         server, sink = self.outbound(
-            ("* message delay 500ms",), destinations, standard=f"concurrency = {concurrency}", retry=QUICK,
+            ("* message delay 2s",), destinations, standard=f"concurrency = {concurrency}", retry=QUICK,
             smtp="concurrency = { start = 20 }", extra=f"\n[queues]\nunrecorded = {unrecorded}\n",
         )  # fmt: skip
         ledger, in_flight = self.folder / "ledger", []
