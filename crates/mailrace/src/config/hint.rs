@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use toml::de::DeValue;
 
 use super::key::Kind;
-use super::section::did_you_mean;
 
 /// What other servers say, what is said here, and what there is to know of the difference.
 const WORDS: &[(&[&str], &str, &str)] = &[
@@ -168,6 +167,33 @@ fn network(text: &str) -> Option<String> {
     })
 }
 
+/// `did you mean ...?`, where some word is near enough.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let far = word.chars().count().min(24) / 3 + 1;
+    let (distance, nearest) = known.map(|known| (distance(word, known), known)).min()?;
+    (distance <= far && distance < nearest.chars().count()).then(|| format!("did you mean `{nearest}`?"))
+}
+
+/// How many characters have to be put in, taken out or replaced to make one word of the other (Levenshtein).
+/// What is longer than any key is simply far away.
+fn distance(from: &str, to: &str) -> usize {
+    const OCTETS_MAX: usize = 64;
+    if from.len() > OCTETS_MAX || to.len() > OCTETS_MAX {
+        return usize::MAX;
+    }
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
+        for (column, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::key;
@@ -220,5 +246,17 @@ mod tests {
             word("reject", ["accept", "refuse"].into_iter()).as_deref(),
             Some("the word for it here is \"refuse\"")
         );
+    }
+
+    #[test]
+    fn advice_is_given_only_where_a_word_is_near() {
+        let known = ["hostname", "user", "threads"];
+        let advice = |word| did_you_mean(word, known.into_iter());
+        assert_eq!(advice("hostnam").as_deref(), Some("did you mean `hostname`?"));
+        assert_eq!(advice("host_name").as_deref(), Some("did you mean `hostname`?"));
+        assert_eq!(advice("thraeds").as_deref(), Some("did you mean `threads`?"));
+        assert_eq!(advice("colour"), None);
+        assert_eq!(advice(&"x".repeat(10_000)), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::section::did_you_mean;
+use super::hint::did_you_mean;
 
 /// The places of all values that a document seems to keep secret, known keys and misspelt ones.
 pub(super) fn places(document: &DeTable<'_>) -> Vec<Range<usize>> {

@@ -22,8 +22,9 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::fault::{Fault, Faults};
+use super::hint::did_you_mean;
 use super::key::{self, Kind};
-use super::section::{Choice, Findings, Section, did_you_mean};
+use super::section::{Choice, Findings, Section};
 use super::{Config, Listener, ListenerTls, NulPolicy, Protocol, Relay, Smtp, path, secret};
 
 const DATA_DIR: &str = "./mailrace-data";
