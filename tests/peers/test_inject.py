@@ -391,7 +391,7 @@ class Strangers(InjectCase):
     def test_a_user_cannot_make_the_folder_and_is_told_who_does(self):
         self.server.terminate()
         shutil.rmtree(self.drop)
-        self.assertIn(b"the server makes this folder", self.as_stranger("bob", text="x\n", code=75).stderr)
+        self.assertIn(b"drop folder missing", self.as_stranger("bob", text="x\n", code=75).stderr)
 
     def test_what_cannot_be_removed_is_not_delivered_again(self):
         owner = self.drop.stat()
@@ -468,6 +468,13 @@ class Endings(InjectCase):
         self.leave(1, first=3)
         await_letters(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
+
+    def test_nothing_is_left_in_a_folder_that_is_not_the_servers(self):
+        """It may be a mount point whose disk comes later: what is in it would be gone."""
+        os.chown(self.server.data, 0, 0)
+        told = self.sendmail("bob@bench.test", text="Subject: x\n\nx\n", code=75).stderr
+        self.assertIn(b"drop folder missing", told)
+        self.assertEqual(list(self.server.data.iterdir()), [])
 
     def test_none_is_lost_when_the_server_is_killed_in_the_middle(self):
         self.start()

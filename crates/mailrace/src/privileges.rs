@@ -160,6 +160,14 @@ impl Identity {
         made.map_err(|error| PrivilegesError::Make { path: file.to_owned(), error })
     }
 
+    /// Who the server will be.
+    pub fn uid(&self) -> Uid {
+        match self {
+            Identity::Become { uid, .. } => *uid,
+            Identity::Unchanged | Identity::UnaskedRoot => geteuid(),
+        }
+    }
+
     /// To whom new files are given; None where they are that user's already.
     fn owner(&self) -> Option<(Option<u32>, Option<u32>)> {
         match self {
