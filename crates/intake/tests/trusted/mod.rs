@@ -111,5 +111,5 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
     let text = format!("Subject: quick\r\n\r\n{}", "every line of it arrives\r\n".repeat(200));
     other.expect(&format!("{text}."), "250").await;
     assert_eq!(text_of(&server.message()), text.as_bytes());
-    assert_eq!(server.facts.refused(), [("rate", 421)]);
+    assert_eq!(server.facts.refused(), [("data-rate", 421)]);
 }

@@ -60,7 +60,7 @@ impl Default for Limits {
             session_time_max: Duration::from_secs(2 * 60 * 60),
             idle_time_max: Duration::from_secs(5 * 60),
             data_rate_min: 0,
-            data_rate_window: Duration::from_secs(60),
+            data_rate_window: Duration::from_secs(5 * 60),
         }
     }
 }
