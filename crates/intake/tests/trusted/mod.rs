@@ -83,7 +83,7 @@ async fn relaying_can_be_put_off_in_place_of_being_refused() {
     let server = Server::start(|desk| desk.relaying_is_deferred = true);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
-    client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying denied").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying temporarily denied").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 

@@ -589,7 +589,9 @@ impl Session {
         // Recipients over the limit, or whose directory is down, are no sign of a peer that only plays.
         let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
         self.commands += u32::from(plays);
-        self.errors += u32::from(reply.is_permanent());
+        // RCPT gets 454 for relaying that is denied for now: a stranger must not try for as long as it likes.
+        let denies_relaying = reply.code == 454 && stage == Verb::Rcpt.stage();
+        self.errors += u32::from(reply.is_permanent() || denies_relaying);
         let limits = &self.config.limits;
         let too_far = if self.errors > limits.errors_max {
             Some(replies::TOO_MANY_ERRORS)
