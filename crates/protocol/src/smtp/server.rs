@@ -145,7 +145,7 @@ pub struct Peer {
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
     pub normalise_bare_newlines: bool,
-    /// It may send to other people's domains: some of what strangers are refused is taken from it.
+    /// It may send to other people's domains. The session also accepts some input from it that it refuses to strangers.
     pub may_relay: bool,
 }
 
