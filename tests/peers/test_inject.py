@@ -210,7 +210,10 @@ class Nul(InjectCase):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "refuse"\n')
         self.start()
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\na\0b\n")
-        self.assertIn(b"The message has a NUL", self.letter("alice"))
+        notice = self.letter("alice")
+        self.assertIn(b"The message has a NUL", notice)
+        self.assertIn(b"\r\n\r\nab\r\n", notice)
+        self.assertNotIn(b"\0", notice)
 
 
 class Sessions(InjectCase):
