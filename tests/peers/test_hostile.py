@@ -150,7 +150,7 @@ class Strict(ServerCase):
 
     SERVER = {
         "users": ["alice", "bob"],
-        "limits": 'data_rate = "100KB"\ndata_rate_window = "1s"\nbody_memory = "128KiB"\nmessage_wait = "20s"',
+        "limits": 'data_rate_min = "100KB"\ndata_rate_window = "1s"\nbody_memory = "128KiB"\nmessage_wait = "20s"',
         "extra": '[smtp]\nstrict_addresses = true\nnul = "refuse"\nenforce_sync = false\n',
     }
 

@@ -210,7 +210,10 @@ class Nul(InjectCase):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "refuse"\n')
         self.start()
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\na\0b\n")
-        self.assertIn(b"The message has a NUL", self.letter("alice"))
+        notice = self.letter("alice")
+        self.assertIn(b"The message has a NUL", notice)
+        self.assertIn(b"\r\n\r\nab\r\n", notice)
+        self.assertNotIn(b"\0", notice)
 
 
 class Sessions(InjectCase):
@@ -395,7 +398,7 @@ class Strangers(InjectCase):
     def test_a_user_cannot_make_the_folder_and_is_told_who_does(self):
         self.server.terminate()
         shutil.rmtree(self.drop)
-        self.assertIn(b"the server makes this folder", self.as_stranger("bob", text="x\n", code=75).stderr)
+        self.assertIn(b"drop folder missing", self.as_stranger("bob", text="x\n", code=75).stderr)
 
     def test_what_cannot_be_removed_is_not_delivered_again(self):
         owner = self.drop.stat()
@@ -472,6 +475,13 @@ class Endings(InjectCase):
         self.leave(1, first=3)
         await_letters(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
+
+    def test_nothing_is_left_in_a_folder_that_is_not_the_servers(self):
+        """It may be a mount point whose disk comes later: what is in it would be gone."""
+        os.chown(self.server.data, 0, 0)
+        told = self.sendmail("bob@bench.test", text="Subject: x\n\nx\n", code=75).stderr
+        self.assertIn(b"drop folder missing", told)
+        self.assertEqual(list(self.server.data.iterdir()), [])
 
     def test_none_is_lost_when_the_server_is_killed_in_the_middle(self):
         self.start()

@@ -21,7 +21,7 @@ pub(crate) const DISK_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough r
 pub(crate) const MEMORY_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough memory, try again later");
 pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying denied");
 /// For a time in which the operator does not know yet who has to relay.
-pub(crate) const RELAY_DEFERRED: Reply = fixed(454, Enhanced(4, 7, 1), "Relaying denied, try again later");
+pub(crate) const RELAY_DEFERRED: Reply = fixed(454, Enhanced(4, 7, 1), "Relaying temporarily denied");
 pub(crate) const WAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying by a way named in the address denied");
 pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain is needed");
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mail::{Address, BodyType, Recipient, Timestamp};
-use nix::unistd::{User, geteuid, getuid};
+use nix::unistd::{Uid, User, getuid};
 
 use crate::admin::{Filter, Text};
 use crate::config::{self, Config, Loaded};
@@ -135,20 +135,23 @@ fn usage(what: impl ToString) -> Exit {
     Exit { code: exit::USAGE, text: what.to_string() }
 }
 
-/// Before its first start the server has not made the folder. Root and the owner of `data_dir` make it as the server would;
-/// for others, and where that fails, the message is refused.
+/// Before its first start the server has not made the folder. Root and the owner of `data_dir` make it as the server would,
+/// where `data_dir` is the server's; otherwise, and where that fails, the message is refused.
 fn make_folder(loaded: &Loaded) {
     let data_dir = &loaded.config.data_dir;
-    if maildrop::folder(data_dir).symlink_metadata().is_ok() {
-        return;
-    }
-    let is_owner = data_dir.metadata().is_ok_and(|data| data.uid() == geteuid().as_raw());
-    if (geteuid().is_root() || is_owner)
+    if maildrop::folder(data_dir).symlink_metadata().is_err()
         && let Ok(identity) = Identity::of(loaded)
+        && is_owned(data_dir, identity.uid())
     {
         // The fault comes out again where the message is written.
         let _ = identity.make_drop(data_dir);
     }
+}
+
+/// Whether a folder is there and belongs to that user. A mount point whose disk is not mounted is root's: what is written
+/// into it is lost to the server as soon as the disk is mounted.
+fn is_owned(folder: &Path, uid: Uid) -> bool {
+    folder.metadata().is_ok_and(|folder| folder.is_dir() && folder.uid() == uid.as_raw())
 }
 
 /// Who takes messages, and by what.
@@ -204,7 +207,7 @@ impl Refused {
     fn advice(&self) -> &'static str {
         match self {
             Refused::Place(_, error) if error.kind() == ErrorKind::NotFound => {
-                "; the server makes this folder when it starts, and so does root with this command: is this its configuration?"
+                "; drop folder missing: is this its configuration, and is the disk of data_dir mounted? Start the server once"
             }
             Refused::Place(_, error) if error.kind() == ErrorKind::PermissionDenied => {
                 "; users may pass through data_dir only where it has mode 711"
@@ -362,6 +365,17 @@ mod tests {
         ] {
             assert_eq!(Name::of(&program.into()), name);
         }
+    }
+
+    #[test]
+    fn a_data_dir_is_the_servers_only_where_it_is_there_and_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let us = nix::unistd::geteuid();
+        assert!(is_owned(folder.path(), us));
+        assert!(!is_owned(folder.path(), Uid::from_raw(us.as_raw() + 1)));
+        assert!(!is_owned(&folder.path().join("missing"), us));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(!is_owned(&folder.path().join("file"), us));
     }
 
     #[test]

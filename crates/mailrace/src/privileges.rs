@@ -11,14 +11,14 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, fchown, lchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use crate::config::{Config, Loaded, Source};
 use crate::maildrop;
@@ -96,58 +96,71 @@ impl Identity {
     /// Makes `folder` and its parents where they are missing, for nobody but that user; what is there stays whose
     /// it is. Before [`Identity::assume`], which may take away the right to do so.
     pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
+        self.make_path(folder, CLOSED)
+    }
+
+    /// The same, with the mode of `folder`; the parents that it makes are closed.
+    fn make_path(&self, folder: &Path, mode: u32) -> Result<(), PrivilegesError> {
         let above = folder.ancestors().filter(|folder| !folder.as_os_str().is_empty());
         let missing: Vec<&Path> = above.take_while(|folder| !folder.is_dir()).collect();
-        missing.into_iter().rev().try_for_each(|folder| {
-            self.make_one(folder).map_err(|error| PrivilegesError::Make { path: folder.to_owned(), error })
+        missing.into_iter().rev().try_for_each(|part| {
+            let mode = if part == folder { mode } else { CLOSED };
+            self.make_one(part, mode).map_err(|error| PrivilegesError::Make { path: part.to_owned(), error })
         })
     }
 
-    fn make_one(&self, folder: &Path) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(folder) {
+    fn make_one(&self, folder: &Path, mode: u32) -> io::Result<()> {
+        match DirBuilder::new().mode(CLOSED).create(folder) {
             // As `a/..` is, once `a` is made.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
-            Ok(()) => self.owner().map_or(Ok(()), |(uid, gid)| lchown(folder, uid, gid)),
+            Ok(()) => self.hand_over(folder, mode),
             Err(error) => Err(error),
         }
+    }
+
+    /// Gives a folder that was just made its mode and that user as its owner. The folder above may be that user's, who can
+    /// put another one in its place meanwhile: so it is opened, looked at, and changed by its handle.
+    fn hand_over(&self, folder: &Path, mode: u32) -> io::Result<()> {
+        if mode == CLOSED && self.owner().is_none() {
+            return Ok(());
+        }
+        let opened = open_folder(folder)?;
+        let found = opened.metadata()?;
+        if found.uid() != geteuid().as_raw() || found.mode() & 0o777 != CLOSED {
+            return Err(io::Error::other("another folder was put in its place"));
+        }
+        if mode != CLOSED {
+            opened.set_permissions(PermissionsExt::from_mode(mode))?;
+        }
+        self.owner().map_or(Ok(()), |(uid, gid)| fchown(&opened, uid, gid))
     }
 
     /// Makes the folder in which every local user may leave mail and only that user sees what is there, and lets others
     /// pass through `data_dir` if that is made here too: all else in it is closed to them. Before [`Identity::assume`].
     pub fn make_drop(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
-        let was_there = data_dir.is_dir();
-        self.make_folder(data_dir)?;
+        self.make_path(data_dir, PASSABLE)?;
         let folder = maildrop::folder(data_dir);
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |error| PrivilegesError::Make { path, error }
-        };
-        if !was_there {
-            let mode = PermissionsExt::from_mode(0o711);
-            open_folder(data_dir).and_then(|data| data.set_permissions(mode)).map_err(failed(data_dir))?;
-        }
         // The mode of one that is there is the operator's decision.
         if folder.symlink_metadata().is_err() {
-            self.make_open(&folder).map_err(failed(&folder))?;
+            self.make_open(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
         }
         self.make_folder(&maildrop::rejected(data_dir))
     }
 
     /// Makes a folder that gets its name when it is as it is to be: a start that is cut short leaves none that is there,
-    /// but closed. Through a link that somebody puts in its place nothing is changed.
+    /// but closed. One that has got the name meanwhile, from another start or the operator, stays.
     fn make_open(&self, folder: &Path) -> io::Result<()> {
         let unnamed = folder.with_file_name(format!(".new-{}", maildrop::secret()?));
-        DirBuilder::new().mode(0o700).create(&unnamed)?;
-        let made = open_folder(&unnamed).and_then(|opened| {
-            opened.set_permissions(PermissionsExt::from_mode(maildrop::FOLDER_MODE))?;
-            self.owner().map_or(Ok(()), |(uid, gid)| fchown(&opened, uid, gid))?;
-            std::fs::rename(&unnamed, folder)
-        });
+        DirBuilder::new().mode(CLOSED).create(&unnamed)?;
+        let made = self.hand_over(&unnamed, maildrop::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
         if made.is_err() {
             // It is empty, and nobody's.
             let _ = std::fs::remove_dir(&unnamed);
         }
-        made
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
     }
 
     /// Makes an empty `file` where it is missing, for that user; one that is there stays whose it is.
@@ -158,6 +171,14 @@ impl Identity {
             Err(error) => Err(error),
         };
         made.map_err(|error| PrivilegesError::Make { path: file.to_owned(), error })
+    }
+
+    /// Who the server will be.
+    pub fn uid(&self) -> Uid {
+        match self {
+            Identity::Become { uid, .. } => *uid,
+            Identity::Unchanged | Identity::UnaskedRoot => geteuid(),
+        }
     }
 
     /// To whom new files are given; None where they are that user's already.
@@ -180,6 +201,20 @@ impl Identity {
             Err(_) if geteuid() == uid => Ok(()),
             _ => Err(PrivilegesError::RootRegained),
         }
+    }
+}
+
+/// The mode of folders that are the server's alone.
+const CLOSED: u32 = 0o700;
+/// The mode of `data_dir`, through which others reach the drop.
+const PASSABLE: u32 = 0o711;
+
+/// Renames, but replaces nothing, not even an empty folder. Where the file system cannot promise that, as old ZFS and NFS
+/// cannot, it is a plain rename.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => std::fs::rename(from, to),
+        renamed => Ok(renamed?),
     }
 }
 
@@ -238,7 +273,6 @@ fn decide(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
     use std::process::Command;
 
     use super::*;
@@ -293,6 +327,40 @@ mod tests {
         std::fs::set_permissions(&drop, PermissionsExt::from_mode(0o1730)).unwrap();
         Identity::Unchanged.make_drop(&data).unwrap();
         assert_eq!(mode(&drop), 0o1730);
+    }
+
+    /// Of two that start at once, the second replaced the folder of the first, and that of an operator who was quicker.
+    #[test]
+    fn a_drop_that_somebody_made_meanwhile_stays() {
+        let data = tempfile::tempdir().unwrap();
+        let drop = maildrop::folder(data.path());
+        DirBuilder::new().mode(CLOSED).create(&drop).unwrap();
+        Identity::Unchanged.make_open(&drop).unwrap();
+        assert_eq!(drop.metadata().unwrap().mode() & 0o7777, CLOSED);
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_put_in_the_place_of_a_new_folder_is_not_handed_over() {
+        let above = tempfile::tempdir().unwrap();
+        let (shared, closed, link) =
+            (above.path().join("shared"), above.path().join("closed"), above.path().join("link"));
+        for (folder, mode) in [(&shared, 0o755), (&closed, CLOSED)] {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        std::os::unix::fs::symlink(&closed, &link).unwrap();
+        let before = |folder: &Path| folder.metadata().map(|found| (found.uid(), found.mode())).unwrap();
+        let were = [before(&shared), before(&closed)];
+        let other = Identity::Become { uid: Uid::from_raw(1), gid: Gid::from_raw(1) };
+        assert!(other.hand_over(&shared, PASSABLE).is_err());
+        assert!(other.hand_over(&link, PASSABLE).is_err());
+        assert_eq!([before(&shared), before(&closed)], were);
+        if geteuid().is_root() {
+            other.hand_over(&closed, CLOSED).unwrap();
+            assert_eq!(before(&closed).0, 1);
+            assert!(Identity::Unchanged.hand_over(&closed, PASSABLE).is_err());
+        }
     }
 
     #[test]

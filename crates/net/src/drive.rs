@@ -86,7 +86,7 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
     }
 
     /// Moves the timer where the deadline is sooner than it. One that is later costs nothing until the timer goes off.
-    fn hasten(&mut self, deadline: Option<Timestamp>) {
+    fn shorten_timer(&mut self, deadline: Option<Timestamp>) {
         if let Some(deadline) = deadline.filter(|deadline| *deadline < self.due) {
             self.rearm(deadline);
         }
@@ -135,7 +135,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
                 }
             }
         }
-        watch.hasten(conversation.deadline());
+        watch.shorten_timer(conversation.deadline());
         let event = poll_fn(|context| match watch.poll(context) {
             Poll::Pending => poll_input(&mut stream, conversation, context),
             interrupted => interrupted,
@@ -157,7 +157,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
             // The timer is not moved at every command: it goes off at an early deadline and looks what the
             // deadline is now.
             Event::Deadline => {
-                take_what_is_there(&mut stream, conversation).await;
+                read_pending_input(&mut stream, conversation).await;
                 conversation.handle_timeout(now());
                 watch.rearm(deadline(conversation));
             }
@@ -208,7 +208,7 @@ fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context
 }
 
 /// What came before a deadline counts, also where the server had no time to read it. An end or a fault comes again.
-async fn take_what_is_there(stream: &mut Stream, conversation: &mut impl Conversation) {
+async fn read_pending_input(stream: &mut Stream, conversation: &mut impl Conversation) {
     poll_fn(|context| {
         let _ = poll_input(stream, conversation, context);
         Poll::Ready(())

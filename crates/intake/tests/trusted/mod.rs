@@ -83,7 +83,7 @@ async fn relaying_can_be_put_off_in_place_of_being_refused() {
     let server = Server::start(|desk| desk.relaying_is_deferred = true);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
-    client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying denied").await;
+    client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying temporarily denied").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
@@ -111,5 +111,5 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
     let text = format!("Subject: quick\r\n\r\n{}", "every line of it arrives\r\n".repeat(200));
     other.expect(&format!("{text}."), "250").await;
     assert_eq!(text_of(&server.message()), text.as_bytes());
-    assert_eq!(server.facts.refused(), [("rate", 421)]);
+    assert_eq!(server.facts.refused(), [("data-rate", 421)]);
 }

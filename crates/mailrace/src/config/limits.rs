@@ -66,7 +66,7 @@ impl Default for Limits {
             session_time_max: Duration::from_secs(2 * 3600),
             idle_time_max: Duration::from_secs(5 * 60),
             data_rate_min: 500,
-            data_rate_window: Duration::from_secs(60),
+            data_rate_window: Duration::from_secs(5 * 60),
             sessions_max: 10_000,
             sessions_per_client_max: 100,
             body_memory_max: 128 << 20,

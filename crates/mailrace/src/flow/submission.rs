@@ -2,6 +2,7 @@
 //! get it is told of in a notice to the sender, which is committed together with the message. These notices have no limit:
 //! who left the message is a user of this machine.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -177,14 +178,16 @@ impl Desk {
             return Ok(None);
         }
         let notice_id = self.desk.spool.begin_beside(id);
+        let start = &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)];
+        let original = quoted(start, self.nul);
         let letter = report.compose(&Occasion {
             hostname: &self.desk.hostname,
             id: notice_id,
             now,
             original_id: id,
             attempted_at: Some(now),
-            octets: content.len() as u64,
-            original: &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)],
+            octets: (content.len() - (start.len() - original.len())) as u64,
+            original: &original,
         });
         let envelope = letter.envelope(&self.desk.hostname, now, recipients);
         let told = Told::by(&letter, notice_id, Vec::new(), &envelope);
@@ -311,6 +314,14 @@ fn failure(enhanced: Enhanced, text: &'static str) -> Reply {
     Reply::new(550, enhanced, text)
 }
 
+/// A message as a notice quotes it. Where NULs are refused, the notice must not bring them back.
+fn quoted(original: &[u8], nul: NulPolicy) -> Cow<'_, [u8]> {
+    if nul == NulPolicy::Refuse && original.contains(&0) {
+        return Cow::Owned(original.iter().copied().filter(|octet| *octet != 0).collect());
+    }
+    Cow::Borrowed(original)
+}
+
 /// Of the header.
 fn received_lines(message: &[u8]) -> usize {
     let lines = message.split_inclusive(|byte| *byte == b'\n').take_while(|line| *line != b"\r\n");
@@ -336,6 +347,13 @@ mod tests {
         assert_eq!(names, ["a", "b", "c", "e"]);
         let [(to, reply)] = &*sorted.bad else { panic!("one is refused") };
         assert_eq!((to.address.local(), reply.to_string().contains("5.5.3")), ("many", true));
+    }
+
+    #[test]
+    fn a_notice_quotes_no_nul_where_these_are_refused() {
+        let content = b"Subject: \0x\r\n\r\na\0b\0\r\n";
+        assert_eq!(*quoted(content, NulPolicy::Refuse), *b"Subject: x\r\n\r\nab\r\n");
+        assert_eq!(*quoted(content, NulPolicy::Keep), *content);
     }
 
     #[test]

@@ -46,9 +46,10 @@
 //! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
 //! that was said in clear text, and so does an XCLIENT: who logged in was another client.
 //!
-//! What stands behind the line of DATA before the 354 has gone out is the message of a client that does not wait (RFC 2920
-//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`). A stranger whose
-//! message comes too slowly loses its session too (`rate.rs`).
+//! What stands behind the line of DATA before its reply has gone out is the message of a client that does not wait (RFC 2920
+//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`), whether DATA would
+//! have been accepted or refused: a message behind a refused DATA would be read as commands. A stranger whose message comes
+//! too slowly loses its session too (`rate.rs`).
 //!
 //! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
 //! fault in the content, which the driver learns at once and the peer after the end of its data.
@@ -144,7 +145,7 @@ pub struct Peer {
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
     pub normalise_bare_newlines: bool,
-    /// It may send to other people's domains: some of what strangers are refused is taken from it.
+    /// It may send to other people's domains. The session also accepts some input from it that it refuses to strangers.
     pub may_relay: bool,
 }
 
@@ -468,6 +469,7 @@ impl Session {
                 None => self.add_recipient(),
                 Some(reply) => self.refuse(Verb::Rcpt.stage(), Some(address), reply),
             },
+            Asked::Data if self.breaks_sync(self.backlog.len() > self.backlog_used) => self.close_out_of_sync(),
             Asked::Data => match answer.refusal() {
                 None => self.start_data(),
                 Some(reply) => {
@@ -498,9 +500,6 @@ impl Session {
     }
 
     fn start_data(&mut self) {
-        if self.breaks_sync() {
-            return self.close(Verb::Data.stage(), replies::OUT_OF_SYNC);
-        }
         self.begin_window();
         self.say(replies::START_DATA);
         self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
@@ -590,7 +589,9 @@ impl Session {
         // Recipients over the limit, or whose directory is down, are no sign of a peer that only plays.
         let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
         self.commands += u32::from(plays);
-        self.errors += u32::from(reply.is_permanent());
+        // RCPT gets 454 for relaying that is denied for now: a stranger must not try for as long as it likes.
+        let denies_relaying = reply.code == 454 && stage == Verb::Rcpt.stage();
+        self.errors += u32::from(reply.is_permanent() || denies_relaying);
         let limits = &self.config.limits;
         let too_far = if self.errors > limits.errors_max {
             Some(replies::TOO_MANY_ERRORS)

@@ -21,7 +21,7 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> Limits {
         received_max: s.take_or("received", &Kind::COUNT, or.received_max),
         session_time_max: s.take_or("session_time", &key::SPAN, or.session_time_max),
         idle_time_max: s.take_or("idle_time", &key::SPAN, or.idle_time_max),
-        data_rate_min: s.take_or("data_rate", &key::SIZE, or.data_rate_min),
+        data_rate_min: s.take_or("data_rate_min", &key::SIZE, or.data_rate_min),
         data_rate_window: s.take_or("data_rate_window", &key::SPAN, or.data_rate_window),
         sessions_max: s.take_or("sessions", &Kind::COUNT, or.sessions_max),
         sessions_per_client_max: s.take_or("sessions_per_client", &Kind::COUNT, or.sessions_per_client_max),

@@ -69,7 +69,7 @@ impl Session {
         };
         match input[..place].strip_suffix(b"\r") {
             Some(line) if command::is_sound(line) && of_exchange => self.respond(line),
-            Some(line) if command::is_sound(line) => self.obey(line),
+            Some(line) if command::is_sound(line) => self.obey(line, place + 1 < input.len()),
             _ => self.close("command", replies::LINE_BROKEN),
         }
         Some(place + 1)

@@ -13,7 +13,7 @@ pub struct Limits {
     /// Commands that brought no mail forward (NOOP, RSET, greetings, refused ones) since a message was last accepted.
     /// The next such command: 421 4.7.0, close. A refused RCPT does not count once its transaction has a recipient.
     pub commands_max: u32,
-    /// Commands and messages of a session that were answered with 5xx. The next such: 421 4.7.0, close.
+    /// Commands and messages of a session that were answered with 5xx, and RCPT with 454. The next such: 421 4.7.0, close.
     pub errors_max: u32,
     /// Tries to log in that failed in a session (RFC 4954 section 4). The next such: 421 4.7.0, close.
     pub failed_logins_max: u32,
@@ -60,7 +60,7 @@ impl Default for Limits {
             session_time_max: Duration::from_secs(2 * 60 * 60),
             idle_time_max: Duration::from_secs(5 * 60),
             data_rate_min: 0,
-            data_rate_window: Duration::from_secs(60),
+            data_rate_window: Duration::from_secs(5 * 60),
         }
     }
 }

@@ -45,12 +45,14 @@ impl Path {
         Ok((Path::of(inner, grammar).map_err(PathError::Address)?, rest))
     }
 
-    /// The same without brackets: up to the first white space. Nothing at all is no null path.
+    /// The same without brackets: up to the first white space. Nothing at all is no null path, and a parameter, as in
+    /// `MAIL FROM: SIZE=1000`, is no address without a domain.
     fn parse_bare<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
         let end = text.find([' ', '\t']).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
+        let is_parameter = word.contains('=') && !word.contains('@');
         match Path::of(word, grammar) {
-            Ok(path) if !grammar.strict && !word.is_empty() => Ok((path, rest)),
+            Ok(path) if !grammar.strict && !word.is_empty() && !is_parameter => Ok((path, rest)),
             _ => Err(PathError::Brackets),
         }
     }
@@ -162,5 +164,8 @@ mod tests {
         {
             assert!(Path::parse(text, OURS).is_err(), "{text}");
         }
+        assert_eq!(Path::parse("SIZE=1000", OURS), Err(PathError::Brackets));
+        assert_eq!(Path::parse("<a=b>", OURS), Ok((path("a=b@here.example"), "")));
+        assert_eq!(Path::parse("a=b@example.org", OURS), Ok((path("a=b@example.org"), "")));
     }
 }

@@ -46,7 +46,7 @@ impl Session {
         let octets_min = self.config.limits.window_octets_min();
         let window = self.transaction.as_mut().and_then(|transaction| transaction.window.as_mut());
         match window {
-            Some(window) if window.octets < octets_min => self.close("rate", replies::TOO_SLOW),
+            Some(window) if window.octets < octets_min => self.close("data-rate", replies::TOO_SLOW),
             Some(window) => *window = Window { began_at: now, octets: 0 },
             None => {}
         }

@@ -87,7 +87,7 @@ pub(super) const TOO_MANY_COMMANDS: Reply = reply(421, Enhanced(4, 7, 0), "too m
 pub(super) const TOO_MANY_ERRORS: Reply = reply(421, Enhanced(4, 7, 0), "too many errors; closing");
 pub(super) const TOO_MANY_FAILED_LOGINS: Reply = reply(421, Enhanced(4, 7, 0), "too many failed logins; closing");
 pub(super) const IDLE: Reply = reply(421, Enhanced(4, 4, 2), "idle for too long; closing");
-pub(super) const TOO_SLOW: Reply = reply(421, Enhanced(4, 4, 2), "message comes too slowly; closing");
+pub(super) const TOO_SLOW: Reply = reply(421, Enhanced(4, 4, 2), "message data rate below minimum; closing");
 pub(super) const SESSION_TOO_LONG: Reply = reply(421, Enhanced(4, 4, 2), "session too long; closing");
 pub(super) const SHUTDOWN: Reply = reply(421, Enhanced(4, 3, 2), "server stops; closing");
 

@@ -2,8 +2,9 @@
 //!
 //! An operator chooses how much of it is taken. Nothing here changes where a message ends or who may relay.
 
-use super::Session;
+use super::command::Verb;
 use super::path::Grammar;
+use super::{Session, replies};
 
 /// What the sessions of a listener take beyond RFC 5321.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +15,7 @@ pub struct Tolerance {
     pub origin: Option<Box<str>>,
     /// What is done about a NUL in a message.
     pub nul: NulPolicy,
-    /// A client that sends its message before the 354 to DATA is told 554, and the session ends (RFC 2920 section 3.1).
+    /// A client that sends its message before the reply to DATA is told 554, and the session ends (RFC 2920 section 3.1).
     /// Users and clients that may relay are exempt.
     pub enforces_sync: bool,
 }
@@ -44,8 +45,14 @@ impl Session {
         Grammar { strict: *strict, origin: (!strict && self.is_trusted()).then_some(origin) }
     }
 
-    /// Whether bytes behind the line of DATA, which have come before the 354, end the session.
-    pub(super) fn breaks_sync(&self) -> bool {
-        self.config.tolerance.enforces_sync && !self.is_trusted() && self.backlog.len() > self.backlog_used
+    /// Whether the session ends where `has_more` bytes have come behind the line of DATA before its reply. DATA is the last
+    /// command of a group (RFC 2920 section 3.1), so these bytes are a message, and commands only if DATA is refused.
+    pub(super) fn breaks_sync(&self, has_more: bool) -> bool {
+        has_more && self.config.tolerance.enforces_sync && !self.is_trusted()
+    }
+
+    /// Ends the session of a client that sent its message before the reply to DATA.
+    pub(super) fn close_out_of_sync(&mut self) {
+        self.close(Verb::Data.stage(), replies::OUT_OF_SYNC);
     }
 }

@@ -12,20 +12,33 @@ use super::{
 };
 
 impl Session {
-    /// Does what a command line says, or refuses it.
-    pub(super) fn obey(&mut self, line: &[u8]) {
+    /// Does what a command line says, or refuses it. `has_more`: bytes behind the line are there already.
+    pub(super) fn obey(&mut self, line: &[u8], has_more: bool) {
         let (verb, arguments) = command::split(line);
-        if self.config.tls == Tls::Required && !self.secured && !verb.needs_no_tls() {
-            return self.demand_tls(verb, arguments);
+        let obeyed = if self.config.tls == Tls::Required && !self.secured && !verb.needs_no_tls() {
+            self.demand_tls(verb, arguments)
+        } else {
+            self.obey_verb(verb, arguments)
+        };
+        match obeyed {
+            Err(_) if verb == Verb::Data && self.breaks_sync(has_more) => self.close_out_of_sync(),
+            Err(reply) => self.refuse(verb.stage(), None, reply),
+            Ok(()) => {}
         }
-        let obeyed = match verb {
+    }
+
+    fn obey_verb(&mut self, verb: Verb, arguments: &[u8]) -> Result<(), Reply> {
+        match verb {
             Verb::Helo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Helo)),
             Verb::Ehlo => text(arguments).and_then(|name| self.helo_or_ehlo(name, Greeting::Extended)),
             Verb::Lhlo => text(arguments).and_then(|name| self.lhlo(name)),
             Verb::Mail => text(arguments).and_then(|request| self.mail(request)),
             Verb::Rcpt => text(arguments).and_then(|request| self.rcpt(request)),
             Verb::Data => nothing(arguments).and_then(|()| self.data()),
-            Verb::Bdat => return self.bdat(arguments),
+            Verb::Bdat => {
+                self.bdat(arguments);
+                Ok(())
+            }
             Verb::Rset => nothing(arguments).and_then(|()| self.rset()),
             Verb::Noop => self.noop(),
             Verb::Starttls => self.starttls(arguments),
@@ -36,21 +49,19 @@ impl Session {
             Verb::Vrfy => self.vrfy(arguments),
             Verb::Unimplemented => Err(replies::NOT_IMPLEMENTED),
             Verb::Unknown => Err(replies::UNKNOWN_COMMAND),
-        };
-        if let Err(reply) = obeyed {
-            self.refuse(verb.stage(), None, reply);
         }
     }
 
     /// The bytes of a chunk come all the same, and must not be taken for commands.
-    fn demand_tls(&mut self, verb: Verb, arguments: &[u8]) {
-        match verb {
-            Verb::Bdat => match Chunk::parse(arguments) {
-                Some(chunk) => self.swallow_later(chunk, replies::MUST_SECURE, 1),
-                None => self.close(verb.stage(), replies::BDAT_SYNTAX),
-            },
-            _ => self.refuse(verb.stage(), None, replies::MUST_SECURE),
+    fn demand_tls(&mut self, verb: Verb, arguments: &[u8]) -> Result<(), Reply> {
+        if verb != Verb::Bdat {
+            return Err(replies::MUST_SECURE);
         }
+        match Chunk::parse(arguments) {
+            Some(chunk) => self.swallow_later(chunk, replies::MUST_SECURE, 1),
+            None => self.close(verb.stage(), replies::BDAT_SYNTAX),
+        }
+        Ok(())
     }
 
     fn helo_or_ehlo(&mut self, name: &str, greeting: Greeting) -> Result<(), Reply> {
