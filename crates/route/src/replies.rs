@@ -45,6 +45,11 @@ impl Obstacle {
         }
     }
 
+    /// Whether it is no word on where mail goes: nobody could say. The others are what somebody has written.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::Table(_))
+    }
+
     /// The reply of 5xx that says so of the name that was asked for.
     pub(crate) fn failure(&self, name: &str) -> Reply {
         let (code, subject, detail) = self.codes();
