@@ -124,7 +124,7 @@ impl Router {
     /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
     pub fn new(config: Config) -> Result<Self, NoServers> {
         let dns = Resolver::new(&config.dns)?;
-        let absences = Absences::new(config.dns.no_address_lookups);
+        let absences = Absences::new(config.dns.no_address_lookups, config.dns.no_address_time);
         Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default(), absences })
     }
 
