@@ -36,6 +36,8 @@ struct FoundSet {
     finding: Finding,
     /// When the last of the answers has had its time.
     last: Instant,
+    /// This host, and those that are no better, were left out.
+    is_backup: bool,
 }
 
 /// How hosts are reached.
@@ -73,9 +75,10 @@ impl Router {
 
     /// Hosts that stay without addresses make it fail.
     async fn by_mail_hosts(&self, domain: &str, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
-        let FoundSet { mut finding, last } = self.by_set(exchangers, leg, until).await;
+        let FoundSet { mut finding, last, is_backup } = self.by_set(exchangers, leg, until).await;
         match finding.result {
-            Err(Obstacle::HostsWithoutAddress) => {
+            // The address of a better host may be gone while it is offline: a backup holds its mail.
+            Err(Obstacle::HostsWithoutAddress) if !is_backup => {
                 if self.absences.is_final(domain, Instant::now(), last) {
                     finding.result = Err(Obstacle::HostsStayWithoutAddress);
                 }
@@ -109,7 +112,7 @@ impl Router {
             _ if loops && candidates.is_empty() => Err(Obstacle::Loop),
             _ => Err(obstacle(&candidates)),
         };
-        FoundSet { finding: Finding { result, until }, last }
+        FoundSet { finding: Finding { result, until }, last, is_backup: loops }
     }
 
     /// Finds out what the DNS says of the addresses of each. Until when the first and the last of these answers and the

@@ -218,6 +218,22 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     }
 }
 
+/// The address of a primary that is offline may be gone for as long.
+#[tokio::test]
+async fn a_backup_holds_mail_for_a_better_host_that_stays_without_an_address() {
+    let lines = "
+        backed.example 0 MX 10 home.dyndns.example
+        backed.example 0 MX 20 mx.we.example
+        mx.we.example 300 A 192.0.2.1";
+    let zone = Zone::serve(lines).await;
+    let mut config = config(&zone);
+    (config.dns.ttl_min, config.dns.negative_ttl_max, config.dns.no_address_time) = Default::default();
+    let router = Router::new(config).unwrap();
+    for _ in 0..9 {
+        assert!(line(&router.route("backed.example").await.answer).starts_with("defer 451 4.4.4 "));
+    }
+}
+
 #[tokio::test]
 async fn one_answer_counts_once_and_a_next_hop_that_an_operator_named_never_fails() {
     let lines = "gone.example 300 MX 10 gone-mx.example";
