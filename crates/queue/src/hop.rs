@@ -531,8 +531,7 @@ mod tests {
         let epochs: Vec<u32> = (0..20).map(|_| hop.depart(NOW)).collect();
         for (message, epoch) in (1..).zip(epochs) {
             hop.land(epoch);
-            let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
-            hop.interrupted(NOW, message, lost(), epoch, None);
+            hop.interrupted(NOW, blamed(message), lost(), epoch, None);
         }
         assert_eq!((hop.concurrency(), hop.probe_at()), (10, None));
     }
