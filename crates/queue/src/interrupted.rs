@@ -20,6 +20,9 @@ use crate::{Destination, Probe};
 
 /// So many different messages that broke off weigh as much as one next hop that could not be reached.
 pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
+/// Messages that are remembered, so that each costs no more memory and comparisons than these where `failures` is a million
+/// to switch death off. One that breaks off after so many others weighs nothing more by being known or not.
+const MESSAGES_MAX: usize = 64;
 /// The first wait of a next hop at which different messages broke off.
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 /// Each wait is this many times the one before.
@@ -39,7 +42,7 @@ pub(crate) struct Blamed {
 /// What broke off at one next hop since its last answer: one message at least.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
-    /// Each once, until they are fatal.
+    /// Each once. None is added once they are fatal, or [`MESSAGES_MAX`].
     messages: Vec<QueueId>,
     /// Different messages.
     count: u32,
@@ -57,8 +60,8 @@ impl Interrupted {
 
     /// Another message broke off, or one of them again.
     pub(crate) fn add(&mut self, now: Timestamp, blamed: Blamed, probe: &Probe) {
-        let is_known = self.messages.contains(&blamed.message);
-        if !is_known && !self.is_fatal(probe) {
+        let is_known = self.last.message == blamed.message || self.messages.contains(&blamed.message);
+        if !is_known && !self.is_fatal(probe) && self.messages.len() < MESSAGES_MAX {
             self.messages.push(blamed.message);
         }
         self.count = self.count.saturating_add(u32::from(!is_known));
@@ -169,6 +172,15 @@ mod tests {
         let (waits, interrupted) = delays(1..=149, &probe);
         assert_eq!((waits[48], waits[49], waits[148]), (0, 100, 500));
         assert!(!interrupted.is_fatal(&probe));
+    }
+
+    #[test]
+    fn so_many_messages_are_remembered_and_one_that_comes_again_at_once_is_known_all_the_same() {
+        let probe = Probe { failures: 1_000_000, ..Probe::default() };
+        let (_, mut interrupted) = delays((1..=1000).chain([1000]), &probe);
+        assert_eq!((interrupted.messages.len(), interrupted.count()), (MESSAGES_MAX, 1000));
+        interrupted.add(NOW, blamed(1), &probe);
+        assert_eq!(interrupted.count(), 1000);
     }
 
     #[test]
