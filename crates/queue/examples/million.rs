@@ -102,6 +102,6 @@ fn answer(queues: &mut Queues<()>, hops: u64) {
             queues.destination_name(destination).trim_end_matches(".example").parse().expect("it is ours");
         let next_hop = format!("smtp:mx{}.example", number % hops).into();
         let (limits, until) = (Limits::default(), Timestamp(u64::MAX));
-        queues.routed(NOW, destination, Routed { next_hop, route: (), limits, until });
+        queues.routed(NOW, destination, Routed { next_hop, route: (), limits, until, transient: false });
     }
 }

@@ -51,6 +51,9 @@ pub struct Routed<R> {
     /// From then on the question is asked again, by whoever leaves or becomes ready next. Who becomes ready waits for
     /// the new answer. A moment that has passed is a second from now.
     pub until: Timestamp,
+    /// It is not known where the mail goes: this is the way until that is known, and no other next hop. After
+    /// [`Queues::reroute`](crate::Queues::reroute) it makes nobody due; the first lasting answer may.
+    pub transient: bool,
 }
 
 /// The number of a next hop. It means something while an attempt names it or mail is routed there.

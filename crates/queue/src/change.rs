@@ -6,11 +6,12 @@
 //! | a queue more | it takes what is admitted to it |
 //! | a queue less: it is *retired* | what is in flight ends; all else leaves it to be sorted anew ([`Purpose::Sort`]) |
 //! | the caller's rules | whoever the caller means leaves for it, too ([`Queues::pick_to_sort`]) |
-//! | the ways | nobody leaves by one that was found before; each is asked for again, and where another next hop is found its mail is due |
+//! | the ways | nobody leaves by one that was found before; each is asked for again, and where another next hop is found its mail is due; not while none can be found |
 //!
 //! A queue keeps its number as long as there are queues: numbers are in attempts, destinations and the caller's rules.
 //! So a retired one keeps its place in the settings, and one that comes back under its name has the number that it had.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mail::Timestamp;
@@ -59,10 +60,11 @@ impl<R: Clone> Queues<R> {
 
     /// All ways may be others: nobody leaves by one that was answered before, and each that has recipients is asked for
     /// at once. Questions that are open stay open: whoever answers one now is to say what holds now. Recipients whose
-    /// next hop is another one by the answer are due a second later; their last error is forgotten with the old one.
+    /// next hop is another one by the first answer that is not [`Routed::transient`](crate::Routed::transient) are due a
+    /// second later; their last error is forgotten with the old one.
     pub fn reroute(&mut self, now: Timestamp) {
         self.edition = self.edition.wrapping_add(1);
-        for destination in self.destinations.outdate() {
+        for destination in self.destinations.outdate(|hop| Arc::clone(&self.hops[hop].name)) {
             self.look_up(now, destination);
         }
     }
@@ -76,8 +78,9 @@ impl<R: Clone> Queues<R> {
 
     /// Whether an attempt ended at a next hop that its destination has left for another since it began.
     pub(crate) fn is_left_behind(&self, attempt: &Attempt<R>) -> bool {
-        let hop = self.destinations.place(attempt.destination).hop;
-        attempt.edition != self.edition && attempt.next_hop.is_some_and(|NextHop(old)| old != hop)
+        let place = self.destinations.place(attempt.destination);
+        let is_elsewhere = attempt.next_hop.is_some_and(|NextHop(old)| old != place.hop);
+        attempt.edition != self.edition && is_elsewhere && !place.is_transient
     }
 
     /// Those who wait for destinations that have moved are due now, and have no error yet.

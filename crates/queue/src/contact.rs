@@ -8,6 +8,7 @@ use mail::Timestamp;
 use crate::attempt::{Attempt, Contact, NextHop};
 use crate::berth::{Row, Stand};
 use crate::hop::{Access, Hop};
+use crate::interrupted::Blamed;
 use crate::{Adopt, QueueNumber, Queues};
 
 /// One call of [`Queues::next`] looks at no more next hops whose moment has come.
@@ -94,13 +95,16 @@ impl<R: Clone> Queues<R> {
     }
 
     fn is_lame_after(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: Contact) -> bool {
-        let &Attempt { id, destination, epoch, .. } = attempt;
+        let &Attempt { id: message, destination, epoch, .. } = attempt;
+        let sender = self.messages[self.recipients[attempt.first].message].sender;
         let adopt: Option<&Adopt> = self.adopter.as_ref().map(|(_, adopt)| adopt);
         let hop: &mut Hop = &mut self.hops[hop];
         match contact {
             Contact::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),
             Contact::Failed(reply) => hop.failed(now, reply, epoch, adopt),
-            Contact::Interrupted(reply) => hop.interrupted(now, (id, destination), reply, epoch, adopt),
+            Contact::Interrupted(reply) => {
+                hop.interrupted(now, Blamed { message, destination, sender }, reply, epoch, adopt)
+            }
             // RFC 5321 section 3.8: who says 421 shuts down, or wants less from us. The next hop says so of itself, so no
             // message is to blame; what cannot be reached afterwards fails by itself.
             Contact::Busy => {

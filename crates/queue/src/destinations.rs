@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use mail::Timestamp;
 
-use crate::QueueNumber;
 use crate::chain::NONE;
 use crate::idle::{Idle, Rest};
 use crate::pages::Slab;
+use crate::{QueueNumber, Routed};
 
 /// Destinations that are kept though nobody waits for them.
 const IDLE_NUMBER_MAX: usize = 10_000;
@@ -51,8 +51,10 @@ pub(crate) struct Place<R> {
     /// Its desks are in the berths of the next hop.
     pub(crate) serves: bool,
     asked: bool,
-    /// All ways may be others since it was answered.
-    is_outdated: bool,
+    /// Its last answer was a [transient](crate::Routed::transient) one.
+    pub(crate) is_transient: bool,
+    /// All ways may be others since it was answered: the next hop of that answer. A name, as numbers are given again.
+    outdated: Option<Arc<str>>,
     /// The answer after that named another next hop, and those who wait do not know yet.
     pub(crate) has_moved: bool,
     rest: Rest,
@@ -74,12 +76,16 @@ impl<R> Destinations<R> {
         self.numbers.resize_with(queues, BTreeMap::new);
     }
 
-    /// The time of all routes is over; gives the destinations that have recipients.
-    pub(crate) fn outdate(&mut self) -> Vec<Destination> {
+    /// The time of all routes is over; gives the destinations that have recipients. `name` says the names of next hops.
+    pub(crate) fn outdate(&mut self, name: impl Fn(u32) -> Arc<str>) -> Vec<Destination> {
         let all: Vec<u32> = self.places.entries().map(|(index, _)| index).collect();
         for &index in &all {
             let place = &mut self.places[index];
-            (place.until, place.is_outdated) = (Timestamp::default(), place.hop != NONE);
+            place.until = Timestamp::default();
+            if place.hop != NONE {
+                // Where no lasting answer has come since the ways changed before, they were left then.
+                place.outdated.get_or_insert_with(|| name(place.hop));
+            }
         }
         all.into_iter().filter(|&index| self.places[index].recipients > 0).map(Destination).collect()
     }
@@ -110,7 +116,8 @@ impl<R> Destinations<R> {
             until: Timestamp::default(),
             serves: false,
             asked: false,
-            is_outdated: false,
+            is_transient: false,
+            outdated: None,
             has_moved: false,
             rest: Rest::default(),
         });
@@ -164,11 +171,15 @@ impl<R> Destinations<R> {
         self.questions.pop_front()
     }
 
-    /// The question is answered; gives the next hop before it, or [`NONE`].
-    pub(crate) fn answer(&mut self, destination: Destination, hop: u32, route: R, until: Timestamp) -> u32 {
+    /// The question is answered with the next hop of this number; gives the one before it, or [`NONE`].
+    pub(crate) fn answer(&mut self, destination: Destination, hop: u32, routed: Routed<R>) -> u32 {
+        let Routed { next_hop, route, until, transient, .. } = routed;
         let place = &mut self.places[destination.0];
         (place.asked, place.serves, place.until, place.route) = (false, true, until, Some(route));
-        place.has_moved |= std::mem::take(&mut place.is_outdated) && place.hop != hop;
+        place.is_transient = transient;
+        if !transient {
+            place.has_moved |= place.outdated.take().is_some_and(|old| *old != *next_hop);
+        }
         if place.recipients == 0 {
             // It was kept for the question alone, outside the ring perhaps.
             self.idle.enter(destination.0, &mut place.rest, Timestamp::default());
@@ -209,6 +220,7 @@ pub(crate) fn tree_bytes<K, V>(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Limits;
 
     const QUEUE: QueueNumber = QueueNumber(0);
     const NOW: Timestamp = Timestamp(1_700_000_000_000);
@@ -246,7 +258,9 @@ mod tests {
         (0..4).for_each(|_| sweep(&mut destinations, NOW));
         assert!(destinations.places.get(idle.0).is_none());
         assert_eq!((destinations.next_question(), destinations.next_question()), (Some(asked), None));
-        assert_eq!(destinations.answer(asked, 7, (), NOW), NONE);
+        let (next_hop, limits) = ("mx".into(), Limits::default());
+        let routed = Routed { next_hop, route: (), limits, until: NOW, transient: false };
+        assert_eq!(destinations.answer(asked, 7, routed), NONE);
         (0..4).for_each(|_| sweep(&mut destinations, NOW));
         assert_eq!(destinations.places.len(), 0);
     }

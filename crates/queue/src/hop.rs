@@ -14,12 +14,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{QueueId, Reply, Timestamp};
+use mail::{Reply, Timestamp};
 
 use crate::idle::Rest;
-use crate::interrupted::{Interrupted, MESSAGES_PER_FAILURE};
+use crate::interrupted::{Blamed, Interrupted, MESSAGES_PER_FAILURE};
 use crate::pace::Pace;
-use crate::{Adapt, Adopt, Destination, Limits, QueueNumber};
+use crate::{Adapt, Adopt, Limits, QueueNumber};
 
 /// No probe is due at once, whatever the settings say.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -154,8 +154,8 @@ impl Hop {
         interrupted.filter(|interrupted| self.is_suspect() || interrupted.resume_at() > now)
     }
 
-    /// The message that broke off last and where it was to go, if none was answered since: others go first.
-    pub(crate) fn interrupted_last(&self) -> Option<(QueueId, Destination)> {
+    /// The message that broke off last, if none was answered since: others go first.
+    pub(crate) fn interrupted_last(&self) -> Option<Blamed> {
         self.interrupted.as_deref().map(Interrupted::last)
     }
 
@@ -256,7 +256,7 @@ impl Hop {
     pub(crate) fn interrupted(
         &mut self,
         now: Timestamp,
-        message: (QueueId, Destination),
+        blamed: Blamed,
         reply: Reply,
         epoch: u32,
         adopt: Option<&Adopt>,
@@ -270,10 +270,10 @@ impl Hop {
             if self.dead.take().is_some() {
                 self.failures = 0;
             }
-            self.interrupted = Some(Box::new(Interrupted::by(message.0, message.1)));
+            self.interrupted = Some(Box::new(Interrupted::by(blamed)));
             return false;
         };
-        interrupted.add(now, message, &self.limits.probe);
+        interrupted.add(now, blamed, &self.limits.probe);
         let (count, is_fatal) = (interrupted.count(), interrupted.is_fatal(&self.limits.probe));
         if is_fatal {
             self.die(now)
@@ -353,7 +353,7 @@ mod tests {
     use mail::SpoolId;
 
     use super::*;
-    use crate::{Concurrency, Probe, Rate};
+    use crate::{Concurrency, Destination, Probe, Rate};
 
     const NOW: Timestamp = Timestamp(1_700_000_000_000);
     const QUICK: Duration = Duration::from_millis(5);
@@ -379,11 +379,15 @@ mod tests {
         }
     }
 
+    fn blamed(number: u64) -> Blamed {
+        let message = mail::QueueId::new(SpoolId::new(1), 0, number);
+        Blamed { message, destination: Destination(0), sender: 1 }
+    }
+
     fn break_off(hop: &mut Hop, message: u64, adopt: Option<&Adopt>) -> bool {
         let epoch = hop.depart(NOW);
         hop.land(epoch);
-        let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
-        hop.interrupted(NOW, message, lost(), epoch, adopt)
+        hop.interrupted(NOW, blamed(message), lost(), epoch, adopt)
     }
 
     #[test]
@@ -527,8 +531,7 @@ mod tests {
         let epochs: Vec<u32> = (0..20).map(|_| hop.depart(NOW)).collect();
         for (message, epoch) in (1..).zip(epochs) {
             hop.land(epoch);
-            let message = (mail::QueueId::new(SpoolId::new(1), 0, message), Destination(0));
-            hop.interrupted(NOW, message, lost(), epoch, None);
+            hop.interrupted(NOW, blamed(message), lost(), epoch, None);
         }
         assert_eq!((hop.concurrency(), hop.probe_at()), (10, None));
     }

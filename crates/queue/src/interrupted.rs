@@ -20,6 +20,9 @@ use crate::{Destination, Probe};
 
 /// So many different messages that broke off weigh as much as one next hop that could not be reached.
 pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
+/// Messages that are remembered, so that each costs no more memory and comparisons than these where `failures` is a million
+/// to switch death off. One that breaks off after so many others weighs nothing more by being known or not.
+const MESSAGES_MAX: usize = 64;
 /// The first wait of a next hop at which different messages broke off.
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 /// Each wait is this many times the one before.
@@ -27,34 +30,43 @@ const DELAY_FACTOR: u32 = 3;
 /// The wait after a message that broke off again: a mailing leaves in many attempts.
 const DELAY_AGAIN: Duration = Duration::from_secs(1);
 
+/// A message that broke off, and whose turn that was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blamed {
+    pub(crate) message: QueueId,
+    pub(crate) destination: Destination,
+    /// The hash of its sender, as in [`Admission::sender`](crate::Admission::sender).
+    pub(crate) sender: u64,
+}
+
 /// What broke off at one next hop since its last answer: one message at least.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
-    /// Each once, until they are fatal.
+    /// Each once. None is added once they are fatal, or [`MESSAGES_MAX`].
     messages: Vec<QueueId>,
     /// Different messages.
     count: u32,
-    last: (QueueId, Destination),
+    last: Blamed,
     delay: Duration,
     resume_at: Timestamp,
 }
 
 impl Interrupted {
     /// The first message since an answer: nothing follows from it.
-    pub(crate) fn by(message: QueueId, destination: Destination) -> Self {
+    pub(crate) fn by(blamed: Blamed) -> Self {
         let (delay, resume_at) = (Duration::ZERO, Timestamp::default());
-        Interrupted { messages: vec![message], count: 1, last: (message, destination), delay, resume_at }
+        Interrupted { messages: vec![blamed.message], count: 1, last: blamed, delay, resume_at }
     }
 
     /// Another message broke off, or one of them again.
-    pub(crate) fn add(&mut self, now: Timestamp, (message, destination): (QueueId, Destination), probe: &Probe) {
-        let is_known = self.messages.contains(&message);
-        if !is_known && !self.is_fatal(probe) {
-            self.messages.push(message);
+    pub(crate) fn add(&mut self, now: Timestamp, blamed: Blamed, probe: &Probe) {
+        let is_known = self.last.message == blamed.message || self.messages.contains(&blamed.message);
+        if !is_known && !self.is_fatal(probe) && self.messages.len() < MESSAGES_MAX {
+            self.messages.push(blamed.message);
         }
         self.count = self.count.saturating_add(u32::from(!is_known));
         let again = if is_known { DELAY_AGAIN } else { Duration::ZERO };
-        self.last = (message, destination);
+        self.last = blamed;
         self.delay = self.delay_by_count(probe).max(again).min(probe.first);
         self.resume_at = now + self.delay;
     }
@@ -64,8 +76,8 @@ impl Interrupted {
         self.count
     }
 
-    /// The message that broke off last, and where it was to go: others go first.
-    pub(crate) fn last(&self) -> (QueueId, Destination) {
+    /// The message that broke off last: others go first.
+    pub(crate) fn last(&self) -> Blamed {
         self.last
     }
 
@@ -114,13 +126,17 @@ mod tests {
         QueueId::new(SpoolId::new(1), 0, number)
     }
 
+    fn blamed(number: u64) -> Blamed {
+        Blamed { message: id(number), destination: Destination(0), sender: 1 }
+    }
+
     /// What each message leads to, in milliseconds, with so many failures.
     fn delays(messages: impl IntoIterator<Item = u64>, probe: &Probe) -> (Vec<u128>, Interrupted) {
         let mut messages = messages.into_iter();
-        let mut interrupted = Interrupted::by(id(messages.next().unwrap()), Destination(0));
+        let mut interrupted = Interrupted::by(blamed(messages.next().unwrap()));
         let mut delays = vec![interrupted.resume_at().since(NOW).as_millis()];
         for message in messages {
-            interrupted.add(NOW, (id(message), Destination(0)), probe);
+            interrupted.add(NOW, blamed(message), probe);
             delays.push(interrupted.resume_at().since(NOW).as_millis());
         }
         (delays, interrupted)
@@ -144,12 +160,9 @@ mod tests {
         let probe = Probe::default();
         let (waits, interrupted) = delays([7; 50], &probe);
         assert!(waits[0] == 0 && waits[1..].iter().all(|&wait| wait == 1000), "{waits:?}");
-        assert_eq!(
-            (interrupted.count(), interrupted.last(), interrupted.is_suspect(&probe)),
-            (1, (id(7), Destination(0)), false)
-        );
+        assert_eq!((interrupted.count(), interrupted.last(), interrupted.is_suspect(&probe)), (1, blamed(7), false));
         let (waits, interrupted) = delays((1..=6).chain([6, 1]), &probe);
-        assert_eq!((&waits[6..], interrupted.last().0), (&[2700, 2700][..], id(1)));
+        assert_eq!((&waits[6..], interrupted.last()), (&[2700, 2700][..], blamed(1)));
     }
 
     #[test]
@@ -159,6 +172,15 @@ mod tests {
         let (waits, interrupted) = delays(1..=149, &probe);
         assert_eq!((waits[48], waits[49], waits[148]), (0, 100, 500));
         assert!(!interrupted.is_fatal(&probe));
+    }
+
+    #[test]
+    fn so_many_messages_are_remembered_and_one_that_comes_again_at_once_is_known_all_the_same() {
+        let probe = Probe { failures: 1_000_000, ..Probe::default() };
+        let (_, mut interrupted) = delays((1..=1000).chain([1000]), &probe);
+        assert_eq!((interrupted.messages.len(), interrupted.count()), (MESSAGES_MAX, 1000));
+        interrupted.add(NOW, blamed(1), &probe);
+        assert_eq!(interrupted.count(), 1000);
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub use destinations::Destination;
 use destinations::Destinations;
 use errors::{ErrorNumber, Errors};
 use hops::Hops;
+use interrupted::Blamed;
 use pages::Slab;
 use recipient::{Census, Message, Recipient, Stage};
 use retry::Made;
@@ -353,16 +354,18 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// Where something broke off at the next hop of a berth, and nothing was answered since: other destinations and
-    /// other senders go before the one that it was for, and any other message before itself. True if others may be first.
+    /// Where something broke off at the next hop of a berth, and nothing was answered since: other destinations and other
+    /// senders go before that sender at that destination, and any other message before that one. Where others are in
+    /// front already they stay there. True if others may be first.
     fn let_others_pass(&mut self, berth: u32) -> bool {
         let hop = self.turns.berths.berth(berth).hop;
-        let Some((message, destination)) = self.hops[hop].interrupted_last() else { return false };
+        let Some(Blamed { message, destination, sender }) = self.hops[hop].interrupted_last() else { return false };
         let front = |queues: &Self| {
             let &Recipient { message, destination, .. } = &queues.recipients[queues.turns.front(berth)];
-            (queues.messages[message].id, destination)
+            let &Message { id, sender, .. } = &queues.messages[message];
+            (id, (destination, sender))
         };
-        if front(self).1 == destination {
+        if front(self).1 == (destination, sender) {
             self.turns.pass(berth);
         }
         for _ in 0..PASSES_MAX {

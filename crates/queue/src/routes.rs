@@ -77,9 +77,9 @@ impl<R: Clone> Queues<R> {
 
     /// Answers a question. Attempts in flight keep the next hop that they left with.
     pub fn routed(&mut self, now: Timestamp, destination: Destination, routed: Routed<R>) {
-        let Routed { next_hop, route, limits, until } = routed;
-        let hop = self.hops.intern(&next_hop, limits);
-        let old = self.destinations.answer(destination, hop, route, until.max(now + ANSWER_TIME_MIN));
+        let hop = self.hops.intern(&routed.next_hop, routed.limits.clone());
+        let until = routed.until.max(now + ANSWER_TIME_MIN);
+        let old = self.destinations.answer(destination, hop, Routed { until, ..routed });
         self.note_move(now, destination);
         let berths = self.berths(hop, self.destination_queue(destination));
         self.turns.assign(destination, berths);

@@ -207,6 +207,36 @@ fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is
     assert_eq!(post.progress(1), Progress::Waiting(due));
 }
 
+/// A DNS that was down right after a reload made all mail of a domain due, without its errors, and the new next hop did
+/// not make it due later.
+#[test]
+fn an_answer_that_nobody_can_say_now_after_a_reload_makes_nobody_due_and_the_next_one_may() {
+    for (found, is_due) in [("a.example", false), ("new", true)] {
+        let mut post = post();
+        let destination = post.admit(1, 1, "a.example", 1);
+        let attempt = post.take();
+        let due = post.defer(attempt, quick());
+        post.admit(2, 1, "a.example", 1);
+        let flying = post.take();
+        post.transient = true;
+        post.route = |_| "nowhere".to_owned();
+        (0..2).for_each(|_| post.queues.reroute(NOW));
+        post.answer();
+        // What is under way to the old next hop waits after it as it would have.
+        assert_eq!(post.defer(flying, quick()), due);
+        post.now = NOW + seconds(10);
+        assert!(post.next().is_none());
+        for sequence in [1, 2] {
+            assert_eq!((post.progress(sequence), post.entry(sequence).error.is_some()), (Progress::Waiting(due), true));
+        }
+        post.transient = false;
+        post.send_to(destination, found);
+        post.now = NOW + seconds(11);
+        assert_eq!(ids(&post.take_all()), if is_due { vec![id(1)] } else { vec![] });
+        assert_eq!(post.entry(2).error.is_none(), is_due);
+    }
+}
+
 #[test]
 fn another_way_that_the_dns_finds_by_itself_makes_nobody_due() {
     let mut post = post();

@@ -148,9 +148,11 @@ pub struct Dns {
     /// each of two servers.
     pub questions_max: usize,
     /// After so many lookups in a row that find no address for any of the MX hosts of a domain, its mail fails (RFC 5321
-    /// section 5.1); until then it waits, as a zone may be in the middle of a change. A lookup counts once the answers of
+    /// section 5.1); until then it waits, as a zone may be in the middle of a change. A lookup counts once all answers of
     /// the one before have had their time. 0: it waits for its lifetime.
     pub no_address_lookups: u32,
+    /// The first and the last of them are so far apart at least.
+    pub no_address_time: Duration,
 }
 
 impl Dns {
@@ -175,9 +177,13 @@ impl Default for Dns {
             failure_ttl: Duration::from_secs(30),
             questions_max: 256,
             no_address_lookups: 3,
+            no_address_time: NO_ADDRESS_TIME,
         }
     }
 }
+
+/// Denials may hold for seconds; to move a host to another address takes minutes.
+const NO_ADDRESS_TIME: Duration = Duration::from_secs(30 * 60);
 
 /// An alias that leads to another zone doubles the questions; further ones are as quick as they can be.
 const ALIAS_PATIENCE: u32 = 2;

@@ -35,6 +35,21 @@ pub(crate) struct Known {
     pub(crate) until: Instant,
 }
 
+/// What the DNS says of the addresses of a host.
+pub(crate) struct KnownHost {
+    pub(crate) said: Said,
+    /// The first of the answers holds until then.
+    pub(crate) until: Instant,
+    /// And the last.
+    pub(crate) last: Instant,
+}
+
+impl From<Known> for KnownHost {
+    fn from(Known { said, until }: Known) -> Self {
+        KnownHost { said, until, last: until }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
     /// In lower case and A-labels, so that it is one for all who ask.
@@ -72,20 +87,20 @@ impl Resolver {
     }
 
     /// The addresses of a host. Where it has some, it does not matter that those of the other family are unknown.
-    pub(crate) async fn addresses(&self, name: &str, families: Families) -> Known {
+    pub(crate) async fn addresses(&self, name: &str, families: Families) -> KnownHost {
         let (v4, v6) = match families {
-            Families::V4 => return self.ask(name, Kind::A).await,
-            Families::V6 => return self.ask(name, Kind::Aaaa).await,
+            Families::V4 => return self.ask(name, Kind::A).await.into(),
+            Families::V6 => return self.ask(name, Kind::Aaaa).await.into(),
             Families::Both => tokio::join!(self.ask(name, Kind::A), self.ask(name, Kind::Aaaa)),
         };
-        let until = v4.until.min(v6.until);
+        let (until, last) = (v4.until.min(v6.until), v4.until.max(v6.until));
         let said = match (v4.said, v6.said) {
             (Said::Addresses(v4), Said::Addresses(v6)) => Said::Addresses(take_turns(&v6, &v4)),
             (Said::Addresses(some), _) | (_, Said::Addresses(some)) => Said::Addresses(some),
             (Said::Unanswered(why), _) | (_, Said::Unanswered(why)) => Said::Unanswered(why),
             (said, _) => said,
         };
-        Known { said, until }
+        KnownHost { said, until, last }
     }
 
     async fn find_out(&self, question: &Question) -> Known {

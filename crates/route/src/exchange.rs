@@ -30,6 +30,16 @@ pub(crate) struct Finding {
     pub(crate) until: Instant,
 }
 
+/// What a set of hosts comes to.
+struct FoundSet {
+    /// Ends with the first of the answers.
+    finding: Finding,
+    /// When the last of the answers has had its time.
+    last: Instant,
+    /// This host, and those that are no better, were left out.
+    is_backup: bool,
+}
+
 /// How hosts are reached.
 pub(crate) struct Leg<'a> {
     pub(crate) transport: &'a str,
@@ -51,23 +61,29 @@ impl Router {
         let Known { said, until } = self.dns.ask(domain, Kind::Mx).await;
         let obstacle = match said {
             Said::Exchangers(exchangers) => return self.by_mail_hosts(domain, &exchangers, leg, until).await,
-            Said::Nothing | Said::Addresses(_) => return self.by_name(domain, leg, until).await,
+            Said::Nothing | Said::Addresses(_) => {
+                self.absences.forget(domain);
+                return self.by_name(domain, leg, until).await;
+            }
             Said::NullMx => Obstacle::NullMx,
             Said::NoSuchName => Obstacle::NoSuchDomain,
             Said::Unanswered(why) => Obstacle::Unanswered(why),
         };
+        self.absences.forget(domain);
         Finding { result: Err(obstacle), until }
     }
 
     /// Hosts that stay without addresses make it fail.
     async fn by_mail_hosts(&self, domain: &str, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
-        let (mut finding, last) = self.by_set(exchangers, leg, until).await;
+        let FoundSet { mut finding, last, is_backup } = self.by_set(exchangers, leg, until).await;
         match finding.result {
-            Ok(_) => self.absences.forget(domain),
-            Err(Obstacle::HostsWithoutAddress) if self.absences.is_final(domain, last) => {
-                finding.result = Err(Obstacle::HostsStayWithoutAddress);
+            // The address of a better host may be gone while it is offline: a backup holds its mail.
+            Err(Obstacle::HostsWithoutAddress) if !is_backup => {
+                if self.absences.is_final(domain, Instant::now(), last) {
+                    finding.result = Err(Obstacle::HostsStayWithoutAddress);
+                }
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => self.absences.forget(domain),
         }
         finding
     }
@@ -75,19 +91,17 @@ impl Router {
     /// One host, by its addresses.
     pub(crate) async fn by_name(&self, name: &str, leg: &Leg<'_>, until: Instant) -> Finding {
         let itself = [Exchanger { preference: 0, name: name.into() }];
-        let (mut finding, _) = self.by_set(&itself, leg, until).await;
+        let FoundSet { mut finding, .. } = self.by_set(&itself, leg, until).await;
         if finding.result == Err(Obstacle::HostsWithoutAddress) {
             finding.result = Err(Obstacle::NoAddress);
         }
         finding
     }
 
-    /// The second is when the last of the answers has had its time; the finding ends with the first of them.
-    async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> (Finding, Instant) {
+    /// The hosts of a list that holds until then.
+    async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> FoundSet {
         let mut candidates = in_order(exchangers);
-        let ends = self.ask_addresses(&mut candidates, leg.reach.families).await;
-        let last = ends.iter().copied().max().unwrap_or(until);
-        let until = ends.into_iter().fold(until, Instant::min);
+        let (until, last) = self.ask_addresses(&mut candidates, leg.reach.families, until).await;
         let loops = leg.may_loop && self.drop_ourselves(&mut candidates, leg.reach.port);
         let result = match tiers(&candidates, leg.reach) {
             tiers if !tiers.is_empty() => Ok(Hosts {
@@ -98,21 +112,27 @@ impl Router {
             _ if loops && candidates.is_empty() => Err(Obstacle::Loop),
             _ => Err(obstacle(&candidates)),
         };
-        (Finding { result, until }, last)
+        FoundSet { finding: Finding { result, until }, last, is_backup: loops }
     }
 
-    /// Finds out what the DNS says of the addresses of each. Until when each answer holds.
-    async fn ask_addresses(&self, candidates: &mut [Candidate<'_>], families: Families) -> Vec<Instant> {
-        let mut ends = Vec::with_capacity(candidates.len());
+    /// Finds out what the DNS says of the addresses of each. Until when the first and the last of these answers and the
+    /// list itself hold.
+    async fn ask_addresses(
+        &self,
+        candidates: &mut [Candidate<'_>],
+        families: Families,
+        until: Instant,
+    ) -> (Instant, Instant) {
+        let (mut first, mut last) = (until, until);
         for block in candidates.chunks_mut(HOSTS_AT_ONCE) {
             let questions = block.iter().map(|candidate| self.dns.addresses(&candidate.exchanger.name, families));
             let answers = join_all(questions).await;
             for (candidate, known) in block.iter_mut().zip(answers) {
-                ends.push(known.until);
+                (first, last) = (first.min(known.until), last.max(known.last));
                 candidate.said = Some(known.said);
             }
         }
-        ends
+        (first, last)
     }
 
     /// Drops this host and those that are no better than it. Whether there were any.

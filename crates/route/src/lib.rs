@@ -69,6 +69,8 @@ pub struct Route {
     pub answer: Answer,
     /// How long this may be relied on; ask again then.
     pub valid_for: Duration,
+    /// The DNS or a table could not say, or hosts have no addresses at the moment: this is no word on where the mail goes.
+    pub transient: bool,
 }
 
 /// Where the mail of a destination goes.
@@ -122,7 +124,7 @@ impl Router {
     /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
     pub fn new(config: Config) -> Result<Self, NoServers> {
         let dns = Resolver::new(&config.dns)?;
-        let absences = Absences::new(config.dns.no_address_lookups);
+        let absences = Absences::new(config.dns.no_address_lookups, config.dns.no_address_time);
         Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default(), absences })
     }
 
@@ -159,6 +161,7 @@ impl Router {
             Leads::Nowhere(obstacle @ Obstacle::Table(_)) => (self.failed(obstacle.clone()), None),
             Leads::Nowhere(obstacle) => (self.settled(Err(obstacle.clone())), None),
         };
+        let transient = matches!(&finding.result, Err(obstacle) if obstacle.is_transient());
         let answer = match (finding.result, fixed) {
             (Ok(hosts), _) => Answer::Hosts(hosts),
             // What an operator named wrongly he can put right: nobody's mail fails for it.
@@ -166,17 +169,18 @@ impl Router {
             (Err(obstacle), None) if obstacle.is_permanent() => Answer::Fail(obstacle.failure(destination)),
             (Err(obstacle), None) => Answer::Defer(obstacle.deferral(destination)),
         };
-        Route { answer, valid_for: finding.until.saturating_duration_since(Instant::now()) }
+        Route { answer, valid_for: finding.until.saturating_duration_since(Instant::now()), transient }
     }
 
     fn local(&self, transport: &str) -> Route {
-        Route { answer: Answer::Local { transport: transport.into() }, valid_for: self.config.dns.ttl_max }
+        let answer = Answer::Local { transport: transport.into() };
+        Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
     }
 
     /// The operator says what becomes of the mail.
     fn nowhere(&self, reply: Reply) -> Route {
         let answer = if reply.is_permanent() { Answer::Fail(reply) } else { Answer::Defer(reply) };
-        Route { answer, valid_for: self.config.dns.ttl_max }
+        Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
     }
 
     /// A next hop that is named. Mail may come back from the mail hosts of a domain, which its zone names, but a host

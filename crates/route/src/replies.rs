@@ -45,6 +45,11 @@ impl Obstacle {
         }
     }
 
+    /// Whether it is no word on where mail goes: nobody could say. The others are what somebody has written.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::Table(_))
+    }
+
     /// The reply of 5xx that says so of the name that was asked for.
     pub(crate) fn failure(&self, name: &str) -> Reply {
         let (code, subject, detail) = self.codes();
@@ -77,8 +82,9 @@ impl Obstacle {
             Obstacle::NoSuchDomain => format!("{name} does not exist in the DNS"),
             Obstacle::NoAddress => format!("{name} has neither a mail host nor an address in the DNS"),
             Obstacle::NullMx => format!("{name} does not accept mail (null MX)"),
-            Obstacle::HostsWithoutAddress | Obstacle::HostsStayWithoutAddress => {
-                format!("None of the mail hosts of {name} has an address in the DNS")
+            Obstacle::HostsWithoutAddress => format!("None of the mail hosts of {name} has an address in the DNS"),
+            Obstacle::HostsStayWithoutAddress => {
+                format!("Several lookups found no address for any of the mail hosts of {name} in the DNS")
             }
             Obstacle::Loop => format!("Mail for {name} loops back to this host"),
             Obstacle::Family(address) => format!("No mail leaves for addresses like {address}"),

@@ -7,7 +7,7 @@
 //! | we lack files, memory, ports            | the next host; says nothing of those that were not asked          |
 //! | the session refused, 4xx or 5xx         | the next host                                                     |
 //! | the handshake fails, TLS only offered   | once more in clear text (RFC 7435 section 3), then the next host  |
-//! | no host left                            | failed only if all that were tried refused the session by 5xx     |
+//! | no host left                            | failed only if all refused the session by 5xx, and all were tried |
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -63,16 +63,21 @@ pub(super) async fn open(hop: &NextHop, turns: &Turns, vigil: &mut Vigil<'_>) ->
         let reply = Reply::new(451, Enhanced(4, 4, 4), "the next hop has no address");
         return Err(Unopened { outcome: Outcome::Deferred(reply), contact: Contact::None, peer: None });
     };
-    Err(if choice.targets.len() < choice.known { with_count(unopened, &choice) } else { unopened })
+    Err(if choice.targets.len() < choice.known { of_some(unopened, &choice) } else { unopened })
 }
 
-/// Says in our own words, not in those of a server, that there are more addresses than were tried.
-fn with_count(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
+/// There are more addresses than were tried: nothing fails for good, as the next attempt tries others, and our own words
+/// say so. Those of a server stay as they are.
+fn of_some(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
     let (tried, known) = (choice.targets.len(), choice.known);
     let counted = |reply: &mut Reply| {
         reply.text =
             format!("{} ({tried} of {known} addresses tried; the next attempt tries others)", reply.text).into();
     };
+    if let (Outcome::Failed(reply), Some(peer)) = (&unopened.outcome, &unopened.peer) {
+        unopened.outcome = Outcome::Deferred(unreached(format!("{peer}: {reply}")));
+        unopened.peer = None;
+    }
     if let (Outcome::Deferred(reply), None) = (&mut unopened.outcome, &unopened.peer) {
         counted(reply);
     }

@@ -180,6 +180,33 @@ fn no_more_addresses_are_tried_than_may_be() {
     });
 }
 
+/// Mail failed though most of the hosts had not been tried.
+#[test]
+fn mail_waits_where_all_that_were_tried_refuse_it_and_there_are_others() {
+    run(async {
+        let (refusing, seen) = (Seen::default(), Seen::default());
+        let mut endpoints = Vec::new();
+        for _ in 0..3 {
+            let endpoint = serve(&refusing, |mut guest, _| async move {
+                guest.say("554 5.7.1 not you\r\n").await;
+                pass_until(async { drop(guest.end().await) }).await;
+            });
+            endpoints.push(endpoint.await);
+        }
+        endpoints.push(serve_well(&seen, CHUNKING).await);
+        let hop = hop(Config { addresses_tried_max: 3, ..config() }, &endpoints);
+        let mut sender = Sender::new();
+        let end = sender.send(&hop, TO, body(TEXT)).await;
+        let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("{:?}", outcomes(&end)) };
+        let count = ": 554 5.7.1 not you (3 of 4 addresses tried; the next attempt tries others)";
+        assert!(reply.code == 451 && reply.text.ends_with(count), "{reply}");
+        assert_eq!(
+            (summary(&sender.send(&hop, TO, body(TEXT)).await), end.contact),
+            (vec!["relayed".into(); 2], Contact::Busy)
+        );
+    });
+}
+
 /// The same few addresses were tried for ever.
 #[test]
 fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {

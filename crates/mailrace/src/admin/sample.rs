@@ -84,7 +84,8 @@ pub(crate) fn queues() -> Sample {
 fn answer(queues: &mut Queues<()>, now: Timestamp) {
     while let Some(destination) = queues.next_question() {
         let next_hop = format!("smtp:{}", queues.destination_name(destination)).into();
-        let routed = Routed { next_hop, route: (), limits: Limits::default(), until: NOW + HOUR * 24 };
+        let routed =
+            Routed { next_hop, route: (), limits: Limits::default(), until: NOW + HOUR * 24, transient: false };
         queues.routed(now, destination, routed);
     }
 }

@@ -159,7 +159,7 @@ impl Shipyard {
 impl Navigator {
     async fn answer(self: Rc<Self>, question: Question) {
         if question.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
-            return self.tell(question.destination, unsorted(), UNSORTED_FOR);
+            return self.tell(question.destination, unsorted(), UNSORTED_FOR, false);
         }
         let answered = self.ways.router.route(&question.name).await;
         let way = match answered.answer {
@@ -168,12 +168,12 @@ impl Navigator {
             Answer::Defer(reply) => nowhere(Outcome::Deferred(reply)),
             Answer::Fail(reply) => nowhere(Outcome::Failed(reply)),
         };
-        self.tell(question.destination, way, answered.valid_for);
+        self.tell(question.destination, way, answered.valid_for, answered.transient);
     }
 
-    fn tell(&self, destination: Destination, (next_hop, way, limits): Found, valid_for: Duration) {
+    fn tell(&self, destination: Destination, (next_hop, way, limits): Found, valid_for: Duration, transient: bool) {
         let until = Timestamp::from(SystemTime::now()) + valid_for;
-        let routed = Routed { next_hop, route: Arc::new(way), limits, until };
+        let routed = Routed { next_hop, route: Arc::new(way), limits, until, transient };
         self.mailbag.tell(Note::Routed(self.edition, destination, routed));
     }
 

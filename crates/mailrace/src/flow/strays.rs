@@ -94,7 +94,11 @@ mod tests {
         while let Some(destination) = queues.next_question() {
             let (route, until) = (Arc::new(Way::Unsorted), NOW + Duration::from_secs(1_000));
             let next_hop = queues.destination_name(destination).into();
-            queues.routed(NOW, destination, Routed { next_hop, route, limits: Limits::default(), until });
+            queues.routed(
+                NOW,
+                destination,
+                Routed { next_hop, route, limits: Limits::default(), until, transient: false },
+            );
         }
         queues.next(NOW)
     }

@@ -22,6 +22,8 @@ pub(crate) struct Post {
     /// From a domain to its next hop: all that is behind the first dot, or the domain itself.
     pub(crate) route: fn(&str) -> String,
     pub(crate) route_time: Duration,
+    /// Answers are [`Routed::transient`].
+    pub(crate) transient: bool,
     /// Questions are answered at once.
     pub(crate) answers: bool,
     routes: u32,
@@ -83,6 +85,7 @@ impl Post {
             limits: wide(),
             route: str::to_owned,
             route_time: Duration::from_secs(1_000_000),
+            transient: false,
             answers: true,
             routes: 0,
         }
@@ -135,7 +138,7 @@ impl Post {
     pub(crate) fn send_to(&mut self, destination: Destination, next_hop: &str) {
         self.routes += 1;
         let (limits, until) = (self.limits.clone(), self.now + self.route_time);
-        let routed = Routed { next_hop: next_hop.into(), route: self.routes, limits, until };
+        let routed = Routed { next_hop: next_hop.into(), route: self.routes, limits, until, transient: self.transient };
         self.queues.routed(self.now, destination, routed);
     }
 

@@ -57,10 +57,29 @@ fn any_number_of_poison_messages_delays_the_others_by_one_attempt_each_at_most()
     }
 }
 
+/// The next hop died of the first sender's messages, and the other's was never tried.
+#[test]
+fn poison_of_one_sender_delays_others_at_the_same_destination_by_one_attempt() {
+    for (poison_senders, good_senders) in [(1, 1), (1, 2), (2, 1)] {
+        let mut world = relay();
+        world.poison = |message| message < 20;
+        for message in 0..20 {
+            world.admit(STANDARD, message % poison_senders, ["a.test"]);
+        }
+        let good: Vec<u64> = (0..good_senders).map(|n| world.admit(STANDARD, 10 + n, ["a.test"])).collect();
+        run_blameless(&mut world, START + SECOND);
+        for message in good {
+            let known = &world.mail[message as usize].recipients[0];
+            assert_eq!((known.state, known.attempts), (State::Delivered, 1), "{poison_senders} {good_senders}");
+            assert!(attempts_before(&world, message, START) <= poison_senders as usize, "one of each sender");
+        }
+    }
+}
+
 /// Five messages to an address at which a server drops the connection stopped all mail to a shared next hop for a minute.
 #[test]
 fn good_mail_every_five_seconds_passes_poison_that_came_first_and_comes_again() {
-    for poison in [5, 200] {
+    for (poison, domain) in [(5, "good.test"), (200, "good.test"), (5, "poison.test"), (200, "poison.test")] {
         let mut world = relay();
         (world.poison, world.checks) = (|message| message < 200, false);
         for message in 0..200 {
@@ -70,14 +89,14 @@ fn good_mail_every_five_seconds_passes_poison_that_came_first_and_comes_again() 
         for _ in 0..120 {
             let next = world.now + 5 * SECOND;
             run_blameless(&mut world, next);
-            good.push((world.admit(STANDARD, 2, ["good.test"]), next));
+            good.push((world.admit(STANDARD, 2, [domain]), next));
         }
         let end = world.now + 10 * SECOND;
         run_blameless(&mut world, end);
         for (message, admitted_at) in good {
             let known = &world.mail[message as usize].recipients[0];
             assert_eq!((known.state, known.attempts), (State::Delivered, 1));
-            assert!(attempts_before(&world, message, admitted_at) <= 1, "{poison} poison messages");
+            assert!(attempts_before(&world, message, admitted_at) <= 1, "{poison} poison messages, {domain}");
         }
     }
 }

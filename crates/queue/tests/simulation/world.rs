@@ -301,7 +301,8 @@ impl World {
             self.questions.pop_first();
             let next_hop = (self.route)(self.queues.destination_name(destination)).into();
             let (limits, until) = (self.limits.clone(), at - self.answer_time + self.route_time);
-            self.queues.routed(self.now, destination, Routed { next_hop, route: until, limits, until });
+            let routed = Routed { next_hop, route: until, limits, until, transient: false };
+            self.queues.routed(self.now, destination, routed);
             answered = true;
         }
         answered

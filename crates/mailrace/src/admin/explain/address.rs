@@ -481,7 +481,7 @@ mod tests {
             destination: "new.example".into(),
             queue: QueueNumber(0),
             rule: String::new(),
-            route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO }),
+            route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO, transient: false }),
             quota: None,
         };
         let situation = leg.situation(&mut sample.queues, NOW);
