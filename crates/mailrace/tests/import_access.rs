@@ -469,6 +469,8 @@ fn no_import_is_an_open_relay() {
         ),
         // What is excepted cannot be read, so that nothing behind it counts.
         ("mynetworks = 127.0.0.0/8, !host.example, 192.0.2.0/28\n", smtp, "127.0.0.0/8", false),
+        // Of a table Postfix asks for the address alone, which no network is.
+        ("mynetworks = inline:{10.2.3.0/24=x, 192.0.2.1=x, 192.0.2.7/32=x}\n", smtp, "192.0.2.1/32", false),
         // An entry of a table lets pass, and lets nobody relay.
         ("smtpd_relay_restrictions = check_client_access static:OK, reject_unauth_destination\n", smtp, "", false),
     ];

@@ -161,8 +161,26 @@ impl Conversion<'_> {
             return self.read(Path::new(element)).map(|text| super::main_cf::logical_lines(&text).join(" "));
         }
         let entries = Named::read(element).and_then(|named| self.entries(&named, false))?;
-        Some(entries.into_iter().map(|(key, _)| key).collect::<Vec<_>>().join(" "))
+        let (networks, keys): (Vec<String>, Vec<String>) =
+            entries.into_iter().map(|(key, _)| key).partition(|key| Net::read(key).is_some() && !is_address(key));
+        if let Some(first) = networks.first() {
+            self.draft.look_at(format!(
+                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix looks up the client's \
+                 address alone, so that they let in nobody there either",
+                networks.len()
+            ));
+            self.draft.loss(
+                format!("{element}: {}", networks.join(", ")),
+                "in a table Postfix looks up the client's address alone, which is no network",
+            );
+        }
+        Some(keys.join(" "))
     }
+}
+
+/// Whether it is an address as Postfix looks it up.
+fn is_address(key: &str) -> bool {
+    key.parse::<IpAddr>().is_ok_and(|address| address.to_string().eq_ignore_ascii_case(key))
 }
 
 #[cfg(test)]
