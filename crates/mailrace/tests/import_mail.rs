@@ -291,6 +291,13 @@ fn mail_for_a_relay_host_that_wants_a_password_waits() {
     assert!(server.way("x.example").starts_with("451 ") && server.is_told("wants a password"));
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "other.example a:b\n")]);
     assert_eq!(server.way("x.example"), "192.0.2.1:587");
+    // Other ways to the same host had no such check.
+    let ways = "relay_domains = r.example\ntransport_maps = inline:{{t.example=smtp:[192.0.2.1]:587}, {free.example=smtp:[192.0.2.2]}}\n";
+    let server = Server::new(&format!("{OWN}{sasl}{ways}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
+    for domain in ["r.example", "t.example"] {
+        assert!(server.way(domain).starts_with("451 "), "{domain}\n{}", server.import.text);
+    }
+    assert_eq!(server.way("free.example"), "192.0.2.2:25");
 }
 
 #[test]
