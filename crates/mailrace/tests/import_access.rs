@@ -187,6 +187,7 @@ impl Files for Tables {
     fn text(&self, path: &Path) -> io::Result<String> {
         let text = match path.to_str() {
             Some("/cidr") => "198.51.100.0/25 DUNNO\n198.51.0.0/16 REJECT\n192.0.2.0/24 OK\n",
+            Some("/names") => "/partner\\.example$/ OK\n",
             Some("/whole") => "!/@/ REJECT a part\n/^[^@]+$/ REJECT a part\n/^x@sub\\./ REJECT\n",
             Some("/pcre") => "/good/ OK\n/bad/i REJECT no\n",
             _ => return Err(io::Error::new(io::ErrorKind::NotFound, "no such file")),
@@ -469,11 +470,78 @@ fn no_import_is_an_open_relay() {
         ),
         // What is excepted cannot be read, so that nothing behind it counts.
         ("mynetworks = 127.0.0.0/8, !host.example, 192.0.2.0/28\n", smtp, "127.0.0.0/8", false),
+        // Of a table Postfix asks for the address alone, which no network is.
+        ("mynetworks = inline:{10.2.3.0/24=x, 192.0.2.1=x, 192.0.2.7/32=x}\n", smtp, "192.0.2.1/32", false),
         // An entry of a table lets pass, and lets nobody relay.
         ("smtpd_relay_restrictions = check_client_access static:OK, reject_unauth_destination\n", smtp, "", false),
     ];
     for (main, master, networks, users) in cases {
         assert_eq!(relayers(main, master), ((*networks).to_owned(), *users), "{main}{master}");
+    }
+}
+
+/// Whom Postfix let relay by something that is not there was refused for good, and nothing was told.
+#[test]
+fn who_might_relay_with_postfix_is_put_off() {
+    let smtp = "smtp inet n - y - - smtpd\n";
+    let guarded = "permit_mynetworks, reject_unauth_destination";
+    let open = "smtpd_relay_restrictions =\nsmtpd_recipient_restrictions = permit_mynetworks, ";
+    for (main, is_put_off) in [
+        (format!("smtpd_relay_restrictions = {guarded}\n"), false),
+        (format!("smtpd_relay_restrictions = check_client_access inline:{{192.0.2.1=OK}}, {guarded}\n"), true),
+        (format!("smtpd_relay_restrictions = permit_tls_clientcerts, {guarded}\n"), true),
+        (format!("smtpd_relay_restrictions = permit_mx_backup, {guarded}\n"), true),
+        (format!("smtpd_relay_restrictions = warn_if_reject permit_mx_backup, {guarded}\n"), false),
+        (format!("smtpd_relay_restrictions = {guarded}, permit_mx_backup\n"), false),
+        (format!("{open} permit_mx_backup, reject_unauth_destination\n"), true),
+        (format!("{open} check_client_access inline:{{192.0.2.1=REJECT}}, reject_unauth_destination\n"), false),
+        (format!("{open} check_recipient_access inline:{{bob@example.org=OK}}, reject_unauth_destination\n"), false),
+        (format!("{open} check_recipient_access inline:{{bob@=OK}}, reject_unauth_destination\n"), true),
+        // Another list keeps them from it.
+        (
+            "smtpd_recipient_restrictions = permit_mynetworks, permit_mx_backup, reject_unauth_destination\n".into(),
+            false,
+        ),
+        // Networks that are not found out.
+        ("mynetworks = 127.0.0.0/8, host.example\n".to_owned(), true),
+    ] {
+        let server = Server::new(&format!("{MAIN}{main}"), smtp);
+        let told = server.import.alarms.iter().any(|alarm| alarm.contains("gets 454"));
+        let text = &server.import.text;
+        assert_eq!((server.config.relay.is_deferred, told), (is_put_off, is_put_off), "{main}\n{text}");
+    }
+    for (level, style, is_put_off) in [
+        ("", "", true),
+        ("compatibility_level = 1\n", "", true),
+        ("compatibility_level = 3.6\n", "", false),
+        ("", "mynetworks_style = host\n", false),
+        ("compatibility_level = 2\n", "mynetworks_style = class\n", true),
+        ("", "inet_interfaces = loopback-only\n", false),
+    ] {
+        let server = Server::new(&format!("mydestination = example.org\n{level}{style}"), smtp);
+        assert_eq!(server.config.relay.is_deferred, is_put_off, "{level}{style}\n{}", server.import.text);
+    }
+}
+
+/// The partner of a closed gateway was refused for good.
+#[test]
+fn what_closes_a_list_puts_off_where_something_that_let_pass_is_lost() {
+    for (main, action) in [
+        ("smtpd_client_restrictions = check_client_access inline:{192.0.2.1=OK}, reject\n", "Refuse"),
+        (
+            "smtpd_client_restrictions = check_client_access inline:{192.0.2.1=OK, partner.example=OK}, reject\n",
+            "Defer",
+        ),
+        ("smtpd_client_restrictions = permit_tls_clientcerts, reject\n", "Defer"),
+        ("smtpd_client_restrictions = permit_mynetworks, reject\n", "Refuse"),
+        ("mynetworks = host.example\nsmtpd_client_restrictions = permit_mynetworks, reject\n", "Defer"),
+        ("smtpd_client_restrictions = check_client_access pcre:/names, reject\n", "Defer"),
+    ] {
+        let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
+        let last = server.config.access.last().unwrap();
+        let told = server.import.alarms.iter().any(|alarm| alarm.contains("refused gets 450"));
+        assert!(format!("{:?}", last.action).starts_with(action), "{main}{:?}\n{}", last.action, server.import.text);
+        assert_eq!(told, action == "Defer", "{main}");
     }
 }
 

@@ -187,8 +187,37 @@ fn a_null_client_passes_on_what_its_programs_write() {
         assert_eq!(server.who(address), format!("remote {address}"));
     }
     assert_eq!((&*server.way("example.com"), &*server.way("mx.example.com")), ("192.0.2.1:25", "192.0.2.1:25"));
-    assert_eq!(server.who("postmaster@localhost"), "postmaster@example.com");
+    assert_eq!(server.who("postmaster@nothing-kept-here.invalid"), "postmaster@example.com");
+    // It was refused.
+    assert_eq!((&*server.who("bob@localhost"), &*server.way("localhost")), ("remote bob@localhost", "192.0.2.1:25"));
     assert_eq!(server.import.alarms, [""; 0]);
+}
+
+/// What `!` excepts was a domain of ours where a table behind it had it.
+#[test]
+fn domains_that_are_excepted_are_none_of_ours() {
+    let doms = "good.example x\nbad.example x\nlow.bad.example x\nsingle x\n";
+    for parameter in ["mydestination", "virtual_mailbox_domains", "relay_domains"] {
+        let own = if parameter == "mydestination" { "" } else { "mydestination =\n" };
+        let server = |value: &str| {
+            let main = format!("{own}myorigin = example.com\nrelayhost = [192.0.2.1]\n{parameter} = {value}\n");
+            Server::new(&main, &[("/doms", doms), ("/file", "bad.example\n"), ("/re", "/example$/ x\n")])
+        };
+        for value in ["!bad.example, hash:/doms", "!/file hash:/doms", "!inline:{bad.example=x} bad.example hash:/doms"]
+        {
+            let server = server(value);
+            let is_ours = |domain: &str| !server.who(&format!("x@{domain}")).starts_with("remote");
+            assert!(is_ours("good.example") && is_ours("single"), "{parameter} = {value}\n{}", server.import.text);
+            assert!(!is_ours("bad.example"), "{parameter} = {value}\n{}", server.import.text);
+            // By parent_domain_matches_subdomains.
+            assert_eq!(is_ours("low.bad.example"), parameter != "relay_domains", "{parameter} = {value}");
+        }
+        for value in ["!bad.example, regexp:/re", "!regexp:/re, bad.example", "!/none, bad.example"] {
+            let server = server(value);
+            assert_eq!(server.who("x@bad.example"), "451", "{parameter} = {value}\n{}", server.import.text);
+            assert!(server.is_told("that this file does not name gets 451"), "{parameter} = {value}");
+        }
+    }
 }
 
 #[test]
@@ -262,6 +291,13 @@ fn mail_for_a_relay_host_that_wants_a_password_waits() {
     assert!(server.way("x.example").starts_with("451 ") && server.is_told("wants a password"));
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "other.example a:b\n")]);
     assert_eq!(server.way("x.example"), "192.0.2.1:587");
+    // Other ways to the same host had no such check.
+    let ways = "relay_domains = r.example\ntransport_maps = inline:{{t.example=smtp:[192.0.2.1]:587}, {free.example=smtp:[192.0.2.2]}}\n";
+    let server = Server::new(&format!("{OWN}{sasl}{ways}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
+    for domain in ["r.example", "t.example"] {
+        assert!(server.way(domain).starts_with("451 "), "{domain}\n{}", server.import.text);
+    }
+    assert_eq!(server.way("free.example"), "192.0.2.2:25");
 }
 
 #[test]

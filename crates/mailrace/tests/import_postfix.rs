@@ -364,8 +364,8 @@ fn files_are_written_once_and_passwords_for_nobody_else() {
     let folder = tempfile::tempdir().unwrap();
     let postfix = folder.path().join("postfix");
     std::fs::create_dir(&postfix).unwrap();
-    let main =
-        "mydestination =\nvirtual_alias_maps = ldap:/etc/postfix/ldap-aliases.cf\nvirtual_alias_domains = a.example\n";
+    let main = "compatibility_level = 3.6\nmydestination =\nvirtual_alias_maps = ldap:/etc/postfix/ldap-aliases.cf\n\
+         virtual_alias_domains = a.example\n";
     std::fs::write(postfix.join("main.cf"), main).unwrap();
     std::fs::write(postfix.join("ldap-aliases.cf"), include_str!("postfix/ldap-aliases")).unwrap();
     let run = |more: &[&str]| {
@@ -387,11 +387,26 @@ fn files_are_written_once_and_passwords_for_nobody_else() {
     assert_eq!(std::fs::read_to_string(&password).unwrap(), "geheim\n");
 }
 
+/// The folder was made only where tables were written.
+#[test]
+fn the_folder_of_the_new_configuration_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let main = "compatibility_level = 3.6\nmydestination =\nrelay_domains = a.example\nrelayhost = [192.0.2.1]\n\
+                parent_domain_matches_subdomains =\n";
+    std::fs::write(folder.path().join("main.cf"), main).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
+    let run =
+        command.current_dir(folder.path()).args(["import", "postfix", ".", "--output", "new/x.toml"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
+    assert!(folder.path().join("new/x.toml").exists() && !folder.path().join("new/mailrace-tables").exists());
+}
+
 /// What happened to mail was told nowhere but in the file, and the exit code said that all was well.
 #[test]
 fn what_happens_to_mail_is_told_on_the_terminal_and_by_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("main.cf"), "mydestination =\nsmtpd_milters = inet:localhost:8891\n").unwrap();
+    let main = "compatibility_level = 3.6\nmydestination =\nsmtpd_milters = inet:localhost:8891\n";
+    std::fs::write(folder.path().join("main.cf"), main).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
     let run =
         command.current_dir(folder.path()).args(["import", "postfix", ".", "--output", "new.toml"]).output().unwrap();

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use intake::access::{Access, Visit};
 use intake::{Desk, Refusal};
+use lookup::directory::Resolution;
 use mail::{Address, QueueId, Timestamp};
 use queue::{Act, Destination};
 use serde_json::{Value, json};
@@ -247,10 +248,20 @@ impl Clerk {
     ) -> Answered<()> {
         let told = async {
             let recipient = self.desk.meant(recipient, None).await;
-            let client = Some(client.to_canonical());
-            let visit = Visit { client, helo, sender: Some(sender), recipient: Some(&recipient), ..Visit::default() };
+            let client = client.to_canonical();
+            let visit = Visit {
+                client: Some(client),
+                helo,
+                sender: Some(sender),
+                recipient: Some(&recipient),
+                ..Visit::default()
+            };
             let tags = self.desk.tags(&visit).await;
-            access::told(self.desk.access.as_ref(), &tags.told(&visit)).await
+            let mut told = access::told(self.desk.access.as_ref(), &tags.told(&visit)).await;
+            if matches!(self.desk.resolve(&recipient).await, Resolution::Remote(_)) {
+                told += &access::relaying(client, (self.desk.relays)(client), self.desk.relaying_is_deferred);
+            }
+            told
         };
         let told = unless_stopping(&self.stopping, told)?;
         Ok(out.write_all(told.ok_or(Unanswered::Stopping)?.as_bytes())?)

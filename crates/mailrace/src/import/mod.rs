@@ -92,12 +92,18 @@ fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyho
         return Err(Exit { code: exit::IO, text }.into());
     }
     for file in files {
-        if let Some(folder) = file.path.parent() {
-            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        }
+        make_folder_of(&file.path)?;
         write(&file.path, &file.text, MODES[usize::from(file.secret)])?;
     }
+    make_folder_of(output)?;
     write(output, text, MODES[0])
+}
+
+fn make_folder_of(path: &Path) -> anyhow::Result<()> {
+    match path.parent() {
+        Some(folder) => fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display())),
+        None => Ok(()),
+    }
 }
 
 /// A file is made anew and not written over: it then has these bits, whatever was there before.

@@ -1,7 +1,8 @@
 //! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each,
-//! and what comes of it. Nothing is counted.
+//! and what comes of it; and whether the client may relay. Nothing is counted.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use intake::access::{Access, Stage, Told, Visit};
 
@@ -35,6 +36,19 @@ pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -
     out
 }
 
+/// Whether a client that does not log in may send to an address that is not ours: by `networks` and `others` of `[relay]`.
+pub(in super::super) fn relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> String {
+    match (is_in_networks, is_deferred) {
+        (true, _) => format!("relay: a client at {client} may relay, by relay.networks\n"),
+        (false, false) => {
+            format!("relay: a client at {client} may not relay: 550 5.7.1 at RCPT, unless it has logged in\n")
+        }
+        (false, true) => {
+            format!("relay: a client at {client} may not relay: 454 4.7.1 at RCPT, unless it has logged in\n")
+        }
+    }
+}
+
 fn line(stage: Stage, rule: &Told) -> String {
     let conditions = if rule.conditions.is_empty() { "for all".into() } else { rule.conditions.join("; ") };
     let says = rule.says.as_deref().unwrap_or("does not match");
@@ -50,6 +64,18 @@ mod tests {
     use crate::tables::Tables;
 
     use super::*;
+
+    #[test]
+    fn who_may_not_relay_is_told_the_reply() {
+        for (is_in_networks, is_deferred, told) in [
+            (true, false, "192.0.2.1 may relay, by relay.networks"),
+            (false, false, "192.0.2.1 may not relay: 550 5.7.1 at RCPT"),
+            (false, true, "192.0.2.1 may not relay: 454 4.7.1 at RCPT"),
+        ] {
+            let line = relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
+            assert!(line.contains(told) && line.ends_with('\n'), "{line}");
+        }
+    }
 
     #[test]
     fn each_stage_is_told_until_a_rule_ends_it() {

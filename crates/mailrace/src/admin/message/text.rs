@@ -22,7 +22,12 @@ pub(super) fn lines(message: &Value, recipients: &[Value], header: &str, log: &L
     for destination in message["destinations"].as_array().into_iter().flatten() {
         push_destination(destination, &mut lines);
     }
-    lines.push(format!("history: each attempt and its reply is in the log: {}", place(log, text(message, "id"))));
+    let place = place(log, text(message, "id"));
+    lines.push(format!("history: its attempts and their replies are in the log: {place}"));
+    lines.push(
+        "  while its next hop cannot be reached it waits without attempts, and without lines: see mailrace explain"
+            .into(),
+    );
     lines.push("header".into());
     lines.extend(header.lines().filter(|line| !line.is_empty()).map(|line| format!("  {}", line.replace('\t', " "))));
     lines

@@ -142,6 +142,7 @@ impl Conversion<'_> {
         }
         self.screen(&mut rules);
         self.other_doors(&lists);
+        self.other_relays();
         self.write_stopped();
         self.write_rules(&rules, &mynetworks);
         self.proxies();
@@ -149,6 +150,7 @@ impl Conversion<'_> {
 
     fn collect_rules(&mut self, list: usize, name: &str, lists: &Lists, rules: &mut Vec<Rule>) {
         let mut ended = None;
+        self.has_lost_pass = false;
         for element in &lists.0[list] {
             let told = format!("{name}: {}", element.text());
             let step = match ended {
@@ -164,13 +166,32 @@ impl Conversion<'_> {
                 }
                 Step::Lost(why) => {
                     self.alarm_of_lost(&told, element, why);
+                    self.has_lost_pass |= may_pass(&element.rule);
                     why
                 }
+                Step::Rule(What::All("refuse")) if self.has_lost_pass => {
+                    self.draft.alarm(format!(
+                        "Mail that {told} refused gets 450: something before it that let mail pass is not there, and what it let \
+                         pass would be refused, too."
+                    ));
+                    rules.push(Rule {
+                        list,
+                        from: told.clone(),
+                        what: What::All("defer"),
+                        spares_users: self.spares_users(list, element),
+                    });
+                    ended = Some("it is behind what lets all pass, or none");
+                    "see [[access]]: it puts off, since something before it that let mail pass is not there"
+                }
                 Step::Rule(What::Networks) => {
+                    self.has_lost_pass |= self.has_lost_networks;
                     rules.push(Rule { list, from: told.clone(), what: What::Networks, spares_users: false });
                     "they pass the rest of this list; see relay.networks, too"
                 }
                 Step::Rule(what) => {
+                    if let What::Table(subject, _, content) = &what {
+                        self.has_lost_pass |= content.loses_pass(*subject);
+                    }
                     let is_all = matches!(what, What::All(_));
                     let spares_users = self.spares_users(list, element);
                     rules.push(Rule { list, from: told.clone(), what, spares_users });
@@ -184,6 +205,37 @@ impl Conversion<'_> {
         while rules.last().is_some_and(|last| last.list == list && matches!(last.what, What::Networks)) {
             rules.pop();
         }
+    }
+
+    /// Whom Postfix lets relay by something else than his address or his login: rules let nobody relay.
+    fn other_relays(&mut self) {
+        let own = self.own_domains();
+        for door in self.doors.clone().iter().filter(|door| !door.is_local()) {
+            let mut passes = |element: &Element| self.may_relay(element, &own);
+            let found = door.lists.other_relays(door.has_logins, &mut passes);
+            for element in found {
+                self.defer_relaying();
+                let at = if door.what.is_empty() { String::new() } else { format!(" at {}", door.what) };
+                self.draft.alarm(format!(
+                    "Mail to other people's domains that {} let clients send{at} gets 454: only `networks` of [relay] and users \
+                     may relay. Write these clients' addresses there.",
+                    element.text()
+                ));
+            }
+        }
+    }
+
+    /// Whether a restriction lets pass mail to other people's domains, as Postfix reads it.
+    fn may_relay(&mut self, element: &Element, own: &[String]) -> bool {
+        let known = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "permit_auth_destination"];
+        if known.contains(&element.rule.as_str()) || !may_pass(&element.rule) {
+            return false;
+        }
+        let Some(subject) = Subject::of_rule(&element.rule) else { return true };
+        let argument = element.argument.as_deref().unwrap_or_default();
+        let word = braced(argument).and_then(|inside| list(inside).into_iter().next());
+        let Some(named) = Named::read(word.as_deref().unwrap_or(argument)) else { return false };
+        self.readable_content(subject, &named).is_none_or(|content| content.may_relay(subject, own))
     }
 
     /// What becomes of mail without this restriction.
@@ -257,33 +309,16 @@ impl Conversion<'_> {
             Some(inside) => Named::read(list(inside).first()?)?,
             None => Named::read(argument)?,
         };
-        let content = match named.kind.as_str() {
-            "static" => {
-                let act = Act::read(braced(&named.name).unwrap_or(&named.name));
-                Content::Patterns(vec![("/^/".into(), Some(act))])
+        let content = match self.readable_content(subject, &named) {
+            Some(Content::Patterns(lines)) if named.kind != "static" => {
+                Content::Patterns(self.about_addresses(subject, &named, lines))
             }
-            "regexp" | "pcre" => {
-                let patterns = self.read(Path::new(&named.name)).map(|text| {
-                    let lines = access_table::patterns(&super::main_cf::logical_lines(&text));
-                    self.about_addresses(subject, &named, lines)
-                });
-                match patterns {
-                    Some(lines) => Content::Patterns(lines),
-                    None => Content::Opaque(self.unavailable(&named, Use::Access, "the file cannot be read")?),
-                }
+            Some(Content::Networks(networks)) if runs(&networks).len() > RUNS_MAX => {
+                let why = "it would be too many rules; join its networks";
+                Content::Opaque(self.unavailable(&named, Use::Access, why)?)
             }
-            "cidr" if subject == Subject::Client => match self.cidr(&named) {
-                Ok(content) => content,
-                Err(why) => Content::Opaque(self.unavailable(&named, Use::Access, &why)?),
-            },
-            "ldap" | "pgsql" | "sqlite" => Content::Opaque(self.chain(vec![named.clone()], Use::Access)?),
-            _ => match self.entries(&named, false) {
-                Some(entries) => {
-                    Content::Entries(entries.into_iter().map(|(key, value)| (key, Act::read(&value))).collect())
-                }
-                // It puts mail off, and tells why.
-                None => Content::Opaque(self.chain(vec![named.clone()], Use::Access)?),
-            },
+            Some(content) => content,
+            None => Content::Opaque(self.opaque(subject, &named)?),
         };
         Some((named, content))
     }
@@ -296,6 +331,8 @@ impl Conversion<'_> {
         let is_of_name = |head: &String| access_table::is_of_name(head);
         let turns = lines.iter().any(|(head, act)| is_of_name(head) && (act.is_none() || head.starts_with('!')));
         let before = lines.len();
+        let lets_pass = |(head, act): &(String, Option<Act>)| *act == Some(Act::Pass) && (turns || is_of_name(head));
+        self.has_lost_pass |= lines.iter().any(lets_pass);
         lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
         if lines.len() < before {
             self.draft.alarm(format!(
@@ -309,7 +346,38 @@ impl Conversion<'_> {
         lines
     }
 
-    fn cidr(&mut self, named: &Named) -> Result<Content, String> {
+    /// What a table says that is read here.
+    fn readable_content(&mut self, subject: Subject, named: &Named) -> Option<Content> {
+        Some(match named.kind.as_str() {
+            "static" => {
+                let act = Act::read(braced(&named.name).unwrap_or(&named.name));
+                Content::Patterns(vec![("/^/".into(), Some(act))])
+            }
+            "regexp" | "pcre" => {
+                let text = self.read(Path::new(&named.name))?;
+                Content::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
+            }
+            "cidr" if subject == Subject::Client => Content::Networks(self.cidr(named).ok()?),
+            _ => {
+                let entries = self.entries(named, false)?;
+                Content::Entries(entries.into_iter().map(|(key, value)| (key, Act::read(&value))).collect())
+            }
+        })
+    }
+
+    /// The table in the place of one that is not read here. It puts mail off, and tells why, unless it can be asked.
+    fn opaque(&mut self, subject: Subject, named: &Named) -> Option<String> {
+        match named.kind.as_str() {
+            "regexp" | "pcre" => self.unavailable(named, Use::Access, "the file cannot be read"),
+            "cidr" if subject == Subject::Client => {
+                let why = self.cidr(named).err().unwrap_or_default();
+                self.unavailable(named, Use::Access, &why)
+            }
+            _ => self.chain(vec![named.clone()], Use::Access),
+        }
+    }
+
+    fn cidr(&mut self, named: &Named) -> Result<Vec<(Net, Act)>, String> {
         let text = self.read(Path::new(&named.name)).ok_or("the file cannot be read")?;
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
@@ -317,10 +385,7 @@ impl Conversion<'_> {
             let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" begins with no network"))?;
             networks.push((net, Act::read(value)));
         }
-        if runs(&networks).len() > RUNS_MAX {
-            return Err("it would be too many rules; join its networks".into());
-        }
-        Ok(Content::Networks(networks))
+        Ok(networks)
     }
 
     /// What postscreen asks of lists: those that are enough by themselves become rules.
@@ -403,4 +468,9 @@ impl Conversion<'_> {
             false => self.draft.set("[smtp]", "xclient_from", networks(&proxies), name),
         }
     }
+}
+
+/// Whether a restriction lets anybody pass: also what a table or a service may say that it asks.
+fn may_pass(rule: &str) -> bool {
+    rule.starts_with("permit") || rule.starts_with("check_")
 }

@@ -63,7 +63,15 @@ pub(super) enum Act {
     Other(&'static str),
 }
 
+/// Why restrictions as a value are lost.
+const RESTRICTIONS: &str = "a table says no restrictions";
+
 impl Act {
+    /// Whether Postfix may let pass by it.
+    fn may_pass(&self) -> bool {
+        matches!(self, Act::Pass | Act::Other(RESTRICTIONS))
+    }
+
     /// Reads a value.
     pub(super) fn read(value: &str) -> Act {
         let value = sound(value);
@@ -85,7 +93,7 @@ impl Act {
             "REDIRECT" => Act::Other("mail is not sent to others than its recipients"),
             _ if is_code => Act::No(value),
             _ if digits && text.is_empty() => Act::Pass,
-            _ => Act::Other("a table says no restrictions"),
+            _ => Act::Other(RESTRICTIONS),
         }
     }
 
@@ -162,6 +170,30 @@ impl Content {
             Content::Opaque(_) => return true,
         };
         acts.any(|act| *act == Act::Pass)
+    }
+
+    /// Whether it lets pass mail to other people's domains, as Postfix reads it.
+    pub(super) fn may_relay(&self, subject: Subject, own: &[String]) -> bool {
+        let is_ours = |key: &str| {
+            let domain = key.rsplit_once('@').map_or(key, |(_, domain)| domain);
+            subject == Subject::Recipient && own.iter().any(|it| it.eq_ignore_ascii_case(domain))
+        };
+        match self {
+            Content::Entries(entries) => entries.iter().any(|(key, act)| act.may_pass() && !is_ours(key)),
+            Content::Patterns(lines) => lines.iter().any(|(_, act)| act.as_ref().is_some_and(Act::may_pass)),
+            Content::Networks(networks) => networks.iter().any(|(_, act)| act.may_pass()),
+            Content::Opaque(_) => true,
+        }
+    }
+
+    /// Whether an entry that lets pass cannot be said here.
+    pub(super) fn loses_pass(&self, subject: Subject) -> bool {
+        match self {
+            Content::Entries(entries) => {
+                entries.iter().any(|(key, act)| *act == Act::Pass && keys(key, subject, false).is_err())
+            }
+            _ => false,
+        }
     }
 }
 

@@ -24,6 +24,8 @@ use super::words::list;
 const NAMED_MAX: usize = 100;
 /// The same where each may have a way of its own.
 const RELAYED_MAX: usize = 2000;
+/// The domain of a server that keeps nothing: nobody can have this name.
+const NO_DOMAIN: &str = "nothing-kept-here.invalid";
 /// What transports of each kind of domain are called.
 const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 
@@ -32,6 +34,30 @@ const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 struct Members {
     names: Vec<String>,
     tables: Vec<String>,
+    /// What stands behind a `!`: what comes behind it does not take these in. `.example.org` is all below it.
+    excepted: Vec<String>,
+    /// An excepted name is for all below it, too.
+    for_subdomains: bool,
+    /// Something is excepted of which nobody knows what: nothing behind it is taken in.
+    is_closed: bool,
+}
+
+impl Members {
+    fn excepts(&self, domain: &str) -> bool {
+        let below = |hole: &str| domain.len() > hole.len() && domain.ends_with(hole);
+        self.excepted.iter().any(|hole| match hole.starts_with('.') {
+            true => !self.for_subdomains && below(hole),
+            false => hole == domain || self.for_subdomains && below(&format!(".{hole}")),
+        })
+    }
+
+    fn add(&mut self, name: String, negated: bool) {
+        match negated {
+            true => self.excepted.push(name),
+            false if !self.excepts(&name) && !self.names.contains(&name) => self.names.push(name),
+            false => {}
+        }
+    }
 }
 
 /// What the domains of one class have in common.
@@ -77,18 +103,18 @@ impl Conversion<'_> {
         }
     }
 
-    /// Nothing is kept here. The one domain that has to be there is none that mail could mean, and its postmaster is at
-    /// the origin, where Postfix sends mail for him.
+    /// Nothing is kept here. The one domain that has to be there is none that mail could mean (RFC 2606), and its postmaster
+    /// is at the origin, where Postfix sends mail for him.
     fn no_domain(&mut self) {
         let nobody = self.nobody();
         let origin = self.site.origin.clone();
         let mut block = Block::new("[[domain]]").comment(
             "One domain has to have a name, and nobody is at this one: its postmaster, who is the server's, is at the origin.",
         );
-        block.set("name", quoted("localhost"), "");
+        block.set("name", quoted(NO_DOMAIN), "");
         block.set("mailboxes", quoted(&nobody), "");
-        if Address::new("postmaster", &origin).is_ok() && origin != "localhost" {
-            let text = ["postmaster", "root"].map(|name| format!("{name}@localhost {name}@{origin}\n")).concat();
+        if Address::new("postmaster", &origin).is_ok() && origin != NO_DOMAIN {
+            let text = ["postmaster", "root"].map(|name| format!("{name}@{NO_DOMAIN} {name}@{origin}\n")).concat();
             let path = self.add_file("postmaster", "", text, false);
             let name = super::lookups::file_name(&path);
             let table = Block::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("text"), "");
@@ -437,47 +463,103 @@ impl Conversion<'_> {
 
     /// The domains that a parameter names: in itself, in files, or in tables.
     fn domain_names(&mut self, parameter: &str) -> Members {
-        let mut named = Members::default();
+        let styles = list(&self.values.value("parent_domain_matches_subdomains"));
+        let mut named = Members { for_subdomains: styles.iter().any(|it| it == parameter), ..Members::default() };
         for element in list(&self.values.value(parameter)) {
-            self.domain_element(parameter, &element, &mut named, 0);
+            self.domain_element(parameter, &element, false, &mut named, 0);
         }
         named
     }
 
-    fn domain_element(&mut self, parameter: &str, element: &str, named: &mut Members, depth: usize) {
-        if Address::new("postmaster", element).is_ok() && !element.starts_with('/') {
-            let name = element.to_lowercase();
-            if !named.names.contains(&name) {
-                named.names.push(name);
-            }
-            return;
+    fn domain_element(&mut self, parameter: &str, element: &str, negated: bool, named: &mut Members, depth: usize) {
+        let bare = element.trim_start_matches('!');
+        let negated = negated ^ ((element.len() - bare.len()) % 2 == 1);
+        if named.is_closed {
+            return self.draft.loss(format!("{parameter}: {element}"), "what is excepted before it is not known here");
         }
-        if element.starts_with('/') && depth == 0 {
-            let text = self.read(Path::new(element)).unwrap_or_default();
-            let lines = super::main_cf::logical_lines(&text).join(" ");
-            list(&lines).iter().for_each(|element| self.domain_element(parameter, element, named, 1));
-            return;
+        if bare.starts_with('/') && depth == 0 {
+            return self.domain_file(parameter, bare, negated, named);
         }
-        let Some(table) = Named::read(element).filter(|_| depth == 0) else {
-            if !element.starts_with('!') {
-                self.draft.alarm(format!(
-                    "Mail to what {parameter} means by \"{element}\" gets 550: it is no name of a domain."
-                ));
-            }
-            self.draft.loss(format!("{parameter}: {element}"), "expected the name of a domain, or a table");
-            return;
-        };
-        let keys: Option<Vec<String>> = self.entries(&table, false).map(|entries| {
-            let is_domain = |(key, _): &(String, String)| !key.contains('@') && key.contains('.');
-            entries.into_iter().filter(is_domain).map(|(key, _)| key).collect()
-        });
-        match keys {
-            Some(keys) if keys.len() <= if parameter == "relay_domains" { RELAYED_MAX } else { NAMED_MAX } => {
-                keys.iter().for_each(|key| self.domain_element(parameter, key, named, 1));
-            }
-            _ => named.tables.extend(self.chain(vec![table], Use::Domains)),
+        if is_domain(bare) || negated && bare.strip_prefix('.').is_some_and(is_domain) {
+            return named.add(bare.to_lowercase(), negated);
+        }
+        if let Some(table) = Named::read(bare) {
+            return self.domain_table(parameter, table, negated, named);
+        }
+        match negated {
+            true => self.draft.loss(format!("{parameter}: {element}"), "it is no name of a domain, and excepts none"),
+            false => self.no_domain_name(parameter, element),
         }
     }
+
+    fn no_domain_name(&mut self, parameter: &str, element: &str) {
+        self.draft
+            .alarm(format!("Mail to what {parameter} means by \"{element}\" gets 550: it is no name of a domain."));
+        self.draft.loss(format!("{parameter}: {element}"), "expected the name of a domain, or a table");
+    }
+
+    fn domain_file(&mut self, parameter: &str, path: &str, negated: bool, named: &mut Members) {
+        let Some(text) = self.read(Path::new(path)) else {
+            let file = Named { kind: "file".into(), name: path.to_owned() };
+            named.tables.extend(self.put_off_domains(&file, "the file cannot be read"));
+            named.is_closed |= negated;
+            return;
+        };
+        let lines = super::main_cf::logical_lines(&text).join(" ");
+        list(&lines).iter().for_each(|element| self.domain_element(parameter, element, negated, named, 1));
+    }
+
+    /// What is excepted cannot be left out of a table that is asked as it is: it puts off all its mail.
+    fn domain_table(&mut self, parameter: &str, table: Named, negated: bool, named: &mut Members) {
+        let keys = self.domain_keys(&table, negated);
+        let most = if parameter == "relay_domains" { RELAYED_MAX } else { NAMED_MAX };
+        match keys {
+            Some(keys) if negated => keys.into_iter().for_each(|key| named.add(key, true)),
+            Some(keys) if keys.len() <= most => {
+                for key in keys {
+                    match is_domain(&key) {
+                        true => named.add(key, false),
+                        false => self.no_domain_name(parameter, &key),
+                    }
+                }
+            }
+            None if negated => {
+                let why = format!("it says which domains {parameter} does not mean, and is not read");
+                named.tables.extend(self.put_off_domains(&table, &why));
+                named.is_closed = true;
+            }
+            _ if named.excepted.is_empty() => named.tables.extend(self.chain(vec![table], Use::Domains)),
+            _ => {
+                let why = format!("{parameter} excepts {} from it", named.excepted.join(", "));
+                named.tables.extend(self.put_off_domains(&table, &why));
+            }
+        }
+    }
+
+    /// The keys of a table that name domains, in lower case. In a table of addresses a word without a dot is a user.
+    fn domain_keys(&mut self, table: &Named, negated: bool) -> Option<Vec<String>> {
+        let addresses = ["virtual_alias_maps", "virtual_mailbox_maps"].map(|name| list(&self.values.value(name)));
+        let has_addresses = !negated && addresses.iter().flatten().any(|it| Named::read(it).as_ref() == Some(table));
+        let is_domain = |key: &String| !key.contains('@') && (key.contains('.') || !has_addresses);
+        let entries = self.entries(table, false)?;
+        Some(entries.into_iter().map(|(key, _)| key.to_lowercase()).filter(is_domain).collect())
+    }
+
+    /// A table that puts off mail to all domains that are not named; one for each reason.
+    fn put_off_domains(&mut self, table: &Named, why: &str) -> Option<String> {
+        let reason = Named { kind: "!".into(), name: why.to_owned() };
+        let key = (vec![table.clone(), reason], Use::Domains);
+        if let Some(made) = self.made.get(&key) {
+            return made.clone();
+        }
+        let made = self.unavailable(table, Use::Domains, why);
+        self.made.insert(key, made.clone());
+        made
+    }
+}
+
+fn is_domain(text: &str) -> bool {
+    Address::new("postmaster", text).is_ok()
 }
 
 /// Whether the names of its domains are in a table.

@@ -95,7 +95,10 @@ impl Conversion<'_> {
         let from = target.from;
         match self.command(&target.channel).as_str() {
             "local" | "virtual" => Way::Maildirs,
-            "smtp" => self.hop(target, "smtp", who),
+            "smtp" => match self.password_is_wanted(target) {
+                Some(why) => self.put_off_way(who, &why),
+                None => self.hop(target, "smtp", who),
+            },
             "lmtp" => self.hop(target, "lmtp", who),
             "discard" => self.put_off_way(who, &format!("{from} throws it away (discard), which cannot be said here")),
             "pipe" => self.put_off_way(

@@ -158,21 +158,39 @@ impl Conversion<'_> {
         }
     }
 
+    /// What Postfix finds out by itself where mynetworks is not set. Before level 2 that is all that is in this machine's
+    /// networks.
     fn networks_by_style(&mut self) {
-        let Some(style) = self.values.given("mynetworks_style") else {
-            self.draft.look_at("mynetworks is not set: only this machine's loopback addresses may send elsewhere; Postfix let its other addresses, too");
-            return;
+        let given = self.values.given("mynetworks_style");
+        let level = self.values.given("compatibility_level").unwrap_or_default();
+        let level: u32 = level.split('.').next().and_then(|level| level.trim().parse().ok()).unwrap_or(0);
+        let (style, source) = match &given {
+            Some(style) => (style.as_str(), ""),
+            None if level < 2 => ("subnet", " by default, with a compatibility_level below 2"),
+            None => ("host", ""),
         };
-        match style.as_str() {
-            "host" => {
-                self.draft.same("mynetworks_style", "only this machine may send elsewhere, by its loopback addresses")
+        let is_heard = |door: &Door| !door.is_local() && door.lists.relay(Who::Network);
+        match style {
+            "host" if given.is_some() => {
+                self.draft.same("mynetworks_style", "only this machine may send elsewhere, by its loopback addresses");
+            }
+            "host" => self.draft.look_at(
+                "mynetworks is not set: only this machine's loopback addresses may send elsewhere; Postfix let its other \
+                 addresses, too",
+            ),
+            _ if !self.doors.iter().any(is_heard) => {
+                self.draft.same("mynetworks_style", "no neighbour of this machine may send elsewhere by any service");
             }
             style => {
-                self.draft
-                    .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
+                if given.is_some() {
+                    self.draft
+                        .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
+                }
+                self.has_lost_networks = true;
+                self.defer_relaying();
                 self.draft.alarm(format!(
-                    "Mail of this machine's neighbours to other people's domains gets 550: mynetworks_style = {style} is not \
-                     looked up; write their networks into [relay]."
+                    "Mail of this machine's neighbours to other people's domains gets 454: mynetworks is not set, and the networks \
+                     that mynetworks_style = {style} means{source} are not found out here. Write them into `networks` of [relay]."
                 ));
             }
         }

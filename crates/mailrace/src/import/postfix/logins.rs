@@ -104,10 +104,17 @@ impl Conversion<'_> {
         self.draft.mapped(parameter);
         let value = self.values.of(&door.main).value(parameter);
         let mut owners: Vec<(String, String)> = Vec::new();
+        let mut has_unknown = false;
         for element in list(&value) {
             match Named::read(&element).and_then(|named| self.entries(&named, false)) {
+                // The unknown table may have the same senders, and comes first.
+                Some(_) if has_unknown => self.draft.loss(
+                    format!("{parameter}: {element}"),
+                    "the table before it, which cannot be turned around, may say of the same senders that they are others'",
+                ),
                 Some(entries) => owners.extend(entries),
                 None => {
+                    has_unknown = true;
                     self.draft.loss(
                         format!("{parameter}: {element}"),
                         "it says who owns a sender; `senders` of [auth] is asked which senders a user owns",
@@ -119,7 +126,13 @@ impl Conversion<'_> {
                 }
             }
         }
-        let (senders, owned) = turned(&owners, &self.site);
+        let Turned { senders, owned, shared } = turned(&owners, &self.site, has_unknown);
+        for (user, domain) in shared {
+            self.draft.alarm(format!(
+                "Mail of {user} from addresses at {domain} gets 553 unless `senders` of [auth] names them: {parameter} gives \
+                 {user} the domain, but some addresses there are or may be others'. Name each address that {user} owns."
+            ));
+        }
         let name = self.sender_table("senders", senders, "Users, and the senders that each of them owns.");
         self.draft.set("[auth]", "senders", quoted(&name), parameter);
         let asks_strangers = |front: &Door| {
@@ -142,11 +155,23 @@ impl Conversion<'_> {
     }
 }
 
-/// From senders and their owners to owners and their senders; and all senders that somebody owns.
-fn turned(owners: &[(String, String)], site: &text::Site) -> (String, String) {
-    let mut by_user: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let (mut lost, mut owned) = (String::new(), String::new());
-    let mut seen = std::collections::BTreeSet::new();
+/// Tables of senders.
+struct Turned {
+    /// Users, and the senders that each owns.
+    senders: String,
+    /// All senders that somebody owns.
+    owned: String,
+    /// Users and domains that they own but for addresses of others.
+    shared: Vec<(String, String)>,
+}
+
+/// From senders and their owners to owners and their senders. Postfix asks for the address before its domain, so that who
+/// owns a domain does not own addresses there that are others'. Here he would, so that he does not get the domain then.
+/// `has_unknown`: any address may be another's.
+fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> Turned {
+    let mut by_sender: Vec<(String, Vec<String>)> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut lost = String::new();
     for (sender, users) in owners {
         let senders = match text::keys(sender, Use::Aliases, site) {
             Ok(senders) if !senders.is_empty() => senders,
@@ -155,16 +180,38 @@ fn turned(owners: &[(String, String)], site: &text::Site) -> (String, String) {
                 continue;
             }
         };
-        for sender in senders.into_iter().filter(|sender| seen.insert(sender.to_lowercase())) {
-            owned.push_str(&format!("{sender}\n"));
-            let is_sound = |user: &&String| !user.contains('"') && !user.starts_with('#') && !user.ends_with(':');
-            for user in list(users).iter().filter(is_sound) {
-                by_user.entry(user.to_lowercase()).or_default().push(sender.clone());
+        let is_sound = |user: &String| !user.contains('"') && !user.starts_with('#') && !user.ends_with(':');
+        let users: Vec<String> = list(users).into_iter().filter(is_sound).map(|user| user.to_lowercase()).collect();
+        let new = senders.into_iter().filter(|sender| seen.insert(sender.to_lowercase()));
+        by_sender.extend(new.map(|sender| (sender, users.clone())));
+    }
+    // Owners of addresses, by the domain.
+    let mut exact: BTreeMap<String, Vec<&Vec<String>>> = BTreeMap::new();
+    for (sender, users) in by_sender.iter().filter(|(sender, _)| !sender.starts_with('@')) {
+        let domain = sender.rsplit_once('@').map_or("", |(_, domain)| domain).to_lowercase();
+        exact.entry(domain).or_default().push(users);
+    }
+    let owns_all = |user: &String, domain: &str| {
+        let others = exact.get(&domain.to_lowercase()).into_iter().flatten();
+        !has_unknown && others.into_iter().all(|users| users.contains(user))
+    };
+    let mut by_user: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+    let mut shared = Vec::new();
+    for (sender, users) in &by_sender {
+        for user in users {
+            match sender.strip_prefix('@') {
+                Some(domain) if !owns_all(user, domain) => shared.push((user.clone(), sender.clone())),
+                _ => by_user.entry(user).or_default().push(sender),
             }
         }
     }
-    let line = |(user, senders): (&String, &Vec<String>)| format!("{user:<31} {}\n", senders.join(", "));
-    (by_user.iter().map(line).chain([lost]).collect(), owned)
+    let kept_back = |(user, sender): &(String, String)| {
+        format!("# not translated: {sender} {user}: addresses there are or may be others'\n")
+    };
+    let line = |(user, senders): (&&String, &Vec<&str>)| format!("{user:<31} {}\n", senders.join(", "));
+    let senders = by_user.iter().map(line).chain(shared.iter().map(kept_back)).chain([lost]).collect();
+    let owned = by_sender.iter().map(|(sender, _)| format!("{sender}\n")).collect();
+    Turned { senders, owned, shared }
 }
 
 #[cfg(test)]
@@ -178,12 +225,27 @@ mod tests {
             false,
         );
         let site = text::Site { domains: vec!["a.example".into()], origin: "a.example".into() };
-        let (senders, owned) = turned(&entries, &site);
+        let Turned { senders, owned, shared } = turned(&entries, &site, false);
+        assert_eq!(shared, []);
         insta::assert_snapshot!(senders, @r#"
         alice                           bob@a.example, @b.example, info@a.example
         bob                             bob@a.example
         # not translated: x@: expected an address, or a domain behind an @
         "#);
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
+    }
+
+    /// Carol could send as Bob.
+    #[test]
+    fn who_owns_a_domain_does_not_own_addresses_of_others_there() {
+        let entries = text::entries("bob@n.example bob\n@N.example carol, bob\n@m.example carol\n", false);
+        let made = turned(&entries, &text::Site::default(), false);
+        insta::assert_snapshot!(made.senders, @r"
+        bob                             bob@n.example, @N.example
+        carol                           @m.example
+        # not translated: @N.example carol: addresses there are or may be others'
+        ");
+        assert_eq!(made.shared, [("carol".to_owned(), "@N.example".to_owned())]);
+        assert_eq!(turned(&entries, &text::Site::default(), true).shared.len(), 3);
     }
 }

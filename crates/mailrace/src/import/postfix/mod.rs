@@ -85,6 +85,8 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder
         has_certificates: false,
         has_users: false,
         owned: None,
+        has_lost_networks: false,
+        has_lost_pass: false,
         transport_map: TransportMap::default(),
         stopped: Vec::new(),
         put_off: Vec::new(),
@@ -113,6 +115,10 @@ struct Conversion<'a> {
     has_users: bool,
     /// The table of senders that users own.
     owned: Option<String>,
+    /// Whether mynetworks means clients that nothing here does.
+    has_lost_networks: bool,
+    /// Whether something in the list at hand let clients pass and is not there.
+    has_lost_pass: bool,
     /// What transport_maps says.
     transport_map: TransportMap,
     /// Recipients whose mail access rules refuse or put off: an address and what a table says of it.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use super::Conversion;
+use super::draft::quoted;
 use super::lookups::Named;
 use super::words::list;
 use crate::config::Network;
@@ -148,11 +149,27 @@ impl Conversion<'_> {
                 (false, false) => "it is no network",
             };
             self.draft.loss(format!("{parameter}: {element}"), why);
-            self.draft.alarm(format!(
-                "Clients that {parameter} means by \"{element}\" are treated as all others, and their mail to other domains is \
-                 refused if this let them send it: {why}."
+            self.alarm_of_clients(parameter, &element, why);
+        }
+    }
+
+    fn alarm_of_clients(&mut self, parameter: &str, element: &str, why: &str) {
+        if parameter != "mynetworks" {
+            return self.draft.alarm(format!(
+                "Mail from clients that {parameter} means by \"{element}\" is treated as that of all others: {why}."
             ));
         }
+        self.has_lost_networks = true;
+        self.defer_relaying();
+        self.draft.alarm(format!(
+            "Mail to other people's domains from clients that mynetworks means by \"{element}\" gets 454: {why}. Write their \
+             addresses into `networks` of [relay]."
+        ));
+    }
+
+    /// Who may not relay may try again, since it may be somebody whom Postfix let relay.
+    pub(super) fn defer_relaying(&mut self) {
+        self.draft.section("[relay]").set("others", quoted("defer"), "");
     }
 
     /// The networks of a file, or the keys of a table, as a list.
@@ -161,8 +178,26 @@ impl Conversion<'_> {
             return self.read(Path::new(element)).map(|text| super::main_cf::logical_lines(&text).join(" "));
         }
         let entries = Named::read(element).and_then(|named| self.entries(&named, false))?;
-        Some(entries.into_iter().map(|(key, _)| key).collect::<Vec<_>>().join(" "))
+        let (networks, keys): (Vec<String>, Vec<String>) =
+            entries.into_iter().map(|(key, _)| key).partition(|key| Net::read(key).is_some() && !is_address(key));
+        if let Some(first) = networks.first() {
+            self.draft.look_at(format!(
+                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix looks up the client's \
+                 address alone, so that they let in nobody there either",
+                networks.len()
+            ));
+            self.draft.loss(
+                format!("{element}: {}", networks.join(", ")),
+                "in a table Postfix looks up the client's address alone, which is no network",
+            );
+        }
+        Some(keys.join(" "))
     }
+}
+
+/// Whether it is an address as Postfix looks it up.
+fn is_address(key: &str) -> bool {
+    key.parse::<IpAddr>().is_ok_and(|address| address.to_string().eq_ignore_ascii_case(key))
 }
 
 #[cfg(test)]

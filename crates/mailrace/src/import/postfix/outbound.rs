@@ -26,11 +26,7 @@ impl Conversion<'_> {
         ["default_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
         let target = self.target_of_class(Kind::Other);
         let who = "other domains";
-        let way = match self.password_is_wanted(&target) {
-            Some(why) => self.put_off_way(who, &why),
-            None => self.way(&target, who),
-        };
-        match way {
+        match self.way(&target, who) {
             Way::Out { kind: "smtp", next_hop, port } => {
                 let set = |(key, value): (&str, String)| self.draft.set("[transport.smtp]", key, value, target.from);
                 let hop = next_hop.map(|hop| ("next_hop", quoted(&hop)));
@@ -50,12 +46,15 @@ impl Conversion<'_> {
         }
     }
 
-    /// Why mail for the relay host waits: it refuses for good whoever does not log in.
-    fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
-        let logs_in = self.values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
+    /// Why mail for a next hop waits: it refuses for good whoever does not log in.
+    pub(super) fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
+        let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
+        let main = self.main.with(service.map_or(&[], |service| &service.overrides));
+        let values = self.values.of(&main);
+        let logs_in = values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
         let hop = target.hop.as_deref().filter(|_| logs_in)?;
         let mut entries = Vec::new();
-        for named in list(&self.values.value("smtp_sasl_password_maps")).iter().filter_map(|it| Named::read(it)) {
+        for named in list(&values.value("smtp_sasl_password_maps")).iter().filter_map(|it| Named::read(it)) {
             match self.entries(&named, false) {
                 Some(own) => entries.extend(own.into_iter().map(|(key, _)| key)),
                 None => entries.push(hop.to_owned()),

@@ -61,6 +61,56 @@ impl Element {
     }
 }
 
+impl Lists {
+    /// Restrictions by which clients may relay that may not relay here: those that `passes` some, where no list keeps these
+    /// clients from it.
+    pub(super) fn other_relays(&self, has_logins: bool, passes: &mut dyn FnMut(&Element) -> bool) -> Vec<&Element> {
+        let others: Vec<Vec<bool>> =
+            self.0.iter().map(|list| list.iter().map(|it| it.idle.is_none() && passes(it)).collect()).collect();
+        let lists = || self.0.iter().zip(&others);
+        let mut found: Vec<&Element> = Vec::new();
+        for who in [&[][..], &[Who::Network], &[Who::User], &[Who::Network, Who::User]] {
+            let relays_here = who.iter().any(|one| self.relay(*one) && (has_logins || *one == Who::Network));
+            if relays_here || who.contains(&Who::User) && !has_logins {
+                continue;
+            }
+            let ends: Vec<End> = lists().map(|(list, others)| end(list, others, who)).collect();
+            if !ends.iter().any(|end| matches!(end, End::Kept)) {
+                let by = ends.iter().filter_map(|end| if let End::Passed(by) = end { Some(*by) } else { None });
+                found.extend(by);
+            }
+        }
+        found.dedup();
+        found
+    }
+}
+
+/// What a list comes to for mail to other people's domains.
+enum End<'a> {
+    Kept,
+    /// By something else than who it is.
+    Passed(&'a Element),
+    Open,
+}
+
+/// `others`: which elements let this client pass beside those that say who he is.
+fn end<'a>(list: &'a [Element], others: &[bool], who: &[Who]) -> End<'a> {
+    let keeps = |it: &Element| it.is_one_of(&CLOSING) || it.is_one_of(&GUARDING);
+    for (place, (element, other)) in list.iter().zip(others).enumerate() {
+        if who.iter().any(|one| *one != Who::Stranger && element.rule != "permit" && element.lets(*one)) {
+            return End::Open;
+        }
+        if *other || element.lets(Who::Stranger) {
+            // Where nothing behind it keeps anybody from it, it does not matter.
+            return if list[place..].iter().any(keeps) { End::Passed(element) } else { End::Open };
+        }
+        if keeps(element) {
+            return End::Kept;
+        }
+    }
+    End::Open
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {

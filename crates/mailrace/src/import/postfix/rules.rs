@@ -151,10 +151,14 @@ impl Conversion<'_> {
 
     fn tell_entries(&mut self, from: &str, written: &access_table::Written) {
         if written.lost > 0 {
+            let refused = match written.unrefused {
+                0 => String::new(),
+                1 => " One of them refused mail, which is let in.".to_owned(),
+                number => format!(" {number} of them refused mail, which is let in."),
+            };
             self.draft.alarm(format!(
-                "Mail is let in, or gets 450, that a table treated otherwise ({from}): {} of its entries say something else \
-                 here, of which {} refused mail and are left out; the comments in its file tell which.",
-                written.lost, written.unrefused
+                "A table decides otherwise than with Postfix for {} ({from}).{refused} Comments in the table's file tell why.",
+                entries(written.lost)
             ));
         }
     }
@@ -179,4 +183,8 @@ pub(super) fn runs(entries: &[(Net, Act)]) -> Vec<(Vec<Net>, Act)> {
         }
     }
     runs
+}
+
+fn entries(number: usize) -> String {
+    if number == 1 { "1 entry".to_owned() } else { format!("{number} entries") }
 }
