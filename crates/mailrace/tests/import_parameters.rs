@@ -7,7 +7,7 @@ use std::path::Path;
 use mailrace::config::Config;
 use mailrace::import::postfix::{Files, Import, import};
 
-const OWN: &str = "mydestination =\nmyorigin = example.com\nmyhostname = mx.example.com\nrelayhost = [192.0.2.1]\n";
+const OWN: &str = "compatibility_level = 3.6\nmydestination =\nmyorigin = example.com\nmyhostname = mx.example.com\nrelayhost = [192.0.2.1]\n";
 const MASTER: &str = "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\nscan unix - - n - - smtp\n";
 
 struct Tables;
