@@ -21,8 +21,8 @@ mod content;
 mod dialogue;
 mod opening;
 mod pool;
+mod rotation;
 mod runner;
-mod turns;
 mod verdict;
 
 use std::fmt;

@@ -145,7 +145,7 @@ struct Telling {
     /// Since when nobody knows who he is.
     unaddressed_since: Option<Instant>,
     /// Whether the notice is sent, once that was decided.
-    allowed: Option<bool>,
+    decision: Option<bool>,
 }
 
 /// A notice that was made of an attempt.

@@ -368,14 +368,18 @@ impl<R: Clone> Queues<R> {
         if front(self).1 == (destination, sender) {
             self.turns.pass(berth);
         }
-        for _ in 0..PASSES_MAX {
-            if front(self).0 != message {
+        // Those of lines that hold nothing else: they come up again before others who owe rounds, and are not searched anew.
+        let mut searched = Vec::new();
+        while front(self).0 == message && searched.len() < PASSES_MAX {
+            let first = self.turns.front(berth);
+            if !searched.contains(&first) && self.turns.pass_in_line(&mut self.recipients, berth) {
                 break;
             }
-            self.turns.pass_in_line(&mut self.recipients, berth);
-            if front(self).0 == message {
-                self.turns.pass(berth);
+            if self.turns.is_alone(berth) {
+                break;
             }
+            searched.push(first);
+            self.turns.pass(berth);
         }
         true
     }

@@ -55,6 +55,11 @@ impl Rounds {
         (self.first != NONE).then_some(self.first)
     }
 
+    /// Whether just one sits here. `seat` says where a value sits.
+    pub(crate) fn is_single(&self, seat: impl Fn(u32) -> Seat) -> bool {
+        self.first().map(seat).is_some_and(|seat| (seat.left, seat.right) == (NONE, NONE))
+    }
+
     /// Sits down for the next round.
     pub(crate) fn join(&mut self, values: &mut impl IndexMut<u32, Output: Seated>, index: u32) {
         values[index].seat().round = 0;

@@ -138,12 +138,26 @@ impl Turns {
         desks.resume(&mut self.desks, desk);
     }
 
-    /// The message that is in front in a berth goes to the back of its sender's line.
-    pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) {
+    /// The message that is in front in a berth goes to the back of its sender's line. False if it is all that is there.
+    pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) -> bool {
         let (_, line) = self.front_line(berth);
+        let message = recipients[self.front(berth)].message;
         let chain = &mut self.lines[line].recipients;
-        let (message, _) = split_group(chain, recipients, usize::MAX);
-        chain.append(recipients, message);
+        let mut passed = Chain::EMPTY;
+        while let Some(front) = chain.front().filter(|&front| recipients[front].message == message) {
+            chain.pop_front(recipients);
+            passed.push_back(recipients, front);
+        }
+        let has_others = !chain.is_empty();
+        chain.append(recipients, passed);
+        has_others
+    }
+
+    /// Whether nothing but the line in front waits in a berth.
+    pub(crate) fn is_alone(&self, berth: u32) -> bool {
+        let desks = &self.berths.berth(berth).desks;
+        let is_alone = |desk: u32| self.desks[desk].lines.is_single(|line| self.lines[line].seat);
+        desks.is_single(|desk| self.desks[desk].seat) && desks.first().is_some_and(is_alone)
     }
 
     /// So many recipients of letters are not ready any more.

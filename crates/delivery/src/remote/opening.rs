@@ -1,4 +1,4 @@
-//! From the next hop to a session that is ready: hosts in the order that [`Turns`] gives, each by connect, banner, EHLO,
+//! From the next hop to a session that is ready: hosts in the order that [`Rotation`] gives, each by connect, banner, EHLO,
 //! STARTTLS. A host that cannot be reached, or refuses the session, leads to the next one.
 //!
 //! | what happens                            | then                                                              |
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::dialogue::{Dialogue, Heard, Vigil, reason};
-use super::turns::{Choice, Turns};
+use super::rotation::{Choice, Rotation};
 use super::verdict::{insecure, lost, ours, unreached};
 use super::{Config, Contact, NextHop, Peer};
 
@@ -47,8 +47,8 @@ enum Miss {
 }
 
 /// Opens a session with one of the hosts.
-pub(super) async fn open(hop: &NextHop, turns: &Turns, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Unopened> {
-    let choice = turns.choose(hop);
+pub(super) async fn open(hop: &NextHop, rotation: &Rotation, vigil: &mut Vigil<'_>) -> Result<Box<Dialogue>, Unopened> {
+    let choice = rotation.choose(hop);
     let mut so_far: Option<Unopened> = None;
     for target in &choice.targets {
         let peer = Peer(Arc::new((*target).clone()));
@@ -58,18 +58,18 @@ pub(super) async fn open(hop: &NextHop, turns: &Turns, vigil: &mut Vigil<'_>) ->
         };
         so_far = Some(worse(so_far, miss, peer));
     }
-    turns.missed(hop, &choice);
+    rotation.missed(hop, &choice);
     let Some(unopened) = so_far else {
         let reply = Reply::new(451, Enhanced(4, 4, 4), "the next hop has no address");
         return Err(Unopened { outcome: Outcome::Deferred(reply), contact: Contact::None, peer: None });
     };
-    Err(if choice.targets.len() < choice.known { of_some(unopened, &choice) } else { unopened })
+    Err(if choice.targets.len() < choice.addresses { of_some(unopened, &choice) } else { unopened })
 }
 
 /// There are more addresses than were tried: nothing fails for good, as the next attempt tries others, and our own words
 /// say so. Those of a server stay as they are.
 fn of_some(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
-    let (tried, known) = (choice.targets.len(), choice.known);
+    let (tried, known) = (choice.targets.len(), choice.addresses);
     let counted = |reply: &mut Reply| {
         reply.text =
             format!("{} ({tried} of {known} addresses tried; the next attempt tries others)", reply.text).into();

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
-use super::turns::Turns;
+use super::rotation::Rotation;
 use super::{NextHop, Report, Task};
 
 /// Next hops at which nobody waits are not swept out while there are so few.
@@ -25,7 +25,7 @@ type Waiting<T> = HashMap<Arc<str>, Vec<Rc<Slot<T>>>>;
 pub(super) struct Pool<T> {
     reports: Box<dyn Fn(Report<T>)>,
     /// Which addresses are tried next.
-    pub(super) turns: Turns,
+    pub(super) rotation: Rotation,
     waiting: RefCell<Waiting<T>>,
     waiting_count: Cell<usize>,
     /// Connections, and those that are being opened or left.
@@ -55,7 +55,7 @@ impl<T> Pool<T> {
     pub(super) fn new(reports: Box<dyn Fn(Report<T>)>) -> Self {
         Pool {
             reports,
-            turns: Turns::default(),
+            rotation: Rotation::default(),
             waiting: RefCell::default(),
             waiting_count: Cell::new(0),
             alive: Cell::new(0),

@@ -14,7 +14,7 @@ use super::content::Content;
 use super::dialogue::{Dialogue, Heard, Vigil};
 use super::opening::open;
 use super::pool::{Pool, Slot};
-use super::turns::Turns;
+use super::rotation::Rotation;
 use super::verdict::{self, ours};
 use super::{Config, Contact, Ended, Peer, Report, Task};
 use crate::{Ending, verp};
@@ -32,7 +32,7 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
     let mut used = None;
     loop {
         let tell_slow = || pool.report(Report::Slow { next_hop: task.next_hop.clone() });
-        let (end, kept) = Errand::new(&task, &pool.turns, &tell_slow).run(used).await;
+        let (end, kept) = Errand::new(&task, &pool.rotation, &tell_slow).run(used).await;
         let hop = task.next_hop.clone();
         let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
         let kept = match kept {
@@ -78,7 +78,7 @@ impl End {
 /// A task on its way.
 struct Errand<'a, T> {
     task: &'a Task<T>,
-    turns: &'a Turns,
+    rotation: &'a Rotation,
     content: Content,
     vigil: Vigil<'a>,
     /// Of the first recipients of the task.
@@ -98,10 +98,10 @@ enum Turn {
 }
 
 impl<'a, T> Errand<'a, T> {
-    fn new(task: &'a Task<T>, turns: &'a Turns, tell_slow: &'a dyn Fn()) -> Self {
+    fn new(task: &'a Task<T>, rotation: &'a Rotation, tell_slow: &'a dyn Fn()) -> Self {
         Errand {
             task,
-            turns,
+            rotation,
             content: Content::new(task.body.clone()),
             vigil: Vigil::new(task.next_hop.config.slower_than, tell_slow),
             outcomes: Vec::with_capacity(task.recipients.len()),
@@ -114,7 +114,7 @@ impl<'a, T> Errand<'a, T> {
             let is_used = used.is_some();
             let mut dialogue = match used.take() {
                 Some(dialogue) => dialogue,
-                None => match Box::pin(open(&self.task.next_hop, self.turns, &mut self.vigil)).await {
+                None => match Box::pin(open(&self.task.next_hop, self.rotation, &mut self.vigil)).await {
                     Ok(dialogue) => dialogue,
                     Err(unopened) => {
                         let ending = self.end_with(unopened.outcome);

@@ -68,8 +68,8 @@ impl Notices {
 
     /// Whether this notice is sent. Only one to a sender who may be forged counts against what senders are sent.
     fn allow(&mut self, now: Timestamp, report: &Report<'_>, is_verp: bool) -> bool {
-        let may_be_forged = !report.is_of_trusted_client() && !is_verp;
-        !may_be_forged || self.cap.as_mut().is_none_or(|cap| cap.allows(now, report.to()))
+        let is_limited = !report.is_of_trusted_client() && !is_verp;
+        !is_limited || self.cap.as_mut().is_none_or(|cap| cap.allows(now, report.to()))
     }
 }
 
@@ -280,13 +280,18 @@ impl Notary {
         own_path: Option<&'a Address>,
         telling: &mut Telling,
     ) -> Result<(Report<'a>, Vec<Recipient>), Unaddressed> {
+        let mut unavailable = None;
         if let Some(own_path) = own_path {
-            let recipients = self.address(own_path, telling)?;
+            let recipients = self.address(own_path, telling, &mut unavailable)?;
             if !recipients.is_empty() {
                 return Ok((report.sent_to(own_path), recipients));
             }
         }
-        let recipients = self.address(report.to(), telling)?;
+        let recipients = self.address(report.to(), telling, &mut unavailable)?;
+        if let Some(why) = unavailable.filter(|_| recipients.is_empty()) {
+            let text = "nobody is told: the directory does not say who the sender is";
+            self.log.event(Level::Warning, text, &[("sender", report.to()), ("error", &why)]);
+        }
         Ok((report, recipients))
     }
 
@@ -299,22 +304,27 @@ impl Notary {
         is_verp: bool,
         telling: &mut Telling,
     ) -> bool {
-        *telling.allowed.get_or_insert_with(|| {
-            let allowed = self.notices.allow(now, report, is_verp);
-            if !allowed {
+        *telling.decision.get_or_insert_with(|| {
+            let is_sent = self.notices.allow(now, report, is_verp);
+            if !is_sent {
                 self.office.attempts.count_dropped_notice();
                 let text = "a notice is not sent: too many to this sender for mail from untrusted clients";
                 let facts: [(&str, &dyn Display); 3] =
                     [("id", &id), ("sender", report.to()), ("recipients", &report.recipients())];
                 self.log.event(Level::Warning, text, &facts);
             }
-            allowed
+            is_sent
         })
     }
 
-    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone
-    /// tells.
-    fn address(&self, sender: &Address, telling: &mut Telling) -> Result<Vec<Recipient>, Unaddressed> {
+    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user, and where the directory has
+    /// been silent for too long; `unavailable` says why then.
+    fn address(
+        &self,
+        sender: &Address,
+        telling: &mut Telling,
+        unavailable: &mut Option<String>,
+    ) -> Result<Vec<Recipient>, Unaddressed> {
         let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
         match self.runtime.block_on(self.office.directory.resolve(sender)) {
             Resolution::Local(finals) => {
@@ -326,8 +336,7 @@ impl Notary {
                 if since.elapsed() < ADDRESS_PATIENCE {
                     return Err(Unaddressed);
                 }
-                let text = "nobody is told: the directory does not say who the sender is";
-                self.log.event(Level::Warning, text, &[("sender", sender), ("error", &why)]);
+                *unavailable = Some(why);
                 Ok(Vec::new())
             }
             Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),

@@ -2,7 +2,9 @@
 //!
 //! The best two are tried in every attempt (RFC 5321 section 5.1 asks for two at least). The other tries go round the rest of
 //! the addresses: they begin where the last attempt that opened no session ended, so that after enough attempts each address
-//! had its turn. Better preferences come first in an attempt, and those of one tier in any order.
+//! had its turn. Better preferences come first in an attempt, and those of one tier in any order. Neighbours on the way round
+//! are of different hosts and of both families, as far as there are such: one machine, or one family, that is down takes few
+//! of the tries of one attempt.
 //!
 //! The places are kept for at most [`HOPS_MAX`] next hops, which failed; what is forgotten begins at the best address again.
 
@@ -19,39 +21,38 @@ const HOPS_MAX: usize = 10_000;
 
 /// Where the next attempt goes on, by the name of the next hop.
 #[derive(Default)]
-pub(super) struct Turns(RefCell<HashMap<Arc<str>, usize>>);
+pub(super) struct Rotation(RefCell<HashMap<Arc<str>, usize>>);
 
 /// The addresses of one attempt.
 pub(super) struct Choice<'a> {
     /// In the order in which they are tried.
     pub(super) targets: Vec<&'a Target>,
     /// How many addresses the next hop has.
-    pub(super) known: usize,
+    pub(super) addresses: usize,
     /// Where the next attempt goes on if this one opens no session; None where this one tries all.
     next: Option<usize>,
 }
 
-impl Turns {
+impl Rotation {
     /// The addresses that are tried now.
     pub(super) fn choose<'a>(&self, hop: &'a NextHop) -> Choice<'a> {
         let tries = hop.config.addresses_tried_max;
-        let known = hop.tiers.iter().map(Vec::len).sum();
-        let mut targets: Vec<(usize, &Target)> = Vec::with_capacity(known);
+        let addresses = hop.tiers.iter().map(Vec::len).sum();
+        let mut targets: Vec<(usize, &Target)> = Vec::with_capacity(addresses);
         for (tier, equals) in hop.tiers.iter().enumerate() {
             let begin = targets.len();
             targets.extend(equals.iter().map(|target| (tier, target)));
             fastrand::shuffle(&mut targets[begin..]);
         }
         let mut next = None;
-        if known > tries {
+        if addresses > tries {
             // One try at least is for the rest.
             let best = targets[..BEST_MAX.min(tries.saturating_sub(1))].to_vec();
-            // The name server turns equal hosts round: their own order stays.
-            targets.sort_unstable_by_key(|&(tier, target)| (tier, &target.host, &target.endpoint));
-            let start = self.0.borrow().get(&hop.name).map_or(0, |place| place % known);
+            spread(&mut targets);
+            let start = self.0.borrow().get(&hop.name).map_or(0, |place| place % addresses);
             next = Some(go_round(&mut targets, &best, start, tries));
         }
-        Choice { targets: targets.into_iter().map(|(_, target)| target).collect(), known, next }
+        Choice { targets: targets.into_iter().map(|(_, target)| target).collect(), addresses, next }
     }
 
     /// None of the addresses led to a session.
@@ -63,6 +64,23 @@ impl Turns {
         }
         places.insert(hop.name.clone(), next);
     }
+}
+
+/// Puts the targets into the order in which they take turns: in each tier the first address of every host, then the second of
+/// every host. Every other host begins with the family with which the one before ends. The name server turns equal hosts
+/// round: this order stays.
+fn spread(targets: &mut Vec<(usize, &Target)>) {
+    targets.sort_unstable_by_key(|&(tier, target)| (tier, &target.host, &target.endpoint));
+    let is_same = |one: &(usize, &Target), other: &(usize, &Target)| (one.0, &one.1.host) == (other.0, &other.1.host);
+    let mut places = Vec::with_capacity(targets.len());
+    for (number, host) in targets.chunk_by_mut(is_same).enumerate() {
+        if number % 2 == 1 {
+            host.reverse();
+        }
+        places.extend(host.iter().enumerate().map(|(index, &(tier, target))| ((tier, index, number), target)));
+    }
+    places.sort_unstable_by_key(|&(place, _)| place);
+    *targets = places.into_iter().map(|((tier, ..), target)| (tier, target)).collect();
 }
 
 /// Makes of all targets the best, and after them as many of the others from `start` on as there are tries. Returns where
@@ -120,16 +138,16 @@ mod tests {
     #[test]
     fn attempts_that_fail_come_round_to_every_host_and_try_the_best_each_time() {
         for tiers in [vec![1; 100], vec![100], vec![1, 4, 95]] {
-            let (hop, turns) = (hop(&tiers, 8), Turns::default());
+            let (hop, rotation) = (hop(&tiers, 8), Rotation::default());
             let mut tried = HashSet::new();
             for _ in 0..17 {
-                let choice = turns.choose(&hop);
+                let choice = rotation.choose(&hop);
                 let chosen = hosts(&choice);
                 assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), 8, "{chosen:?}");
                 if tiers[0] == 1 {
                     assert_eq!(chosen[0], "mx001");
                 }
-                turns.missed(&hop, &choice);
+                rotation.missed(&hop, &choice);
                 tried.extend(chosen);
             }
             assert_eq!(tried.len(), 100, "{tiers:?}");
@@ -138,10 +156,10 @@ mod tests {
 
     #[test]
     fn better_preferences_come_first_also_where_the_turn_begins_again() {
-        let (hop, turns) = (hop(&[1; 10], 4), Turns::default());
+        let (hop, rotation) = (hop(&[1; 10], 4), Rotation::default());
         let attempt = || {
-            let choice = turns.choose(&hop);
-            turns.missed(&hop, &choice);
+            let choice = rotation.choose(&hop);
+            rotation.missed(&hop, &choice);
             hosts(&choice).join(" ").replace("mx0", "")
         };
         let attempts = [(); 5].map(|()| attempt());
@@ -150,23 +168,46 @@ mod tests {
 
     #[test]
     fn an_attempt_that_opens_a_session_moves_nothing_on_and_a_small_set_is_tried_whole() {
-        let turns = Turns::default();
+        let rotation = Rotation::default();
         let (large, small) = (hop(&[1; 10], 4), hop(&[1; 4], 4));
         for _ in 0..3 {
-            assert_eq!(hosts(&turns.choose(&large)), ["mx001", "mx002", "mx003", "mx004"]);
+            assert_eq!(hosts(&rotation.choose(&large)), ["mx001", "mx002", "mx003", "mx004"]);
         }
-        let choice = turns.choose(&small);
-        assert_eq!((hosts(&choice).len(), choice.known, choice.next), (4, 4, None));
-        turns.missed(&small, &choice);
-        assert!(turns.0.borrow().is_empty());
+        let choice = rotation.choose(&small);
+        assert_eq!((hosts(&choice).len(), choice.addresses, choice.next), (4, 4, None));
+        rotation.missed(&small, &choice);
+        assert!(rotation.0.borrow().is_empty());
+    }
+
+    /// All others of an attempt were of one machine, or of one family.
+    #[test]
+    fn the_others_of_an_attempt_are_of_different_hosts_and_of_both_families() {
+        let address = |host: u8, number: u16| match number {
+            0..4 => SocketAddr::from(([192, 0, 2, host], number)),
+            _ => SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()], number)),
+        };
+        let target = |host, number| Target {
+            host: format!("mx{host:03}").into(),
+            endpoint: Endpoint::Tcp(address(host, number)),
+        };
+        let equals = (0..10).flat_map(|host| (0..8).map(move |number| target(host, number))).collect();
+        let (hop, rotation) = (NextHop { tiers: vec![equals], ..hop(&[], 8) }, Rotation::default());
+        for _ in 0..30 {
+            let choice = rotation.choose(&hop);
+            let others = &choice.targets[BEST_MAX..];
+            let hosts: HashSet<_> = others.iter().map(|target| &target.host).collect();
+            let v6 = others.iter().filter(|target| matches!(target.endpoint, Endpoint::Tcp(SocketAddr::V6(_)))).count();
+            assert!(hosts.len() >= 5 && (1..6).contains(&v6), "{} hosts, {v6} of IPv6", hosts.len());
+            rotation.missed(&hop, &choice);
+        }
     }
 
     #[test]
     fn one_try_goes_round_as_well() {
-        let (hop, turns) = (hop(&[1; 3], 1), Turns::default());
+        let (hop, rotation) = (hop(&[1; 3], 1), Rotation::default());
         let attempt = || {
-            let choice = turns.choose(&hop);
-            turns.missed(&hop, &choice);
+            let choice = rotation.choose(&hop);
+            rotation.missed(&hop, &choice);
             hosts(&choice)
         };
         assert_eq!([(); 4].map(|()| attempt().concat()), ["mx001", "mx002", "mx003", "mx001"]);
@@ -174,12 +215,12 @@ mod tests {
 
     #[test]
     fn so_many_places_are_kept_and_no_more() {
-        let turns = Turns::default();
+        let rotation = Rotation::default();
         for number in 0..=HOPS_MAX {
             let hop = NextHop { name: number.to_string().into(), ..hop(&[1; 3], 2) };
-            let choice = turns.choose(&hop);
-            turns.missed(&hop, &choice);
-            assert!(turns.0.borrow().len() <= HOPS_MAX);
+            let choice = rotation.choose(&hop);
+            rotation.missed(&hop, &choice);
+            assert!(rotation.0.borrow().len() <= HOPS_MAX);
         }
     }
 }
