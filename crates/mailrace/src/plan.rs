@@ -287,6 +287,7 @@ fn dns(dns: &config::Dns) -> route::Dns {
         ttl_max: dns.ttl_max,
         negative_ttl_max: dns.negative_ttl_max,
         no_address_lookups: dns.no_address_lookups,
+        no_address_time: dns.no_address_time,
         ..route::Dns::default()
     }
 }

@@ -39,6 +39,8 @@ pub struct Dns {
     pub negative_ttl_max: Duration,
     /// After so many lookups without an address for any MX host of a domain, its mail bounces; 0: it waits.
     pub no_address_lookups: u32,
+    /// The first and the last of them are so far apart at least.
+    pub no_address_time: Duration,
 }
 
 impl Default for Dns {
@@ -51,6 +53,7 @@ impl Default for Dns {
             ttl_max: Duration::from_secs(3600),
             negative_ttl_max: Duration::from_secs(300),
             no_address_lookups: 3,
+            no_address_time: Duration::from_secs(30 * 60),
         }
     }
 }

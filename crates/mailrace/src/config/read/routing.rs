@@ -146,5 +146,6 @@ pub(super) fn dns(document: &mut Section<'_, '_>) -> Dns {
         ttl_max: section.take_or("ttl_max", &key::SPAN, or.ttl_max),
         negative_ttl_max: section.take_or("negative_ttl_max", &key::SPAN, or.negative_ttl_max),
         no_address_lookups: section.take_or("no_address_lookups", &Kind::COUNT_OR_ZERO, or.no_address_lookups),
+        no_address_time: section.take_or("no_address_time", &key::SPAN, or.no_address_time),
     }
 }
