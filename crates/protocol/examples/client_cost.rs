@@ -18,7 +18,7 @@ const NOW: Timestamp = Timestamp(0);
 const GREETING: &[u8] =
     b"250-mx.example.org\r\n250-PIPELINING\r\n250-SIZE 52428800\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n\
     250-CHUNKING\r\n250-ENHANCEDSTATUSCODES\r\n250-AUTH PLAIN LOGIN\r\n250 DSN\r\n";
-const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 end with a dot on a line by itself\r\n";
+const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 end data with <CR><LF>.<CR><LF>\r\n";
 const KEPT: &[u8] = b"250 2.0.0 OK queued as 4a7b9c1d2e3f\r\n";
 
 fn main() {

@@ -65,31 +65,31 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
     /// Something came that no request asked for.
-    #[error("bytes came that nobody asked for")]
+    #[error("unsolicited bytes received")]
     Unasked,
     /// Over [`HEAD_OCTETS_MAX`].
-    #[error("the head of a reply is too long")]
+    #[error("response head too long")]
     HeadTooLong,
     /// It is no head of HTTP/1.0 or 1.1, or has over [`FIELDS_MAX`] fields.
-    #[error("the head of a reply is not one of HTTP/1.1")]
+    #[error("invalid HTTP/1.1 response head")]
     NoHead,
     /// Over [`INTERIM_HEADS_MAX`].
     #[error("too many interim replies")]
     TooManyInterim,
     /// 101, which nobody asked for.
-    #[error("the server changes the protocol")]
+    #[error("unsolicited protocol upgrade")]
     Upgrade,
     /// The length of the body is not said in exactly one way (RFC 9112 section 6.3).
-    #[error("the length of the body is not clear")]
+    #[error("ambiguous body length")]
     Length,
     /// Over [`Limits::body_octets_max`].
     #[error("the body is too long")]
     BodyTooLong,
     /// What should be the mark of a chunk is none, or is over [`FRAMING_OCTETS_MAX`].
-    #[error("a chunk of the body is not marked as it should be")]
+    #[error("invalid chunk framing")]
     Chunk,
     /// The connection ended first.
-    #[error("the connection ended before the reply did")]
+    #[error("connection closed before the end of the reply")]
     Cut,
 }
 

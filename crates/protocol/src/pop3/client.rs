@@ -85,7 +85,7 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
     /// Something came that no command asked for.
-    #[error("bytes came that nobody asked for")]
+    #[error("unsolicited bytes received")]
     Unasked,
     /// A reply begins with neither `+OK` nor `-ERR`.
     #[error("a line is not a reply")]
@@ -97,7 +97,7 @@ pub enum Misbehaviour {
     #[error("a line is too long")]
     LineTooLong,
     /// The reply to STAT or a line of a list does not say what it should.
-    #[error("a line does not say what its command asks for")]
+    #[error("unexpected content of a reply line")]
     NoAnswer,
     /// Over [`LIST_LINES_MAX`].
     #[error("a list is too long")]
@@ -106,7 +106,7 @@ pub enum Misbehaviour {
     #[error("a message is too long")]
     MessageTooLong,
     /// The connection ended first.
-    #[error("the connection ended before the session did")]
+    #[error("connection closed before the end of the session")]
     Cut,
 }
 

@@ -57,7 +57,7 @@ impl Refusal {
             Refusal::Malformed => Reply::new(501, Enhanced(5, 5, 2), "Malformed authentication data"),
             Refusal::LineTooLong => Reply::new(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long"),
             Refusal::Cancelled => Reply::new(501, Enhanced(5, 7, 0), "Authentication cancelled"),
-            Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Not with these parameters of the mechanism"),
+            Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Unsupported parameter of the mechanism"),
             Refusal::Throttled => Reply::new(454, Enhanced(4, 7, 0), "Too many failures, try again later"),
             Refusal::Unavailable => Reply::new(454, Enhanced(4, 7, 0), "Temporary authentication failure"),
             Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid => {

@@ -25,10 +25,10 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
     /// It is empty, over [`TARGET_OCTETS_MAX`], or has something else than visible ASCII in it, or a `/`.
-    #[error("not a host that can be asked for")]
+    #[error("invalid host")]
     Host,
     /// It does not begin with `/`, is over [`TARGET_OCTETS_MAX`], or has something else than visible ASCII in it.
-    #[error("not a path that can be asked for: visible ASCII that begins with a slash is")]
+    #[error("invalid path: expected visible ASCII starting with a slash")]
     Target,
 }
 

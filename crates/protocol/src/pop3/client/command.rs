@@ -38,10 +38,10 @@ pub enum Command<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsayable {
     /// The reply to the one before is not complete, or the session is over.
-    #[error("it is not the client's turn")]
+    #[error("a reply is pending or the session is over")]
     NotReady,
     /// A control character is in it.
-    #[error("a user's name and password can have no control characters")]
+    #[error("user name and password must not contain control characters")]
     ControlCharacter,
     /// Over [`COMMAND_OCTETS_MAX`].
     #[error("a command has at most {COMMAND_OCTETS_MAX} octets")]

@@ -56,7 +56,7 @@ pub struct Word(Box<str>);
 
 /// Why a text is no [`Word`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a word of 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
+#[error("expected 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
 pub struct NoWord;
 
 impl Word {

@@ -116,10 +116,10 @@ pub enum Closed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
     /// RFC 3207.
-    #[error("TLS is required and not offered")]
+    #[error("TLS is required but not offered")]
     StartTls,
     /// RFC 4954.
-    #[error("no way to log in that is known here: PLAIN or LOGIN is needed, offered is {offered:?}")]
+    #[error("no supported authentication mechanism: need PLAIN or LOGIN, server offers {offered:?}")]
     Mechanism {
         /// The names of those that the server offers.
         offered: Box<str>,
@@ -145,10 +145,10 @@ pub enum Misbehaviour {
     #[error("a reply is too long")]
     ReplyTooLong,
     /// A reply that nothing was said to, or that came before what it replies to was sent.
-    #[error("a reply came before its question")]
+    #[error("a reply came before its command was sent")]
     Early,
     /// A reply whose code has no meaning here.
-    #[error("{code} has no meaning here")]
+    #[error("unexpected reply {code}")]
     Unexpected {
         /// To what it replied.
         stage: Stage,
@@ -156,7 +156,7 @@ pub enum Misbehaviour {
         code: u16,
     },
     /// Bytes in clear text after STARTTLS was granted: whoever sent them wants them taken for the server's.
-    #[error("clear text came after STARTTLS")]
+    #[error("clear text received after STARTTLS")]
     ClearText,
 }
 
@@ -170,7 +170,7 @@ pub enum Unsendable {
     #[error("the transaction has no recipients")]
     NoRecipients,
     /// Over the SIZE of the server (RFC 1870).
-    #[error("the server takes messages of {octets_max} octets at the most")]
+    #[error("the server accepts messages of up to {octets_max} octets")]
     TooBig {
         /// The server's limit.
         octets_max: u64,
@@ -179,6 +179,6 @@ pub enum Unsendable {
     #[error("the server does not take 8-bit messages")]
     EightBit,
     /// The server has no SMTPUTF8 (RFC 6531), or the transaction does not ask for it although an address needs it.
-    #[error("the server, or the transaction, does without SMTPUTF8")]
+    #[error("SMTPUTF8 is required but not offered or not requested")]
     Smtputf8,
 }
