@@ -603,7 +603,8 @@ impl Session {
 
     /// Counts a 4xx or 5xx reply, and closes the session beyond the limit.
     fn goes_too_far(&mut self, stage: &'static str, reply: &Reply) -> bool {
-        // Recipients over the limit, or refused because a lookup failed, are normal once one is accepted.
+        // Once a recipient is accepted, others that are over the limit, or whose lookup failed, are
+        // normal.
         let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
         self.commands += u32::from(plays);
         // A 454 to RCPT is a temporary refusal to relay: an untrusted client must not retry without
