@@ -7,7 +7,7 @@
 //! Nothing is looked up and no randomness is generated here: the nonce, the server's secret and the
 //! answers are arguments.
 //!
-//! | mechanism     | defined by             | what is asked             | what then                                     |
+//! | mechanism     | defined by             | question                  | then                                          |
 //! |---------------|------------------------|---------------------------|-----------------------------------------------|
 //! | PLAIN         | RFC 4616               | [`Question::Verify`]      | the verdict is the outcome                    |
 //! | LOGIN         | draft-murchison-sasl-login | [`Question::Verify`]  | the verdict is the outcome                    |
@@ -23,7 +23,7 @@
 //! | Keys     | [`Exchange::handle_keys`]      | Proof                                                           |
 //! | Proof    | the client's proof             | right: Thanks. Wrong: Ended                                     |
 //! | Thanks   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
-//! | Ended    | nothing                        | what comes is ignored                                           |
+//! | Ended    | nothing                        | input is ignored                                                |
 //!
 //! User names are prepared by SASLprep (RFC 4013), which unifies different spellings of a name and
 //! rejects control characters. Passwords are left as received, since most password hashes are

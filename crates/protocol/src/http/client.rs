@@ -8,11 +8,11 @@
 //!
 //! | state  | waits for                  | then                                                                     |
 //! |--------|----------------------------|--------------------------------------------------------------------------|
-//! | Idle   | the driver                 | a request: Head. Input: misbehaviour                                     |
+//! | Idle   | the driver                 | a request: Head. Input: violation                                        |
 //! | Head   | CRLF CRLF                  | 1xx: Head again; else [`Event::Head`] and Body                           |
 //! | Body   | its length, its last chunk | [`Event::End`]; Idle where the connection is kept, else Closed           |
 //! |        | or the end                 |                                                                          |
-//! | Closed | nothing                    | the end; what still comes is dropped                                     |
+//! | Closed | nothing                    | the end; further input is dropped                                        |
 //!
 //! A protocol violation leads to Closed from every state, as does the end of the connection.
 

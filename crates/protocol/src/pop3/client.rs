@@ -9,11 +9,11 @@
 //! | state  | waits for             | then                                                                        |
 //! |--------|-----------------------|-----------------------------------------------------------------------------|
 //! | Banner | `+OK`                 | Ready; `-ERR`: Closed                                                       |
-//! | Ready  | the driver            | a command: Reply. Input: misbehaviour                                       |
+//! | Ready  | the driver            | a command: Reply. Input: violation                                          |
 //! | Reply  | `+OK` or `-ERR`       | Ready; after `+OK` to LIST, UIDL, CAPA: List; to RETR: Message; QUIT: Closed |
 //! | List   | lines, and one of `.` | [`Event::End`], Ready                                                       |
 //! | Message| CRLF `.` CRLF         | [`Event::End`], Ready                                                       |
-//! | Closed | nothing               | the end; what still comes is dropped                                        |
+//! | Closed | nothing               | the end; further input is dropped                                           |
 //!
 //! A protocol violation leads to Closed from every state, as does the end of the connection.
 

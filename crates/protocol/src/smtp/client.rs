@@ -19,7 +19,7 @@
 //! | Handshake | the driver            | all extensions forgotten, EHLO: Hello. Bytes in clear text: Closed             |
 //! | Auth      | 235, or 334 and again | Ready                                                                          |
 //! | Ready     | the driver            | a transaction: Exchange; QUIT: Quit                                            |
-//! | Exchange  | its replies           | Ready; or, where the server still has the envelope, RSET: Reset                |
+//! | Exchange  | its replies           | Ready; or, if the server still has the envelope, RSET: Reset                   |
 //! | Reset     | 2xx                   | Ready                                                                          |
 //! | Quit      | any reply             | Closed                                                                         |
 //! | Closed    | nothing               | the end                                                                        |

@@ -9,7 +9,7 @@
 //! | Extension | CR                    | SizeLf                          |
 //! |           | any but LF            | Extension                       |
 //! | SizeLf    | LF                    | Data; TrailerLine if size is 0  |
-//! | Data      | so many               | DataCr                          |
+//! | Data      | the last octet        | DataCr                          |
 //! | DataCr    | CR                    | DataLf                          |
 //! | DataLf    | LF                    | Size                            |
 //! | TrailerLine | CR                  | LastLf                          |

@@ -2,12 +2,13 @@
 //! PIPELINING (RFC 2920), the commands are sent in a group, otherwise one after the other; either
 //! way the replies are handled one by one, and the next step is decided when none is outstanding.
 //! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
+//!
 //! |------------|-------------------------|-----------------------------------|------------------------------------|
-//! | Mail       | Rcpt(0)                 | misbehaviour                      | all are refused                    |
-//! | Rcpt(i)    | the next one            | misbehaviour                      | this one is refused                |
-//! | Data       | misbehaviour            | Message; a lone dot if to nobody  | all left are refused; over         |
-//! | Message    | all left are accepted   | misbehaviour                      | all left are refused; over         |
-//! | Message(i) | this one is accepted    | misbehaviour                      | this one is refused; over with all |
+//! | Mail       | Rcpt(0)                 | violation                         | all are refused                    |
+//! | Rcpt(i)    | the next one            | violation                         | this one is refused                |
+//! | Data       | violation               | Message; a lone dot if all failed | the rest is refused; over          |
+//! | Message    | the rest is accepted    | violation                         | the rest is refused; over          |
+//! | Message(i) | this one is accepted    | violation                         | this one is refused; over with all |
 //!
 //! A message without remaining recipients is not sent, unless the group already contained BDAT. A
 //! transaction that MAIL opened and no final reply closed is ended by RSET.

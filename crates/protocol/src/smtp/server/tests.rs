@@ -262,7 +262,7 @@ fn a_line_of_an_exchange_has_a_limit_of_its_own_and_ends_the_exchange() {
             session.handle_sent(session.output().len());
             let line = [&b"A".repeat(letters)[..], b"\r\nNOOP\r\n"].concat();
             line.chunks(size).for_each(|piece| session.handle_input(Timestamp(0), piece, &mut Vec::new()));
-            assert_eq!(session.output(), replies, "{letters} letters in pieces of {size}");
+            assert_eq!(session.output(), replies, "{letters} octets in pieces of {size}");
         }
     }
 }
