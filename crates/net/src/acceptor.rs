@@ -1,9 +1,7 @@
 //! The server side of TLS: chooses the certificate for a client and performs the handshake.
 //!
-//! The files are read when an [`Acceptor`] is created; [`Acceptor::reload_changed`] and
-//! [`Acceptor::reload_ready`] read changed files again. Each certificate is replaced independently:
-//! if its files are invalid, the old one stays, and the others are not affected. Handshakes in
-//! progress keep the certificate they started with.
+//! Each certificate is replaced independently when its files change: if they are invalid, the old
+//! one stays, and the others are not affected. Handshakes in progress keep what they started with.
 //!
 //! The name that the client sends (SNI, RFC 6066 section 3) chooses: a certificate with exactly
 //! that name, else one with a wildcard as the first label, else the first in the configuration.

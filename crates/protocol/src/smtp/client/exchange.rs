@@ -1,8 +1,8 @@
 //! The open transaction: the reply that is due, and the results so far. If the server has
 //! PIPELINING (RFC 2920), the commands are sent in a group, otherwise one after the other; either
 //! way the replies are handled one by one, and the next step is decided when none is outstanding.
-//! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
 //!
+//! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
 //! |------------|-------------------------|-----------------------------------|------------------------------------|
 //! | Mail       | Rcpt(0)                 | violation                         | all are refused                    |
 //! | Rcpt(i)    | the next one            | violation                         | this one is refused                |
