@@ -249,7 +249,11 @@ mod tests {
         assert_eq!(passes[2].pass_on(client, false, now), Err(Turned::ClientFull));
         assert_eq!(gate.sessions(), 3);
         assert_eq!(passes[0].pass_on(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
-        assert_eq!(passes[2].pass_on(client, false, now), Ok(()), "a transferred session no longer counts for its earlier client");
+        assert_eq!(
+            passes[2].pass_on(client, false, now),
+            Ok(()),
+            "a transferred session no longer counts for its earlier client"
+        );
         drop(passes);
         assert_eq!((gate.sessions(), gate.crowd(client).sessions.len()), (0, 0));
     }
@@ -299,7 +303,11 @@ mod tests {
         assert_eq!((gate.sessions(), narrow.sessions()), (0, 0));
         let wide = narrow.under(GateLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
         drop(wide.enter(address, false, now).unwrap());
-        assert_eq!(wide.enter(address, false, now).unwrap_err(), Turned::ClientTooOften, "the used part of a rate was forgotten");
+        assert_eq!(
+            wide.enter(address, false, now).unwrap_err(),
+            Turned::ClientTooOften,
+            "the used part of a rate was forgotten"
+        );
     }
 
     #[test]

@@ -38,9 +38,7 @@ pub enum InheritedError {
         error: io::Error,
     },
     /// No listener has its address.
-    #[error(
-        "the inherited socket {name:?} listens on {address}, but no [[listener]] has that address"
-    )]
+    #[error("the inherited socket {name:?} listens on {address}, but no [[listener]] has that address")]
     Unasked {
         /// The name in LISTEN_FDNAMES.
         name: String,

@@ -88,7 +88,9 @@ impl Wire {
     pub async fn secure(self, trust: &Trust, name: &str, deadline: Instant) -> io::Result<Wire> {
         let stream = match self.stream {
             Stream::Plain(stream) => stream,
-            Stream::Unix(_) => return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is not supported over a unix socket")),
+            Stream::Unix(_) => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is not supported over a unix socket"));
+            }
             Stream::Secure(_) => {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, "TLS is already active"));
             }

@@ -244,7 +244,10 @@ fn a_kept_connection_serves_one_request_after_the_other() {
         let place = input[38..].as_ptr();
         assert!(matches!(client.handle_input(&mut input), Ok(Some(Event::Head(_)))), "round {round}");
         let body = client.handle_input(&mut input);
-        assert!(matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)), "the body was copied");
+        assert!(
+            matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)),
+            "the body was copied"
+        );
         assert_eq!(client.handle_input(&mut input), Ok(Some(Event::End)));
         assert_eq!(client.handle_input(&mut input), Ok(None));
         assert!(client.is_idle());

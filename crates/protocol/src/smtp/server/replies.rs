@@ -30,8 +30,7 @@ pub(super) const UNANSWERED: Reply = reply(451, Enhanced(4, 3, 0), "temporary fa
 pub(super) const UNKNOWN_COMMAND: Reply = reply(500, Enhanced(5, 5, 2), "command not recognised");
 pub(super) const NOT_IMPLEMENTED: Reply = reply(502, Enhanced(5, 5, 1), "command not implemented");
 pub(super) const LINE_TOO_LONG: Reply = reply(500, Enhanced(5, 5, 2), "line too long");
-pub(super) const LINE_BROKEN: Reply =
-    reply(500, Enhanced(5, 5, 2), "bare CR, bare LF or NUL in a command; closing");
+pub(super) const LINE_BROKEN: Reply = reply(500, Enhanced(5, 5, 2), "bare CR, bare LF or NUL in a command; closing");
 pub(super) const NOT_UTF8: Reply = reply(501, Enhanced(5, 5, 2), "arguments are not UTF-8");
 pub(super) const NO_ARGUMENTS: Reply = reply(501, Enhanced(5, 5, 4), "command takes no arguments");
 pub(super) const NEEDS_ARGUMENT: Reply = reply(501, Enhanced(5, 5, 4), "command needs an argument");
