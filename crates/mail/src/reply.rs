@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write as _;
 use std::str::FromStr;
 
 /// Octets of a reply line with its code but without CRLF (RFC 5321 section 4.5.3.1.5).
@@ -61,8 +62,8 @@ impl Reply {
             let mark = if lines.peek().is_some() { '-' } else { ' ' };
             // Writing to a Vec cannot fail.
             let _ = match self.enhanced {
-                Some(enhanced) => io_write(out, format_args!("{}{mark}{enhanced} {line}\r\n", self.code)),
-                None => io_write(out, format_args!("{}{mark}{line}\r\n", self.code)),
+                Some(enhanced) => write!(out, "{}{mark}{enhanced} {line}\r\n", self.code),
+                None => write!(out, "{}{mark}{line}\r\n", self.code),
             };
         }
     }
@@ -119,10 +120,6 @@ impl FromStr for Enhanced {
         let class = u8::try_from(class).ok().filter(|class| matches!(class, 2 | 4 | 5)).ok_or(NotAReply)?;
         numbers.next().is_none().then_some(Enhanced(class, subject, detail)).ok_or(NotAReply)
     }
-}
-
-fn io_write(out: &mut Vec<u8>, args: fmt::Arguments<'_>) -> std::io::Result<()> {
-    std::io::Write::write_fmt(out, args)
 }
 
 #[cfg(test)]

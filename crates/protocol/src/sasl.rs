@@ -202,7 +202,9 @@ impl Exchange {
                 Ok(())
             }
         };
-        self.refuse_if_failed(handled);
+        if let Err(refusal) = handled {
+            self.end(Outcome::Refused(refusal));
+        }
     }
 
     /// The client cancelled, or its response is invalid.
@@ -290,12 +292,6 @@ impl Exchange {
 
     fn challenge(&mut self, octets: &[u8]) {
         self.actions.push_back(Action::Challenge(octets.into()));
-    }
-
-    fn refuse_if_failed(&mut self, handled: Result<(), Refusal>) {
-        if let Err(refusal) = handled {
-            self.end(Outcome::Refused(refusal));
-        }
     }
 
     fn end(&mut self, outcome: Outcome) {
