@@ -104,7 +104,7 @@ impl Monitor {
         }
     }
 
-    /// Samples immediately, and then every `every` on a thread of its own.
+    /// Samples immediately, and then at intervals of `every`, on a thread of its own.
     ///
     /// # Errors
     ///
