@@ -230,7 +230,7 @@ class Access(ServerCase):
             client.write(b"EHLO client.test\r\n")
             with self.assertRaises((EOFError, ConnectionResetError)):
                 client.read()
-        await_that(lambda: "no PROXY header" in self.server.log_tail(), "a line of the log", self.server)
+        await_that(lambda: "PROXY header missing" in self.server.log_tail(), "a line of the log", self.server)
         with Client(self.server.port) as client:
             client.read()
             self.assertEqual(client.say("PROXY TCP4 192.0.2.1 192.0.2.5 1 2").code, 500)

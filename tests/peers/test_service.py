@@ -96,7 +96,7 @@ class Service(unittest.TestCase):
         with socket.socket() as idle:
             idle.bind(("127.0.0.1", 0))
             ended = self.run_with(idle)
-        self.assertRegex(ended.stderr, 'inherited socket "smtp" is no listening TCP socket')
+        self.assertRegex(ended.stderr, 'inherited socket "smtp" is not a listening TCP socket')
 
     def test_sockets_meant_for_another_process_are_left_alone(self):
         other = socket.create_server(("127.0.0.1", 0))

@@ -1,16 +1,18 @@
-//! The load average: how many tasks run, want to run, or wait for a disk, averaged over one, five and fifteen minutes.
+//! The load average: the number of tasks that run, wait to run or wait for a disk, averaged over
+//! one, five and fifteen minutes.
 //!
-//! From `/proc/loadavg` where there is one, else from `sysinfo(2)`; the source says which of them is in force.
+//! Read from `/proc/loadavg` if it exists, otherwise from `sysinfo(2)`; [`LoadAverageSource::name`]
+//! says which.
 
 use std::fmt;
 use std::io;
 
 use crate::record::Record;
 
-/// Where the load average is read.
+/// The file with the load average.
 pub const PROC_LOADAVG: &str = "/proc/loadavg";
 
-/// One reading, in tasks.
+/// A sample, in tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadAverage {
     /// Over the last minute.
@@ -21,7 +23,7 @@ pub struct LoadAverage {
     pub fifteen_min: f64,
 }
 
-/// Where readings come from.
+/// The source of samples.
 #[derive(Debug)]
 pub struct LoadAverageSource {
     from: From,
@@ -34,16 +36,16 @@ enum From {
 }
 
 impl LoadAverageSource {
-    /// Opens `/proc/loadavg`; where that is not possible, readings come from `sysinfo(2)`.
+    /// Opens `/proc/loadavg`, or falls back to `sysinfo(2)`.
     pub fn open() -> LoadAverageSource {
         LoadAverageSource { from: Record::open(PROC_LOADAVG).map_or(From::Sysinfo, From::Proc) }
     }
 
-    /// The load average now.
+    /// Reads the current load average.
     ///
     /// # Errors
     ///
-    /// `InvalidData` where `/proc/loadavg` does not read as expected.
+    /// `InvalidData` if `/proc/loadavg` has an unexpected format.
     pub fn sample(&mut self) -> io::Result<LoadAverage> {
         match &mut self.from {
             From::Proc(record) => record.sample(LoadAverage::parse),
@@ -51,7 +53,7 @@ impl LoadAverageSource {
         }
     }
 
-    /// The source in force.
+    /// The name of the source in use.
     pub fn name(&self) -> &'static str {
         match self.from {
             From::Proc(_) => PROC_LOADAVG,
@@ -60,7 +62,7 @@ impl LoadAverageSource {
     }
 }
 
-/// The name of the source in force.
+/// The name of the source in use.
 impl fmt::Display for LoadAverageSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -68,14 +70,14 @@ impl fmt::Display for LoadAverageSource {
 }
 
 impl LoadAverage {
-    /// Reads what `/proc/loadavg` says: three averages, then the tasks that run and the newest process.
+    /// Parses `/proc/loadavg`: three averages, then the running tasks and the newest process.
     pub fn parse(text: &str) -> Option<LoadAverage> {
         let mut averages = text.split_ascii_whitespace().map(|word| word.parse::<f64>().ok().filter(|n| n.is_finite()));
         let mut next = || averages.next().flatten();
         Some(LoadAverage { one_min: next()?, five_min: next()?, fifteen_min: next()? })
     }
 
-    /// Asks `sysinfo(2)`, which gives fractions of 65,536 and cannot fail.
+    /// Calls `sysinfo(2)`, which returns fractions of 65,536 and cannot fail.
     pub fn from_sysinfo() -> LoadAverage {
         let tasks = rustix::system::sysinfo().loads.map(|load| load as f64 / f64::from(1 << 16));
         LoadAverage { one_min: tasks[0], five_min: tasks[1], fifteen_min: tasks[2] }
@@ -99,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The kernel moves its averages every five seconds; twice within that time they are the same from both.
+    /// The kernel updates its averages every five seconds; within that time both sources agree.
     #[test]
     fn both_sources_agree() {
         let mut source = LoadAverageSource::open();

@@ -1,7 +1,8 @@
-//! What one disk did since the machine was started (Linux's `Documentation/admin-guide/iostats.rst`).
+//! I/O counters of one disk since boot (Linux's `Documentation/admin-guide/iostats.rst`).
 //!
-//! The disk is the one that holds a path. A partition stands for its whole disk, for what limits is the disk, and only
-//! there does the kernel count flushes. A file system without a device of its own (tmpfs, btrfs, overlay) has no gauge.
+//! The disk is the one that contains a given path. For a partition it is the whole disk, since the
+//! disk is the bottleneck, and the kernel counts flushes only there. A file system without a device
+//! of its own (tmpfs, btrfs, overlay) has no gauge.
 
 use std::fs;
 use std::io;
@@ -12,40 +13,40 @@ use rustix::fs::{major, minor};
 
 use crate::record::Record;
 
-/// The unit of `/proc/diskstats`, whatever the disk's own sectors are.
+/// The unit of `/proc/diskstats`, whatever the sector size of the disk.
 const SECTOR_BYTES: u64 = 512;
 
-/// Counts since the machine was started.
+/// Counters since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// The kernel's name: `sda`, `nvme0n1`.
     pub name: String,
     /// Reads completed.
     pub reads: u64,
-    /// Bytes that they read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// The sum of the times that they took, waiting included.
+    /// The total time of all reads, including waiting.
     pub reads_ms: u64,
     /// Writes completed.
     pub writes: u64,
-    /// Bytes that they wrote.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// The sum of the times that they took, waiting included.
+    /// The total time of all writes, including waiting.
     pub writes_ms: u64,
-    /// How long the disk had something to do.
+    /// How long the disk was busy.
     pub busy_ms: u64,
-    /// Flushes of the disk's cache completed; unknown to kernels before 5.5.
+    /// Completed flushes of the disk's cache; None on kernels before 5.5.
     pub flushes: Option<u64>,
 }
 
-/// `/proc/diskstats`, held open, and which of its lines counts.
+/// An open `/proc/diskstats`, and which of its lines to read.
 #[derive(Debug)]
 pub struct DiskSource {
     record: Record,
     device: Device,
 }
 
-/// The numbers under which the kernel knows a disk or a partition.
+/// The device numbers of a disk or partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Device {
     major: u32,
@@ -53,11 +54,11 @@ struct Device {
 }
 
 impl DiskSource {
-    /// Opens the gauge of the disk that holds `path`.
+    /// Opens the counters of the disk that contains `path`.
     ///
     /// # Errors
     ///
-    /// That of asking for the path or of opening the file; `InvalidData` where no line of it is that disk's.
+    /// The path or the file cannot be read; `InvalidData` if the file has no line for the disk.
     pub fn of(path: &Path) -> io::Result<DiskSource> {
         let number = fs::metadata(path)?.dev();
         let device = Device { major: major(number), minor: minor(number) }.whole(Path::new("/sys/dev/block"));
@@ -66,18 +67,18 @@ impl DiskSource {
         Ok(source)
     }
 
-    /// The counts as they are now.
+    /// Reads the current counters.
     ///
     /// # Errors
     ///
-    /// That of reading the file; `InvalidData` where it does not read as expected, or the disk is gone.
+    /// The file cannot be read; `InvalidData` if it has an unexpected format, or the disk is gone.
     pub fn sample(&mut self) -> io::Result<Disk> {
         self.record.sample_pieces(|text| text.lines().find_map(|line| Disk::parse(line, self.device)))
     }
 }
 
 impl Disk {
-    /// Reads a line of `/proc/diskstats`, if it is that device's.
+    /// Parses a line of `/proc/diskstats`; None if it is for another device.
     fn parse(line: &str, device: Device) -> Option<Disk> {
         let mut words = line.split_ascii_whitespace();
         let (major, minor) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -86,8 +87,9 @@ impl Disk {
         }
         let name = words.next()?.to_owned();
         let counts: Vec<u64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        // In the order of the kernel's text: reads, reads merged, sectors, ms; the same of writes; in flight, ms busy,
-        // ms weighted; four counts of discards (since 4.18); flushes and their ms (since 5.5).
+        // In the order of the kernel's documentation: reads, reads merged, sectors, ms; the same
+        // for writes; in flight, ms busy, ms weighted; four counters of discards (since 4.18);
+        // flushes and their ms (since 5.5).
         let [reads, _, read_sectors, reads_ms, writes, _, written_sectors, writes_ms, _, busy_ms, ..] = counts[..]
         else {
             return None;
@@ -107,7 +109,7 @@ impl Disk {
 }
 
 impl Device {
-    /// The whole disk, where this is a partition: in /sys a partition is a folder inside its disk's.
+    /// The whole disk of a partition: in /sys, a partition is a directory inside that of its disk.
     fn whole(self, devices: &Path) -> Device {
         let Device { major, minor } = self;
         Device::disk_of_partition(&devices.join(format!("{major}:{minor}"))).unwrap_or(self)
@@ -180,7 +182,7 @@ mod tests {
         let whole = |minor| Device { major: 8, minor }.whole(sys.path());
         assert_eq!(whole(1), Device { major: 8, minor: 0 });
         assert_eq!(whole(0), Device { major: 8, minor: 0 });
-        assert_eq!(whole(7), Device { major: 8, minor: 7 }, "unknown to /sys: as it is");
+        assert_eq!(whole(7), Device { major: 8, minor: 7 }, "unknown to /sys: unchanged");
     }
 
     #[test]

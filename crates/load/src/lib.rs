@@ -1,11 +1,12 @@
-//! Gauges of the machine: load average, processors, pressure, memory, disks; sampled, never asked per message. And what
-//! follows from them: the [`Monitor`] samples on a timer and the [`policy`] says what may still be done.
+//! Gauges of the machine: load average, processors, pressure, memory, disks. They are sampled on a
+//! timer, never read per message. The [`Monitor`] takes the samples, and the [`policy`] decides
+//! what to restrict.
 //!
-//! A source is opened once and sampled as often as is wanted: its handle stays open and is read by `pread`, which costs
-//! a fraction of opening the file again (`mailrace bench load` says which). What the kernel writes is read by pure
-//! functions, which give `None` where it is not of the form they know. Nothing here is fatal: a machine that lacks a
-//! gauge says so when the source is opened, and a file that does not read as expected is an error of the kind
-//! `InvalidData` that names it.
+//! A source is opened once; its handle stays open and each sample is a `pread`, which costs a
+//! fraction of opening the file again (`mailrace bench load` measures it). Pure functions parse
+//! what the kernel writes, and return `None` for an unknown format. No error here is fatal: if the
+//! machine lacks a gauge, opening its source fails, and a file with an unexpected format gives an
+//! error of kind `InvalidData` that names the file.
 
 mod average;
 mod disk;

@@ -1,5 +1,6 @@
-//! The gauges of this machine for the monitor, through handles that stay open: load average, pressure, memory, and the
-//! room on each disk. A gauge that is not there is listed all the same, without a value.
+//! The gauges of this machine, read by the monitor through handles that stay open: load average,
+//! pressure, memory, and the free space of each disk. A missing gauge is still listed, without a
+//! value.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::space::SpaceSource;
 const RESOURCES: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
 const STATVFS: &str = "fstatvfs";
 
-/// The gauges, open.
+/// The open gauges of the machine.
 #[derive(Debug)]
 pub struct Machine {
     load_average: LoadAverageSource,
@@ -23,17 +24,17 @@ pub struct Machine {
     disks: Vec<Disk>,
 }
 
-/// The file system under a path.
+/// The file system that contains a path.
 #[derive(Debug)]
 struct Disk {
     path: Arc<Path>,
-    /// None until the path can be opened: a folder may be made, or mounted, later.
+    /// None until the path can be opened: the directory may be created or mounted later.
     room: Option<SpaceSource>,
 }
 
 impl Machine {
-    /// Opens the gauges of the machine and of the file systems that hold these paths, each file system once, under the
-    /// first of its paths.
+    /// Opens the gauges of the machine and of the file systems that contain these paths. Each file
+    /// system is listed once, under the first of its paths.
     pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Machine {
         let mut disks: Vec<Disk> = Vec::new();
         for path in paths {

@@ -1,24 +1,25 @@
-//! The memory of the machine: what programs can still have of it before it swaps, by the kernel's own estimate.
+//! The memory that programs can use before the machine swaps, as estimated by the kernel.
 //!
-//! That is not what is free: the page cache is given back when somebody needs it, and a machine that has worked for a
-//! while has next to nothing free. A kernel before 3.14 makes no estimate, and this gauge does not guess one: there it
-//! opens, and every sample is an error of the kind `InvalidData`.
+//! This is more than the free memory: the page cache is released on demand, and a machine that has
+//! been up for some time has hardly any free memory. A kernel before 3.14 gives no estimate: the
+//! source opens, but every sample is an error of kind `InvalidData`.
 
 use std::io;
 
 use crate::record::Record;
 
-/// Where the memory is read.
+/// The file with the memory statistics.
 pub(crate) const PROC_MEMINFO: &str = "/proc/meminfo";
 
-/// One reading.
+/// A sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What programs can still have before the machine swaps: free, and what the kernel would give back.
+    /// What programs can allocate before the machine swaps: free memory and what the kernel can
+    /// reclaim.
     pub available_bytes: u64,
 }
 
-/// `/proc/meminfo`, held open.
+/// An open `/proc/meminfo`.
 #[derive(Debug)]
 pub struct MemorySource {
     record: Record,
@@ -29,23 +30,23 @@ impl MemorySource {
     ///
     /// # Errors
     ///
-    /// That of opening the file.
+    /// The file cannot be opened.
     pub fn open() -> io::Result<MemorySource> {
         Ok(MemorySource { record: Record::open(PROC_MEMINFO)? })
     }
 
-    /// The memory now.
+    /// Reads the current memory statistics.
     ///
     /// # Errors
     ///
-    /// That of reading the file; `InvalidData` where it does not read as expected.
+    /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Memory> {
         self.record.sample(Memory::parse)
     }
 }
 
 impl Memory {
-    /// Reads what `/proc/meminfo` says, of which every line is a name, a number and `kB`, by which it means KiB.
+    /// Parses `/proc/meminfo`. Each line has a name, a number and `kB`, which means KiB.
     pub fn parse(text: &str) -> Option<Memory> {
         let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
         Some(Memory { available_bytes: kib.parse::<u64>().ok()?.checked_mul(1024)? })

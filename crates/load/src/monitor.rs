@@ -1,9 +1,10 @@
-//! The monitor: looks at the gauges on a timer, lets the policy decide, and publishes what is in force.
+//! The monitor: samples the gauges on a timer, applies the policy, and publishes the restrictions.
 //!
-//! Whoever has to know holds a [`Watch`]: what is in force costs him one relaxed load of an atomic, and the whole report
-//! a lock that nobody holds for long. Samples are taken on a thread of its own and never for a connection or a message.
-//! A gauge that the machine lacks is reported as such and is not fatal. A disk that hangs holds up the samples, and then
-//! the report's time tells how old it is.
+//! Other parts of the server hold a [`Watch`]: reading the current restrictions costs one relaxed
+//! atomic load; reading the full report takes a lock that is held only briefly. Samples are taken
+//! on a separate thread, never for a connection or a message. A missing gauge is reported and is
+//! not fatal. A disk that hangs delays the samples; the time of the report then shows how old it
+//! is.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -16,19 +17,19 @@ use mail::Timestamp;
 
 use crate::policy::{Limit, Limits, Measures, Reading, Sample, State};
 
-/// How often the gauges are looked at, where nobody says otherwise.
+/// The default interval between samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// Where readings come from: the machine, or a test.
+/// Reads the gauges: of the machine, or in a test.
 pub trait Sources: Send {
-    /// What the gauges say now, each of them once and always in the same order.
+    /// The current reading of each gauge, always in the same order.
     fn read(&mut self) -> Vec<Reading>;
 }
 
-/// Hears of changes: the state before, and the one after, which is published already.
+/// Called with the old state and the new one, which is already published.
 type OnChange = Box<dyn FnMut(&State, &State) + Send>;
 
-/// Looks at the gauges whenever it is told to; [`Monitor::start`] makes a thread tell it.
+/// Samples the gauges when called; [`Monitor::start`] runs it on a thread.
 pub struct Monitor {
     sources: Box<dyn Sources>,
     limits: Limits,
@@ -36,7 +37,7 @@ pub struct Monitor {
     watch: Watch,
 }
 
-/// What is in force, for whoever has to know.
+/// A handle to the current restrictions and the latest report.
 #[derive(Clone, Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -48,28 +49,28 @@ struct Shared {
     report: Mutex<Arc<Report>>,
 }
 
-/// All that the monitor knows.
+/// Everything the monitor knows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// What the gauges said last, and when.
+    /// The latest sample.
     pub sample: Sample,
-    /// All limits that are set, in the order of the gauges.
+    /// All configured limits, in the order of the gauges.
     pub limits: Vec<Limit>,
-    /// Those in force, and why.
+    /// The active limits, and why they are active.
     pub state: State,
 }
 
-/// A monitor at work; dropping it ends the thread.
+/// A running monitor; dropping it stops the thread.
 #[derive(Debug)]
 pub struct Running {
-    /// Takes other limits, and the time between looks; the thread waits for the end of this.
+    /// Sends new limits and a new interval; the thread ends when this is dropped.
     stopper: Option<mpsc::Sender<(Limits, Duration)>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Monitor {
-    /// A monitor that has not looked yet: everything is allowed. `on_change` hears whenever a limit comes into force or
-    /// is left, and must not block for long.
+    /// A monitor that has not sampled yet: nothing is restricted. `on_change` is called when a
+    /// limit becomes active or inactive, and must not block for long.
     pub fn new(
         sources: impl Sources + 'static,
         limits: Limits,
@@ -84,12 +85,12 @@ impl Monitor {
         }
     }
 
-    /// What it publishes.
+    /// A handle to what the monitor publishes.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// Looks at the gauges once.
+    /// Samples the gauges once.
     pub fn look(&mut self, now: Timestamp) {
         let sample = Sample { at: now, readings: self.sources.read() };
         let before = self.watch.report();
@@ -103,11 +104,11 @@ impl Monitor {
         }
     }
 
-    /// Looks at once, and then on a thread of its own every so often.
+    /// Samples immediately, and then at intervals of `every`, on a thread of its own.
     ///
     /// # Errors
     ///
-    /// That of starting the thread.
+    /// The thread cannot be started.
     pub fn start(mut self, mut every: Duration) -> io::Result<Running> {
         self.look(SystemTime::now().into());
         let (stopper, told) = mpsc::channel::<(Limits, Duration)>();
@@ -127,22 +128,22 @@ impl Monitor {
 }
 
 impl Running {
-    /// Goes by other limits from the next look on, which follows at once, and looks so often from then on.
+    /// Applies new limits and a new interval, and samples immediately.
     pub fn change(&self, limits: Limits, every: Duration) {
         if let Some(teller) = &self.stopper {
-            // Nobody listens only where the thread panicked, and said so.
+            // The receiver is gone only if the thread has panicked, which was reported then.
             let _ = teller.send((limits, every));
         }
     }
 }
 
 impl Watch {
-    /// What is done now: one relaxed load.
+    /// The current restrictions: one relaxed load.
     pub fn measures(&self) -> Measures {
         Measures::from_bits(self.shared.measures.load(Relaxed))
     }
 
-    /// All that is known, as of the last sample.
+    /// The report of the latest sample.
     pub fn report(&self) -> Arc<Report> {
         self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -154,8 +155,8 @@ impl Watch {
 }
 
 impl Report {
-    /// Limits that are set and can never be in force, because their gauges have no value. The operator should hear of
-    /// them.
+    /// Configured limits that can never be active, because their gauges have no value. The operator
+    /// should be warned about them.
     pub fn blind(&self) -> impl Iterator<Item = &Limit> {
         let blind = self.sample.readings.iter().filter(|reading| reading.value.is_none());
         blind.flat_map(|reading| self.limits.iter().filter(|limit| limit.gauge == reading.gauge))
@@ -165,7 +166,7 @@ impl Report {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stopper.take());
-        // A thread that panicked has said so already.
+        // If the thread panicked, that was reported then.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
     use crate::policy::{Delivery, Gauge, Intake};
 
-    /// A load average that the test sets.
+    /// A load average set by the test.
     #[derive(Clone, Default)]
     struct Told(Arc<Mutex<Option<f64>>>);
 
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(heard.recv().unwrap(), Intake::Open);
     }
 
-    /// It would take an hour where the end was not heard.
+    /// Waits an hour if the thread does not notice the end.
     #[test]
     fn the_thread_looks_at_once_and_ends_at_once() {
         let told = Told::default();

@@ -1,17 +1,17 @@
-//! What follows from the gauges: a pure function of the state before, a sample and the limits.
+//! Load policy: a pure function of the previous state, a sample and the limits.
 //!
-//! | gauge | limit | while it is in force |
+//! | gauge | limit | while it is active |
 //! |---|---|---|
-//! | load average of a minute | `queue_only_above` | mail is taken, and new mail waits in its queue |
+//! | load average over one minute | `queue_only_above` | mail is accepted, and new mail waits in the queue |
 //! | | `no_delivery_above` | no delivery starts |
-//! | | `refuse_above` | 421 4.3.2 at connect, but for the reserved networks |
-//! | pressure of processors, memory, disks | `cpu_`, `memory_`, `io_pressure_max` | 421 4.3.2 as well |
-//! | memory available | `memory_min` | 452 4.3.1 at MAIL |
-//! | free space and inodes of each disk | `space_min`, `inodes_min` | 452 4.3.1 at MAIL |
+//! | | `refuse_above` | 421 4.3.2 on connect, except for reserved networks |
+//! | pressure of processors, memory, disks | `cpu_`, `memory_`, `io_pressure_max` | the same 421 4.3.2 |
+//! | available memory | `memory_min` | 452 4.3.1 to MAIL |
+//! | free space and inodes of each disk | `space_min`, `inodes_min` | 452 4.3.1 to MAIL |
 //!
-//! A limit comes into force when its gauge passes it, and is left only when the gauge has come back by a margin, so that
-//! it does not flap. A gauge that cannot be read holds nobody up: its limits are not in force. Nothing here has a say in
-//! a message whose client was told 354.
+//! A limit becomes active when its gauge crosses it, and inactive only when the gauge is back by a
+//! margin, so that it does not flap. The limits of a gauge that cannot be read are inactive. A
+//! message whose client got a 354 is never affected.
 
 mod limits;
 
@@ -21,68 +21,68 @@ use mail::Timestamp;
 
 pub use limits::{Bound, Gauge, Limit, Limits, Measure, Reading, Sample};
 
-/// A limit that is in force, and why.
+/// An active limit, and why it is active.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
     /// The limit.
     pub limit: Limit,
-    /// What its gauge said last.
+    /// The latest reading of its gauge.
     pub value: f64,
-    /// When it came into force.
+    /// When it became active.
     pub since: Timestamp,
 }
 
-/// Which limits are in force.
+/// The active limits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Why things are as they are; empty in good times.
+    /// The active limits with their reasons; empty under normal load.
     pub reasons: Vec<Reason>,
 }
 
 /// Which deliveries may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Delivery {
-    /// All.
+    /// All deliveries.
     #[default]
     All,
-    /// Those of mail that was accepted before; new mail waits.
+    /// Deliveries of mail that was accepted before; new mail waits.
     QueueOnly,
-    /// None.
+    /// No deliveries.
     None,
 }
 
-/// Who may come in.
+/// Which clients may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Intake {
-    /// Everybody.
+    /// All clients.
     #[default]
     Open,
-    /// The reserved networks only.
+    /// Clients in reserved networks only.
     ReservedOnly,
 }
 
-/// What there is too little of to take mail.
+/// The resource whose shortage stops the server from accepting mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
     /// Space or inodes on a disk.
     Disk,
-    /// Memory of the machine.
+    /// Memory.
     Memory,
 }
 
-/// All that is done at a time: the strictest of what the limits in force ask for.
+/// All current restrictions: the strictest of those that the active limits require.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
     /// Which deliveries may start.
     pub delivery: Delivery,
-    /// Who may come in.
+    /// Which clients may connect.
     pub intake: Intake,
-    /// Why no mail is taken, if none is.
+    /// Why mail is refused, if it is.
     pub shortage: Option<Shortage>,
 }
 
 impl State {
-    /// The state that follows upon this one.
+    /// The state that follows this one after `sample`.
     #[must_use]
     pub fn after(&self, sample: &Sample, limits: &Limits) -> State {
         let reason = |reading: &Reading, limit: Limit| {
@@ -102,17 +102,17 @@ impl State {
         State { reasons: reasons.collect() }
     }
 
-    /// What is done.
+    /// The restrictions in this state.
     pub fn measures(&self) -> Measures {
         self.reasons.iter().fold(Measures::default(), |measures, reason| measures.with(reason.limit.measure))
     }
 
-    /// What came into force since an earlier state.
+    /// The limits that are active now and were not in `earlier`.
     pub fn entered<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
         self.reasons.iter().filter(|reason| earlier.reason(&reason.limit).is_none())
     }
 
-    /// What was left since an earlier state, with the value that was seen last while it was in force.
+    /// The limits that were active in `earlier` and are not now, with their last values.
     pub fn left<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
         earlier.entered(self)
     }
@@ -133,7 +133,7 @@ impl Measures {
         }
     }
 
-    /// As a number that fits an atomic.
+    /// Packs the restrictions into a number for an atomic.
     pub(crate) fn bits(self) -> u8 {
         let delivery = match self.delivery {
             Delivery::All => 0,
@@ -152,7 +152,7 @@ impl Measures {
         delivery | intake | shortage
     }
 
-    /// What [`Measures::bits`] was made of.
+    /// Reverses [`Measures::bits`].
     pub(crate) fn from_bits(bits: u8) -> Measures {
         Measures {
             delivery: match bits & 3 {

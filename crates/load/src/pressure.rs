@@ -1,72 +1,72 @@
-//! Pressure stall information: how much time tasks lost by waiting for a processor, for memory, for a disk.
-//! (Linux's `Documentation/accounting/psi.rst`.)
+//! Pressure stall information: how much time tasks lost waiting for a processor, memory or a disk
+//! (Linux's `Documentation/accounting/psi.rst`).
 //!
-//! Measurements take the sums: a difference of two of them is exact for the time between. Limits take the kernel's
-//! average of ten seconds, which moves slowly enough to act upon and is what an operator sees in the same file. A kernel
-//! may be built or started without this gauge; then there is none, which is no error.
+//! Benchmarks use the totals: the difference of two is exact for the time between. Limits use the
+//! kernel's ten-second average, which changes slowly enough to act on, and which operators see in
+//! the same file. A kernel may be built or booted without this gauge; that is not an error.
 
 use std::io;
 
 use crate::record::Record;
 
-/// What tasks may have to wait for.
+/// A resource that tasks may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// A processor.
     Cpu,
-    /// Memory: reclaim, swapping, pages that were dropped and are read again.
+    /// Memory: reclaim, swapping, reloading dropped pages.
     Memory,
     /// A disk.
     Io,
 }
 
-/// Time lost since the machine was started.
+/// Time lost since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
     /// At least one task waited.
     pub some_us: u64,
-    /// All tasks that had something to do waited. For the processors of a whole machine it is always zero, and older
-    /// kernels leave it out.
+    /// All runnable tasks waited. Always zero for the processors of a whole machine, and left out
+    /// by older kernels.
     pub full_us: Option<u64>,
 }
 
-/// A file of `/proc/pressure`, held open.
+/// An open file of `/proc/pressure`.
 #[derive(Debug)]
 pub struct PressureSource {
     record: Record,
 }
 
 impl PressureSource {
-    /// Opens the gauge of a resource, and tries it: a kernel that was started with `psi=0` has the files but does not
-    /// let them be read. `None` where there is no such gauge.
+    /// Opens the gauge of a resource and reads it once: a kernel booted with `psi=0` has the files
+    /// but refuses to read them. `None` if the gauge is not available.
     pub fn open(resource: Resource) -> Option<PressureSource> {
         let mut source = PressureSource { record: Record::open(resource.path()).ok()? };
         source.sample().ok()?;
         Some(source)
     }
 
-    /// The pressure now.
+    /// Reads the current totals.
     ///
     /// # Errors
     ///
-    /// That of reading the file; `InvalidData` where it does not read as expected.
+    /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Pressure> {
         self.record.sample(Pressure::parse)
     }
 
-    /// The share of the last ten seconds in which at least one task waited, in percent: the kernel's own average, of which
-    /// the more recent seconds are the greater part.
+    /// The percentage of the last ten seconds in which at least one task waited: the kernel's own
+    /// average, weighted towards the most recent seconds.
     ///
     /// # Errors
     ///
-    /// Those of [`PressureSource::sample`].
+    /// The same as for [`PressureSource::sample`].
     pub fn some_percent(&mut self) -> io::Result<f64> {
         self.record.sample(some_percent)
     }
 }
 
 impl Resource {
-    /// Where its pressure is read.
+    /// The file with its pressure.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Resource::Cpu => "/proc/pressure/cpu",
@@ -77,7 +77,7 @@ impl Resource {
 }
 
 impl Pressure {
-    /// Reads what a file of `/proc/pressure` says: a line `some`, and mostly a line `full`.
+    /// Parses a file of `/proc/pressure`: a line `some`, and usually a line `full`.
     pub fn parse(text: &str) -> Option<Pressure> {
         let mut lines = text.lines();
         let some_us = total(lines.next()?.strip_prefix("some ")?)?;

@@ -1,29 +1,29 @@
-//! What the process itself has used of the processors, all of its threads together, since it was started.
+//! The processor time of this process, all threads together, since it started.
 //!
-//! Processes that it started are not counted, even when they are over. The kernel knows the sum well, and how it parts
-//! into program and kernel less so: it may guess that from clock ticks. A difference of two samples is sound over many
-//! ticks, and over a few of them only as the sum.
+//! Child processes are not included, not even finished ones. The kernel knows the total exactly,
+//! but may estimate its split into user and system time from clock ticks: a difference of two
+//! samples is accurate over many ticks, and over a few ticks only as the total.
 
 use std::io;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// Seconds of processors, all threads together, since the process was started.
+/// Processor seconds of all threads since the process started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessTime {
-    /// In the program.
+    /// User time.
     pub user_secs: f64,
-    /// In the kernel on its behalf.
+    /// System time.
     pub system_secs: f64,
 }
 
 impl ProcessTime {
-    /// The time used so far.
+    /// Reads the time used so far.
     ///
     /// # Errors
     ///
-    /// That of `getrusage(2)`, which has no reason for one.
+    /// `getrusage(2)` fails, which should not happen.
     pub fn sample() -> io::Result<ProcessTime> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         Ok(ProcessTime { user_secs: seconds(usage.user_time()), system_secs: seconds(usage.system_time()) })

@@ -1,33 +1,35 @@
-//! What the processors of the machine did, all together, since it was started: from `/proc/stat`.
+//! The time of all processors of the machine since boot, from `/proc/stat`.
 //!
-//! The counts are of use as differences. Those of user, system and interrupts only grow; those of idle time and of
-//! waiting for disks may step back a little, and whoever takes differences must bear it. In a container they are still
-//! those of the whole machine. The guests of a hypervisor are in the time of programs already, and are not added again.
+//! Use the differences of two samples. User, system and interrupt times never decrease; idle and
+//! iowait times may step back a little, and callers must tolerate that. In a container, they are
+//! still those of the whole machine. Time of virtual machine guests is included in user time
+//! already, and is not added again.
 
 use std::io;
 
 use crate::record::Record;
 
-/// Seconds of all processors, counted since the machine was started; the kernel counts in hundredths.
+/// Seconds of all processors since boot; the kernel counts in hundredths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processors {
-    /// How many are at work.
+    /// The number of processors online.
     pub count: usize,
-    /// Spent on programs, nice ones and guests too.
+    /// User time, including nice and guest time.
     pub user_secs: f64,
-    /// Spent in the kernel on behalf of programs.
+    /// System time.
     pub system_secs: f64,
-    /// Spent on interrupts, hard and soft.
+    /// Time in hard and soft interrupts.
     pub irq_secs: f64,
-    /// Idle while a disk was awaited. A hint only: on several processors the kernel cannot say more.
+    /// Idle while a disk request was pending. A hint only: on several processors the kernel cannot
+    /// attribute it.
     pub iowait_secs: f64,
-    /// Taken away by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal_secs: f64,
-    /// Idle without a reason.
+    /// Other idle time.
     pub idle_secs: f64,
 }
 
-/// `/proc/stat`, held open.
+/// An open `/proc/stat`.
 #[derive(Debug)]
 pub struct ProcessorSource {
     record: Record,
@@ -39,24 +41,25 @@ impl ProcessorSource {
     ///
     /// # Errors
     ///
-    /// That of opening the file.
+    /// The file cannot be opened.
     pub fn open() -> io::Result<ProcessorSource> {
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
         Ok(ProcessorSource { record: Record::open("/proc/stat")?, ticks_per_second })
     }
 
-    /// The counts as they are now.
+    /// Reads the current times.
     ///
     /// # Errors
     ///
-    /// That of reading the file; `InvalidData` where it does not read as expected.
+    /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Processors> {
         self.record.sample(|text| Processors::parse(text, self.ticks_per_second))
     }
 }
 
 impl Processors {
-    /// Reads what `/proc/stat` says: a line `cpu` with the sums, then a line for each processor, then other matters.
+    /// Parses `/proc/stat`: a line `cpu` with the totals, then a line for each processor, then
+    /// other data.
     pub fn parse(text: &str, ticks_per_second: f64) -> Option<Processors> {
         let mut lines = text.lines();
         let mut words = lines.next()?.strip_prefix("cpu ")?.split_ascii_whitespace();

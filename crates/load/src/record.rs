@@ -1,19 +1,20 @@
-//! A file of /proc that stays open. Reading it from its start makes the kernel write it anew, so that every sample is
-//! of one moment. The buffer grows to what the file needs and stays.
+//! A file of /proc that stays open. Reading it from the start makes the kernel regenerate it, so
+//! each sample is of one moment. The buffer grows to the size of the file and is reused.
 //!
-//! Such a file has no length that could be asked for, and the kernel may give less than there is room for. One that it
-//! writes in one piece ends with a short reading; one that it writes in pieces ends with an empty one, and its pieces may
-//! be of different moments. Text that the parser refuses is an error of the kind `InvalidData` that names the file.
+//! Such a file has no length to query, and the kernel may return less than asked for. A file that
+//! the kernel writes in one piece ends with a short read; one that it writes in several pieces ends
+//! with an empty read, and its pieces may be of different moments. Text that the parser rejects is
+//! an error of kind `InvalidData` that names the file.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Most files of /proc are smaller; a larger one costs some more readings, once.
+/// Most files of /proc are smaller; a larger one costs a few more reads, once.
 const INITIAL_BYTES: usize = 4096;
 
-/// An open file and room for what it says.
+/// An open file and a buffer for its text.
 #[derive(Debug)]
 pub(crate) struct Record {
     file: File,
@@ -27,7 +28,8 @@ impl Record {
         Ok(Record { file: File::open(&path)?, path, text: vec![0; INITIAL_BYTES] })
     }
 
-    /// What a file says that the kernel writes in one piece, by one `pread` where the buffer holds it.
+    /// Samples a file that the kernel writes in one piece, by one `pread` if the buffer is large
+    /// enough.
     pub(crate) fn sample<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> io::Result<T> {
         loop {
             let length = self.file.read_at(&mut self.text, 0)?;
@@ -38,7 +40,7 @@ impl Record {
         }
     }
 
-    /// What a file says that the kernel writes in pieces, each smaller than was asked for: it ends where nothing comes.
+    /// Samples a file that the kernel writes in several pieces: it ends with an empty read.
     pub(crate) fn sample_pieces<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> io::Result<T> {
         let mut length = 0;
         loop {
@@ -59,7 +61,7 @@ impl Record {
     fn parsed<T>(&self, length: usize, parse: impl Fn(&str) -> Option<T>) -> io::Result<T> {
         let text = std::str::from_utf8(&self.text[..length]).ok();
         text.and_then(parse).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} does not read as expected", self.path.display()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("unexpected format of {}", self.path.display()))
         })
     }
 }

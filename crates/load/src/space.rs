@@ -1,8 +1,8 @@
-//! Room on a file system: what a user without privileges may still write to it.
+//! Free space on a file system: what an unprivileged user may still write.
 //!
-//! The blocks that a file system keeps back for root are not counted: a mail server that is not root meets the end of
-//! the room before the disk is full. A reading is one system call: of a handle that stays open, or of a path, which is
-//! an error where the path has gone away.
+//! Blocks reserved for root do not count: a mail server that is not root runs out of space before
+//! the disk is full. A sample is one system call, on an open handle or on a path; a path that no
+//! longer exists is an error.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use std::path::Path;
 
 use rustix::fs::StatVfs;
 
-/// What a user without privileges may still write.
+/// What an unprivileged user may still write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// Files that may still be made; `None` where the file system does not count them.
+    /// Free inodes; `None` if the file system does not count them.
     pub free_inodes: Option<u64>,
 }
 
-/// A folder, held open, whose file system is asked.
+/// An open directory on the file system to measure.
 #[derive(Debug)]
 pub struct SpaceSource {
     folder: File,
@@ -28,11 +28,11 @@ pub struct SpaceSource {
 }
 
 impl Space {
-    /// The room on the file system that holds `path`.
+    /// The free space of the file system that contains `path`.
     ///
     /// # Errors
     ///
-    /// That of `statvfs(3)`.
+    /// `statvfs(3)` fails.
     pub fn of(path: &Path) -> io::Result<Space> {
         Ok(rustix::fs::statvfs(path)?.into())
     }
@@ -48,27 +48,27 @@ impl From<StatVfs> for Space {
 }
 
 impl SpaceSource {
-    /// Opens the file or folder at `path`.
+    /// Opens the file or directory at `path`.
     ///
     /// # Errors
     ///
-    /// That of opening it.
+    /// It cannot be opened.
     pub fn open(path: &Path) -> io::Result<SpaceSource> {
         let folder = File::open(path)?;
         let file_system = folder.metadata()?.dev();
         Ok(SpaceSource { folder, file_system })
     }
 
-    /// The room now.
+    /// Reads the current free space.
     ///
     /// # Errors
     ///
-    /// That of `fstatvfs(3)`.
+    /// `fstatvfs(3)` fails.
     pub fn sample(&self) -> io::Result<Space> {
         Ok(rustix::fs::fstatvfs(&self.folder)?.into())
     }
 
-    /// The number of the file system, by which two paths on one are known.
+    /// The device number of the file system, which identifies it.
     pub(crate) fn file_system(&self) -> u64 {
         self.file_system
     }

@@ -1,7 +1,8 @@
-//! Mail addresses, as SMTP has them (RFC 5321 section 4.1.2, RFC 6531 section 3.3): parsed once, at the edge.
+//! Mail addresses as SMTP defines them (RFC 5321 section 4.1.2, RFC 6531 section 3.3), parsed once,
+//! at the edge.
 //!
-//! An [`Address`] is in one canonical form: the domain in lower case, the local part as written but without
-//! quotes that it does not need. Two equal addresses are equal as text.
+//! An [`Address`] is in canonical form: the domain in lower case, the local part as written but
+//! without unnecessary quotes. Equal addresses have equal text.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,7 +15,7 @@ pub const DOMAIN_OCTETS_MAX: usize = 255;
 /// RFC 5321 section 4.5.3.1.3, without the angle brackets.
 pub const PATH_OCTETS_MAX: usize = 254;
 
-/// `local@domain`, never empty on either side.
+/// `local@domain`; neither side is ever empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     text: Box<str>,
@@ -24,22 +25,22 @@ pub struct Address {
 /// Why a text is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Nothing before the `@`, or characters there that want quotes.
+    /// The local part is empty, or has characters that need quotes.
     #[error("the local part is not a dot-atom or a quoted string")]
     Local,
-    /// Nothing after the `@`, or no `@`.
+    /// The domain is empty, or there is no `@`.
     #[error("the domain is missing")]
     NoDomain,
-    /// Labels of the domain are not letters, digits and inner hyphens.
+    /// A label of the domain has characters other than letters, digits and inner hyphens.
     #[error("the domain is not a host name or an address literal")]
     Domain,
-    /// Over a length of RFC 5321 section 4.5.3.1.
+    /// A part exceeds a limit of RFC 5321 section 4.5.3.1.
     #[error("the address is too long")]
     TooLong,
 }
 
 impl Address {
-    /// Joins a local part (without quotes; they are added where it needs them) and a domain.
+    /// Joins a local part (unquoted; quotes are added if it needs them) and a domain.
     pub fn new(local: &str, domain: &str) -> Result<Self, AddressError> {
         if local.is_empty() || local.chars().any(char::is_control) {
             return Err(AddressError::Local);
@@ -64,12 +65,12 @@ impl Address {
         Ok(Address { text: text.into(), at })
     }
 
-    /// Reads an address as programs and clients write it: a dot at the end of the domain goes, and a text without a domain
-    /// gets `origin` where there is one.
+    /// Parses an address as programs and clients write it: removes a final dot from the domain, and
+    /// appends `origin` if there is no domain.
     ///
     /// # Errors
     ///
-    /// It is no address even so; the error is that of the text as it stands.
+    /// Returns the error of strict parsing if this does not give an address either.
     pub fn parse_lenient(text: &str, origin: Option<&str>) -> Result<Self, AddressError> {
         let strict = text.parse();
         let lenient: Result<Address, _> = match (&strict, text.strip_suffix('.'), origin) {
@@ -80,12 +81,12 @@ impl Address {
         lenient.or(strict)
     }
 
-    /// The local part as written, with its quotes if it has some.
+    /// The local part as written, including any quotes.
     pub fn local(&self) -> &str {
         &self.text[..usize::from(self.at)]
     }
 
-    /// The local part without quotes and backslashes: the name of a mailbox.
+    /// The local part without quotes and backslashes: the mailbox name.
     pub fn mailbox_name(&self) -> String {
         match self.local().strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
             Some(quoted) => unquote(quoted),
@@ -165,7 +166,8 @@ fn is_literal(literal: &str) -> bool {
     }
 }
 
-/// A label of RFC 1123, the underscore that real hosts use, or letters beyond ASCII (RFC 6531).
+/// A label of RFC 1123, also with the underscores that real hosts use, or non-ASCII letters (RFC
+/// 6531).
 fn is_label(label: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || (!c.is_ascii() && c.is_alphanumeric());
     !label.is_empty()
@@ -175,8 +177,8 @@ fn is_label(label: &str) -> bool {
         && label.chars().all(allowed)
 }
 
-/// Letter by letter, so that doing it twice changes nothing; the few letters whose lower case is more than one
-/// letter stay as they are.
+/// Maps each character on its own, so that a second call changes nothing. The few characters whose
+/// lower case is more than one character stay unchanged.
 fn lower_case(domain: &str) -> String {
     let lower = |c: char| {
         let mut letters = c.to_lowercase();
@@ -208,7 +210,7 @@ fn unquote(quoted: &str) -> String {
     plain
 }
 
-/// The place of the quote that ends the string which the quote at 0 begins.
+/// The index of the quote that closes the one at index 0.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().enumerate().skip(1).find_map(|(place, byte)| {

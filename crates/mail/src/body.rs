@@ -1,31 +1,32 @@
-//! A message's bytes, by reference. A [`Body`] is a counted lease on a range that some room keeps: as long
-//! as one is alive, the bytes under it do not change. Clone it to share the lease, drop it to give it back.
+//! The bytes of a message, by reference. A [`Body`] is a reference-counted lease on a range of a
+//! [`ByteSource`]: while any clone exists, the bytes under it do not change. Clone it to share the
+//! lease, drop it to release it.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Something that holds bytes and can be read at any place by several threads at once.
+/// A source of bytes that several threads can read at any offset.
 pub trait ByteSource: Send + Sync {
-    /// Reads at `offset`, up to `buffer.len()` bytes; 0 only at the end.
+    /// Reads up to `buffer.len()` bytes at `offset`; returns 0 only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// The file under it, for zero-copy calls; None where there is no such file (simulated disks).
+    /// The underlying file, for zero-copy calls; None if there is none (simulated disks).
     fn file(&self) -> Option<&File>;
 }
 
-/// What is known of a body without reading it.
+/// Properties of a body that are known without reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyFlags {
-    /// Some line begins with a dot, so that the bytes of SMTP DATA are not the stored bytes.
+    /// A line begins with a dot, so SMTP DATA sends other bytes than are stored.
     pub dot_lines: bool,
-    /// Some byte is above 127.
+    /// A byte is above 127.
     pub eight_bit: bool,
-    /// The last two bytes are CR LF (an empty body counts as such).
+    /// The last two bytes are CRLF; true for an empty body.
     pub ends_in_crlf: bool,
 }
 
-/// A leased range: the message as it was on the wire, CRLF line ends, not dot-stuffed.
+/// A leased range: the message with CRLF line ends, not dot-stuffed.
 #[derive(Clone)]
 pub struct Body {
     source: Arc<dyn ByteSource>,
@@ -35,18 +36,18 @@ pub struct Body {
     flags: BodyFlags,
 }
 
-/// What a read of a damaged body reports.
+/// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Damaged {
-    /// The device gave no bytes, or fewer than were promised.
-    #[error("reading the body: {0}")]
+    /// The device returned an error, or fewer bytes than expected.
+    #[error("unable to read the message body: {0}")]
     Unreadable(#[from] io::Error),
-    /// The bytes are not those that were kept.
-    #[error("the body's checksum is {found:08x}, it was kept with {expected:08x}")]
+    /// The bytes differ from those that were stored.
+    #[error("message body damaged: checksum {found:08x}, expected {expected:08x}")]
     Digest {
-        /// The checksum of what was read.
+        /// The checksum of the bytes read.
         found: u32,
-        /// The checksum that was kept.
+        /// The checksum that was stored.
         expected: u32,
     },
 }
@@ -57,33 +58,33 @@ impl Body {
         Body { source, offset, len, digest, flags }
     }
 
-    /// How many bytes the message has.
+    /// The size of the message in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the message has no bytes at all.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// CRC-32C (Castagnoli) of the bytes, as computed when they were accepted.
+    /// CRC-32C (Castagnoli) of the bytes, computed when the message was accepted.
     pub fn digest(&self) -> u32 {
         self.digest
     }
 
-    /// What is known of the bytes.
+    /// The properties of the bytes.
     pub fn flags(&self) -> BodyFlags {
         self.flags
     }
 
-    /// The file and the place in it where the bytes are, for zero-copy calls.
+    /// The file and the offset of the body in it, for zero-copy calls.
     pub fn file_range(&self) -> Option<(&File, u64)> {
         self.source.file().map(|file| (file, self.offset))
     }
 
-    /// Reads from `position` within the body, filling `buffer` or stopping at the body's end; returns how many
-    /// bytes were read. A source that ends early is an error of kind `UnexpectedEof`.
+    /// Fills `buffer` from `position` within the body, or stops at the end of the body; returns the
+    /// number of bytes read. A source that ends early is an error of kind `UnexpectedEof`.
     pub fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(position);
         let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));

@@ -1,66 +1,68 @@
-//! Who sends a message to whom, and what was asked of us with it.
+//! The sender, the recipients and the requested delivery options of a message.
 
 use std::net::IpAddr;
 
 use crate::{Address, Timestamp};
 
-/// All that came with a message except its bytes.
+/// Everything that comes with a message except its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The reverse-path; None is the null sender `<>`, to whom nothing is ever bounced.
+    /// The reverse-path; None is the null sender `<>`, which never gets a bounce.
     pub sender: Option<Address>,
-    /// Final recipients, aliases already expanded. Their place in this list is the recipient's *ordinal*.
+    /// The final recipients, after alias expansion. A recipient's index in this list is its
+    /// *ordinal*.
     pub recipients: Vec<Recipient>,
     /// When the message was accepted.
     pub accepted_at: Timestamp,
-    /// Who handed it to us.
+    /// The client that sent it.
     pub client: Client,
-    /// BODY= of RFC 6152.
+    /// BODY= (RFC 6152).
     pub body_type: BodyType,
-    /// SMTPUTF8 was asked for (RFC 6531).
+    /// SMTPUTF8 was requested (RFC 6531).
     pub smtputf8: bool,
-    /// RET= of RFC 3461.
+    /// RET= (RFC 3461).
     pub ret: Option<Return>,
-    /// ENVID= of RFC 3461, as it came (xtext).
+    /// ENVID= (RFC 3461), in xtext as received.
     pub envid: Option<Box<str>>,
 }
 
 /// One final recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipient {
-    /// Where the message goes.
+    /// The address to deliver to.
     pub address: Address,
-    /// What RCPT named, where an alias led elsewhere.
+    /// The address that RCPT gave, if an alias replaced it.
     pub original: Option<Address>,
-    /// NOTIFY= of RFC 3461.
+    /// NOTIFY= (RFC 3461).
     pub notify: Notify,
-    /// ORCPT= of RFC 3461, as it came (`type;xtext`).
+    /// ORCPT= (RFC 3461), as received (`type;xtext`).
     pub orcpt: Option<Box<str>>,
 }
 
-/// The peer that handed a message to us.
+/// The client that sent the message to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its address; None for messages made here (bounces) or over a unix socket.
+    /// Its IP address; None for messages generated here (bounces) or received over a unix socket.
     pub address: Option<IpAddr>,
-    /// What it called itself in HELO, EHLO or LHLO.
+    /// The name it gave in HELO, EHLO or LHLO.
     pub helo: Box<str>,
-    /// It is in a relay network, has logged in, or is a program on this machine. Of anyone else the sender's address may be
-    /// forged, so that notices to it are limited. A notice has this from the message that it is about.
+    /// The client is in a relay network, has logged in, or is a local program. The sender address
+    /// of any other client may be forged, so notices to it are rate-limited. A notice inherits the
+    /// value of the message that it reports on.
     pub trusted: bool,
 }
 
-/// BODY= of RFC 6152.
+/// BODY= (RFC 6152).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyType {
-    /// 7BIT, and what is meant when nothing is said.
+    /// 7BIT, the default.
     #[default]
     SevenBit,
     /// 8BITMIME.
     EightBitMime,
 }
 
-/// RET= of RFC 3461: how much of the message a bounce brings back.
+/// RET= (RFC 3461): how much of the message a bounce returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
     /// All of it.
@@ -69,12 +71,13 @@ pub enum Return {
     Headers,
 }
 
-/// NOTIFY= of RFC 3461. [`Notify::UNSET`] (nothing asked) means: failures, and delays if we like.
+/// NOTIFY= (RFC 3461). [`Notify::UNSET`], the default, means failures, and delays at our
+/// discretion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notify(u8);
 
 impl Notify {
-    /// Nothing was asked.
+    /// No NOTIFY parameter.
     pub const UNSET: Notify = Notify(0);
     /// NEVER.
     pub const NEVER: Notify = Notify(1);
@@ -85,27 +88,27 @@ impl Notify {
     /// DELAY.
     pub const DELAY: Notify = Notify(8);
 
-    /// From the bits that [`Notify::bits`] gave; unknown bits are dropped.
+    /// Converts the result of [`Notify::bits`] back; unknown bits are dropped.
     pub fn from_bits(bits: u8) -> Self {
         Notify(bits & 15)
     }
 
-    /// For storing.
+    /// The bits, for storage.
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// Both wishes together.
+    /// The union of both requests.
     pub fn with(self, other: Notify) -> Self {
         Notify(self.0 | other.0)
     }
 
-    /// Whether a failure is to be reported to the sender (RFC 3461 section 4.1: yes where nothing was asked).
+    /// Whether to report a failure to the sender (RFC 3461 section 4.1: yes by default).
     pub fn wants_failure(self) -> bool {
         self == Notify::UNSET || self.0 & Notify::FAILURE.0 != 0
     }
 
-    /// Whether `other` was asked for explicitly.
+    /// Whether `other` was requested explicitly.
     pub fn contains(self, other: Notify) -> bool {
         self.0 & other.0 == other.0 && other.0 != 0
     }

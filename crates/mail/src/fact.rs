@@ -1,169 +1,172 @@
-//! What happened to mail, one fact a log line. Rooms state facts; the binary decides how they are written.
+//! What happens to mail: one event for each log line. Other crates emit events; the binary decides
+//! how to write them.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{Address, QueueId, Reply, Security, Timestamp};
 
-/// Fields of a message's header that the log shows: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as the
-/// client wrote them. They may hold any character.
+/// Header fields for the log: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as
+/// the client wrote them. They may contain any character.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoggedHeader {
     /// The first Message-ID (RFC 5322 section 3.6.4).
     pub message_id: Option<Box<str>>,
-    /// The first Subject, with RFC 2047 words still encoded; None also where subjects are not logged.
+    /// The first Subject, RFC 2047 encoded words undecoded; None also if subjects are not logged.
     pub subject: Option<Box<str>>,
 }
 
 impl LoggedHeader {
-    /// Octets of a field's value that are logged. A longer value is cut at a character and ends in `...`.
+    /// Octets of a value that are logged. A longer value is cut at a character boundary and ends in
+    /// `...`.
     pub const VALUE_OCTETS_MAX: usize = 256;
 }
 
-/// One fact about mail.
+/// An event in the life of a message or a session.
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// A message was accepted: it is durable, and the 2xx is on its way.
+    /// A message was accepted: it is durable, and the 2xx reply is being sent.
     Received {
-        /// Its name.
+        /// Its queue id.
         id: QueueId,
-        /// Who sent it; None if it was made here.
+        /// The client's IP address; None if the message was generated here.
         client: Option<IpAddr>,
-        /// What the client called itself.
+        /// The client's HELO name.
         helo: Box<str>,
         /// The reverse-path.
         sender: Option<Address>,
-        /// Final recipients.
+        /// The number of final recipients.
         recipients: usize,
-        /// Bytes of the stored message.
+        /// The size of the stored message, in bytes.
         size: u64,
         /// `ESMTP`, `LMTP`, `bounce`: the protocol as in Received (RFC 3848).
         protocol: &'static str,
-        /// What TLS it came by; None in clear text.
+        /// The TLS parameters; None in clear text.
         security: Option<Security>,
-        /// Who had logged in; None where nobody had.
+        /// The user who logged in, if any.
         user: Option<Box<str>>,
-        /// What its header says of it.
+        /// The logged header fields.
         header: LoggedHeader,
     },
-    /// A client tried to log in (RFC 4954).
+    /// A client attempted to log in (RFC 4954).
     Login {
-        /// Who it was.
+        /// The client's IP address.
         client: Option<IpAddr>,
-        /// What it called itself.
+        /// The client's HELO name.
         helo: Box<str>,
-        /// Who it said it is; empty where it did not come so far.
+        /// The user name that the client gave; empty if it did not get that far.
         user: Box<str>,
-        /// By what: `PLAIN`, `SCRAM-SHA-256`...
+        /// The mechanism: `PLAIN`, `SCRAM-SHA-256`...
         mechanism: &'static str,
         /// `ok`, `refused`, `throttled`, `unavailable`, `malformed` or `cancelled`.
         result: &'static str,
     },
-    /// A client's handshake of TLS failed; the session is over.
+    /// A TLS handshake with a client failed; the session is over.
     Insecure {
-        /// Who it was.
+        /// The client's IP address.
         client: Option<IpAddr>,
-        /// What the client called itself, if it did.
+        /// The client's HELO name; empty before HELO.
         helo: Box<str>,
-        /// In the words of TLS.
+        /// The error of the TLS library.
         reason: Box<str>,
     },
-    /// A recipient has it.
+    /// A message was delivered to a recipient.
     Delivered {
         /// The message.
         id: QueueId,
         /// The reverse-path; None is the null sender.
         sender: Option<Address>,
-        /// Who has it.
+        /// The recipient.
         recipient: Address,
-        /// The transport that brought it.
+        /// The transport that delivered it.
         transport: Box<str>,
-        /// The host that took it and what it answered, where it went to another one.
+        /// The host that accepted it and its reply, if it was relayed.
         relay: Option<(Box<str>, Reply)>,
-        /// From acceptance until now.
+        /// The time since the message was accepted.
         delay: Duration,
     },
-    /// A recipient waits for another attempt.
+    /// Delivery to a recipient was deferred; another attempt follows.
     Deferred {
         /// The message.
         id: QueueId,
         /// The reverse-path; None is the null sender.
         sender: Option<Address>,
-        /// Who waits.
+        /// The recipient.
         recipient: Address,
-        /// The transport that tried; `none` where no attempt could be made.
+        /// The transport of the attempt; `none` if no attempt was possible.
         transport: Box<str>,
-        /// The host that answered, where one did.
+        /// The host that replied, if any.
         relay: Option<Box<str>>,
-        /// Why.
+        /// The reason.
         reason: Reply,
-        /// When the next attempt is due.
+        /// The time of the next attempt.
         until: Timestamp,
     },
-    /// A recipient will not get it.
+    /// Delivery to a recipient failed for good.
     Bounced {
         /// The message.
         id: QueueId,
         /// The reverse-path; None is the null sender.
         sender: Option<Address>,
-        /// Who does not get it.
+        /// The recipient.
         recipient: Address,
-        /// The transport that tried; `none` where no attempt could be made.
+        /// The transport of the attempt; `none` if no attempt was possible.
         transport: Box<str>,
-        /// The host that answered, where one did.
+        /// The host that replied, if any.
         relay: Option<Box<str>>,
-        /// Why.
+        /// The reason.
         reason: Reply,
-        /// The bounce that tells the sender; None where nobody is told (null sender, NOTIFY=NEVER).
+        /// The bounce to the sender; None if none is sent (null sender, NOTIFY=NEVER).
         bounce: Option<QueueId>,
     },
-    /// A recipient is not tried until the operator releases it.
+    /// A recipient is held until the operator releases it.
     Held {
         /// The message.
         id: QueueId,
-        /// Who waits.
+        /// The recipient.
         recipient: Address,
     },
-    /// The operator released a recipient who was held; it is due now.
+    /// The operator released a held recipient; delivery is due now.
     Released {
         /// The message.
         id: QueueId,
-        /// Who is due.
+        /// The recipient.
         recipient: Address,
     },
-    /// The operator took a recipient out of the queue; nobody is told.
+    /// The operator removed a recipient from the queue, without a bounce.
     Removed {
         /// The message.
         id: QueueId,
-        /// Who does not get it.
+        /// The recipient.
         recipient: Address,
     },
-    /// A client was told 4xx or 5xx.
+    /// A client got a 4xx or 5xx reply.
     Refused {
-        /// The client.
+        /// The client's IP address.
         client: Option<IpAddr>,
-        /// What it called itself; empty before HELO.
+        /// The client's HELO name; empty before HELO.
         helo: Box<str>,
-        /// The verb or moment: `connect`, `MAIL`, `RCPT`, `DATA`, `message`, `idle`...
+        /// The SMTP command or stage: `connect`, `MAIL`, `RCPT`, `DATA`, `message`, `idle`...
         stage: &'static str,
-        /// The address in question, where there is one.
+        /// The address concerned, if any.
         address: Option<Address>,
-        /// The access rule that said no, where one did.
+        /// The access rule that refused it, if any.
         rule: Option<Box<str>>,
-        /// What it was told.
+        /// The reply.
         reply: Reply,
     },
-    /// Bytes of the spool could not be read back; what is left of them was kept aside for the operator.
+    /// Damaged bytes of the spool were set aside for the operator.
     SetAside {
-        /// The message, if its name could still be read.
+        /// The queue id, if it could still be read.
         id: Option<QueueId>,
-        /// What was wrong, and where.
+        /// What was damaged, and where.
         what: String,
     },
 }
 
-/// Where facts go. Writing one never blocks; what cannot be taken is dropped and counted.
+/// Receives mail events. Writing an event never blocks; an event that cannot be taken is dropped
+/// and counted.
 pub trait Journal: Send + Sync {
-    /// Takes one fact.
+    /// Writes one event.
     fn write(&self, fact: Fact);
 }

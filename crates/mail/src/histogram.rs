@@ -1,33 +1,33 @@
-//! A histogram: what rooms that measure themselves hand to the one that tells of it.
+//! A histogram of values in power-of-two buckets, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts per power of two: bucket `i` counts values of at most `2^i` (and above `2^(i-1)`).
+/// Counts per power of two: bucket `i` counts values up to `2^i` and above `2^(i-1)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Per bucket, not cumulated.
+    /// Counts per bucket, not cumulative.
     pub buckets: [u64; Histogram::BUCKETS],
-    /// Sum of all values.
+    /// The sum of all values.
     pub sum: u64,
 }
 
 impl Histogram {
-    /// Buckets for values of up to 2^23 and one for what is above.
+    /// Buckets for values up to 2^23, and one for larger values.
     pub const BUCKETS: usize = 25;
 
-    /// How many values were counted.
+    /// The number of values counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Counts what the other one has counted as well.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
         self.sum += other.sum;
     }
 }
 
-/// A histogram that many threads write without locks.
+/// A histogram that many threads update without locks.
 #[derive(Debug, Default)]
 pub struct Recorder {
     buckets: [AtomicU64; Histogram::BUCKETS],
@@ -42,7 +42,7 @@ impl Recorder {
         self.sum.fetch_add(value, Relaxed);
     }
 
-    /// What was counted so far.
+    /// A snapshot of the counts.
     pub fn read(&self) -> Histogram {
         let buckets = std::array::from_fn(|i| self.buckets[i].load(Relaxed));
         Histogram { buckets, sum: self.sum.load(Relaxed) }

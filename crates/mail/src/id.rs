@@ -1,9 +1,10 @@
-//! Names of messages. A [`QueueId`] is given when a transaction begins, never changes and is never used again.
+//! Message identifiers. A [`QueueId`] is assigned when a transaction begins, never changes and is
+//! never reused.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The random name that a spool gets when it is made: 48 bits.
+/// The random 48-bit identifier that a spool gets when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpoolId(u64);
 
@@ -19,30 +20,30 @@ impl SpoolId {
     }
 }
 
-/// (spool, lane, sequence number): the name of a message on any machine, for ever.
+/// Spool, lane and sequence number: identifies a message uniquely, on any machine and at any time.
 ///
-/// As text it is `SPOOL-LANE-SEQUENCE`, each part in Crockford's base 32: no I, L, O or U, so that it
-/// can be read out over a telephone.
+/// As text it is `SPOOL-LANE-SEQUENCE`, each part in Crockford's base 32, which has no I, L, O or U
+/// and can be read out over the telephone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(u128);
 
 impl QueueId {
-    /// Joins the parts.
+    /// Combines the parts.
     pub fn new(spool: SpoolId, lane: u16, sequence: u64) -> Self {
         QueueId(u128::from(spool.bits()) << 80 | u128::from(lane) << 64 | u128::from(sequence))
     }
 
-    /// The spool that gave the id.
+    /// The spool that assigned the id.
     pub fn spool(self) -> SpoolId {
         SpoolId((self.0 >> 80) as u64)
     }
 
-    /// The lane of that spool whose log holds the message.
+    /// The lane of that spool whose log contains the message.
     pub fn lane(self) -> u16 {
         (self.0 >> 64) as u16
     }
 
-    /// The number of the message in its lane.
+    /// The number of the message within its lane.
     pub fn sequence(self) -> u64 {
         self.0 as u64
     }

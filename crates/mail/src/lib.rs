@@ -1,7 +1,8 @@
-//! The vocabulary of Mailrace: the types that two rooms exchange, and nothing more.
+//! The vocabulary of Mailrace: the types that other crates exchange, and nothing more.
 //!
-//! Nothing here opens a file, asks the time or talks to a network. [`Body`] holds a handle to bytes that
-//! some other room keeps; everything else is plain data. This crate imports no other room.
+//! Nothing here opens a file, reads the clock or uses the network. [`Body`] holds a handle to bytes
+//! that another crate stores; everything else is plain data. This crate imports no other crate of
+//! the workspace.
 
 mod address;
 mod body;

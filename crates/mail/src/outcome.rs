@@ -1,21 +1,21 @@
-//! What became of one attempt for one recipient. Data, not an error.
+//! The result of one delivery attempt for one recipient. Data, not an error.
 
 use crate::Reply;
 
-/// The end of an attempt, as the room that made it saw it.
+/// The result of an attempt, as reported by the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The mailbox has the message, durably: this recipient is done.
+    /// The message is durably in the mailbox: done.
     Delivered,
-    /// A next hop took charge of the message (RFC 5321 section 6.1): this recipient is done here.
+    /// A next hop took responsibility for the message (RFC 5321 section 6.1): done here.
     Relayed {
-        /// How it said so.
+        /// The next hop's reply.
         reply: Reply,
-        /// It also took charge of the notifications that were asked for (RFC 3461 section 5.2.1).
+        /// It also took responsibility for the requested notifications (RFC 3461 section 5.2.1).
         dsn: bool,
     },
-    /// Not now: the same may succeed later.
+    /// Temporary failure: the same may succeed later.
     Deferred(Reply),
-    /// Never: the sender is told.
+    /// Permanent failure: the sender gets a bounce.
     Failed(Reply),
 }

@@ -1,10 +1,11 @@
-//! What a server answers: RFC 5321 section 4.2 with the enhanced status codes of RFC 3463.
+//! SMTP replies (RFC 5321 section 4.2) with enhanced status codes (RFC 3463).
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write as _;
 use std::str::FromStr;
 
-/// A line of a reply is no longer, with its code (RFC 5321 section 4.5.3.1.5), less the line's end.
+/// Octets of a reply line with its code but without CRLF (RFC 5321 section 4.5.3.1.5).
 const LINE_OCTETS_MAX: usize = 510;
 
 /// An enhanced status code (RFC 3463): class.subject.detail.
@@ -17,14 +18,14 @@ impl fmt::Display for Enhanced {
     }
 }
 
-/// A reply of one line, or of several where `text` has line feeds.
+/// A reply; `text` has a line feed between the lines of a multiline reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Three digits.
     pub code: u16,
-    /// The enhanced code, where the reply bears one.
+    /// The enhanced code, if the reply has one.
     pub enhanced: Option<Enhanced>,
-    /// For people; lines are parted by LF and hold no CR.
+    /// Text for people. LF separates lines; there is no CR.
     pub text: Cow<'static, str>,
 }
 
@@ -34,7 +35,7 @@ impl Reply {
         Reply { code, enhanced: Some(enhanced), text: text.into() }
     }
 
-    /// A reply without one: banners, 354, answers to HELO.
+    /// A reply without an enhanced code: banners, 354, answers to HELO.
     pub fn plain(code: u16, text: impl Into<Cow<'static, str>>) -> Self {
         Reply { code, enhanced: None, text: text.into() }
     }
@@ -44,25 +45,25 @@ impl Reply {
         self.code / 100 == 2
     }
 
-    /// 4xx: the same may succeed later.
+    /// 4xx: the same command may succeed later.
     pub fn is_transient(&self) -> bool {
         self.code / 100 == 4
     }
 
-    /// 5xx: the same will fail again.
+    /// 5xx: the same command will fail again.
     pub fn is_permanent(&self) -> bool {
         self.code / 100 == 5
     }
 
-    /// Appends the reply as it goes over the wire, with its CR LF.
+    /// Appends the reply in wire format, with CRLF.
     pub fn write_wire(&self, out: &mut Vec<u8>) {
         let mut lines = self.text.split('\n').peekable();
         while let Some(line) = lines.next() {
             let mark = if lines.peek().is_some() { '-' } else { ' ' };
             // Writing to a Vec cannot fail.
             let _ = match self.enhanced {
-                Some(enhanced) => io_write(out, format_args!("{}{mark}{enhanced} {line}\r\n", self.code)),
-                None => io_write(out, format_args!("{}{mark}{line}\r\n", self.code)),
+                Some(enhanced) => write!(out, "{}{mark}{enhanced} {line}\r\n", self.code),
+                None => write!(out, "{}{mark}{line}\r\n", self.code),
             };
         }
     }
@@ -78,7 +79,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// The text is no refusal.
+/// The text is not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a reply such as \"550 5.7.1 not from here\"")]
 pub struct NotAReply;
@@ -86,8 +87,9 @@ pub struct NotAReply;
 impl FromStr for Reply {
     type Err = NotAReply;
 
-    /// One line as it goes over the wire, such as `550 5.7.1 not from here`. The enhanced code may be left out; one of
-    /// another class than the code is a fault (RFC 2034 section 4), and so is what is not printable ASCII.
+    /// Parses one line such as `550 5.7.1 not from here`. The enhanced code is optional. An
+    /// enhanced code of another class (RFC 2034 section 4) and characters other than printable
+    /// ASCII are errors.
     fn from_str(line: &str) -> Result<Self, NotAReply> {
         let (digits, rest) = line.split_once(' ').unwrap_or((line, ""));
         let is_code = digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
@@ -107,7 +109,7 @@ impl FromStr for Reply {
 impl FromStr for Enhanced {
     type Err = NotAReply;
 
-    /// Three numbers between dots (RFC 3463 section 2).
+    /// Three numbers separated by dots (RFC 3463 section 2).
     fn from_str(text: &str) -> Result<Self, NotAReply> {
         let mut numbers = text.split('.').map(|digits| {
             let is_number = (1..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
@@ -118,10 +120,6 @@ impl FromStr for Enhanced {
         let class = u8::try_from(class).ok().filter(|class| matches!(class, 2 | 4 | 5)).ok_or(NotAReply)?;
         numbers.next().is_none().then_some(Enhanced(class, subject, detail)).ok_or(NotAReply)
     }
-}
-
-fn io_write(out: &mut Vec<u8>, args: fmt::Arguments<'_>) -> std::io::Result<()> {
-    std::io::Write::write_fmt(out, args)
 }
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
-//! What a server keeps of a password for SCRAM: enough to check a client's proof, not enough to be that client.
+//! What a server stores for SCRAM: enough to check a client's proof, not enough to impersonate the
+//! client.
 
 use std::fmt;
 
 /// What is stored for one user of SCRAM-SHA-256 (RFC 5802 section 3, RFC 7677).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramKeys {
-    /// The salt that the password was hashed with.
+    /// The salt of the password hash.
     pub salt: Box<[u8]>,
-    /// Rounds of PBKDF2.
+    /// PBKDF2 iterations.
     pub iterations: u32,
-    /// `H(ClientKey)`: what a proof is checked by.
+    /// `H(ClientKey)`, which verifies the client's proof.
     pub stored_key: [u8; 32],
-    /// What this server proves itself with.
+    /// Proves the server to the client.
     pub server_key: [u8; 32],
 }
 

@@ -1,15 +1,16 @@
-//! Wall-clock time as data. Logic receives it; only the edges (the binary, the drivers of sockets) ask for it.
+//! Wall-clock time as data. Logic receives it as an argument; only the binary and the code that
+//! drives sockets read the clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970-01-01 00:00 UTC, leap seconds not counted.
+/// Milliseconds since 1970-01-01 00:00 UTC, without leap seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The moment as milliseconds since the epoch.
+    /// Milliseconds since the epoch.
     pub fn millis(self) -> u64 {
         self.0
     }
@@ -19,12 +20,13 @@ impl Timestamp {
         self.0 / 1000
     }
 
-    /// How long after `earlier` this is; zero if it is not after it (clocks may be set back).
+    /// The time since `earlier`; zero if `earlier` is later, since clocks may be set back.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date as messages have it (RFC 5322 section 3.3), in UTC.
+    /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date format of messages (RFC 5322 section 3.3), in
+    /// UTC.
     pub fn rfc5322_date(self) -> String {
         const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -33,7 +35,7 @@ impl Timestamp {
         format!("{weekday}, {} {month} {:04} {:02}:{:02}:{:02} +0000", c.day, c.year, c.hour, c.minute, c.second)
     }
 
-    /// `2026-11-20T17:46:16.123Z`: the date as logs have it (RFC 3339), in UTC.
+    /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
     pub fn rfc3339_date(self) -> String {
         let c = Civil::of(self);
         let millis = self.0 % 1000;
@@ -41,7 +43,7 @@ impl Timestamp {
     }
 }
 
-/// A moment on the calendar, in UTC.
+/// A calendar date and time of day, in UTC.
 struct Civil {
     year: u64,
     month: usize,
@@ -53,8 +55,9 @@ struct Civil {
 }
 
 impl Civil {
-    /// Counts in years that begin on 1 March, so that the leap day is a year's last, from 1 March of the year 0:
-    /// 400 of them have 146,097 days. Five months in turn (31, 30, 31, 30, 31) have 153.
+    /// Counts years from 1 March of the year 0, so that the leap day is the last day of a year: 400
+    /// such years have 146,097 days, and any five months starting in March or August (31, 30, 31,
+    /// 30, 31) have 153.
     fn of(time: Timestamp) -> Self {
         const DAYS_FROM_YEAR_0_TO_1970: u64 = 719_468;
         let (days, second) = (time.seconds() / 86_400, time.seconds() % 86_400);

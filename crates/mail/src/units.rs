@@ -1,9 +1,9 @@
-//! Sizes and spans of time as people write them, in a configuration file and on a command line. Pure functions from
-//! text; None means that the text is not one.
+//! Sizes and durations as people write them in configuration files and on the command line. Pure
+//! functions of the text; they return None if it is invalid.
 
 use std::time::Duration;
 
-/// `64MiB`, `10 MB`, `100B`: bytes.
+/// Parses a size such as `64MiB`, `10 MB` or `100B`; returns bytes.
 pub fn size(text: &str) -> Option<u64> {
     let (count, unit) = number_and_unit(text)?;
     let octets = match unit {
@@ -21,7 +21,7 @@ pub fn size(text: &str) -> Option<u64> {
     count.checked_mul(octets)
 }
 
-/// `500ms`, `30s`, `5m`, `2h`, `5d`.
+/// Parses a duration such as `500ms`, `30s`, `5m`, `2h` or `5d`.
 pub fn span(text: &str) -> Option<Duration> {
     let (count, unit) = number_and_unit(text)?;
     let millis = match unit {

@@ -1,8 +1,10 @@
-//! How fast letters become durable in Maildirs: `maildir_rate FOLDER LETTERS FOLDERS TURN [THREADS]`.
+//! How fast messages become durable in Maildirs: `maildir_rate FOLDER MESSAGES MAILBOXES BATCH
+//! [THREADS]`.
 //!
-//! Delivers LETTERS messages of 6 KB to FOLDERS mailboxes under FOLDER, TURN letters at a time, from THREADS wheels
-//! side by side, and prints letters per second and CPU seconds per 1,000 letters (of this process; the kernel's
-//! writeback threads come on top). The mailboxes stay; a second run into the same FOLDER finds them made.
+//! Delivers MESSAGES messages of 6 KB to MAILBOXES mailboxes under FOLDER, BATCH messages at a
+//! time, from THREADS threads in parallel. Prints messages per second and CPU seconds per 1,000
+//! messages (of this process; the kernel's writeback threads come on top). The mailboxes stay; a
+//! second run with the same FOLDER reuses them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +27,18 @@ struct Load {
 }
 
 fn main() -> Result<(), String> {
-    let load = parse().ok_or("usage: maildir_rate FOLDER LETTERS FOLDERS TURN [THREADS]")?;
+    let load = parse().ok_or("usage: maildir_rate FOLDER MESSAGES MAILBOXES BATCH [THREADS]")?;
     let start = Instant::now();
     let failed: u64 = std::thread::scope(|scope| {
         let load = &load;
         let wheels: Vec<_> = (0..load.threads).map(|lane| scope.spawn(move || deliver(load, lane))).collect();
-        wheels.into_iter().map(|wheel| wheel.join().expect("a wheel does not panic")).sum()
+        wheels.into_iter().map(|wheel| wheel.join().expect("the delivery thread does not panic")).sum()
     });
     let elapsed = start.elapsed();
     let rate = load.letters as f64 / elapsed.as_secs_f64();
     let cpu = cpu_time().as_secs_f64() * 1000.0 / load.letters as f64;
-    println!("{} letters, {failed} failed, {:.2} s", load.letters, elapsed.as_secs_f64());
-    println!("{rate:.0} letters/s, {cpu:.4} CPU seconds per 1,000 letters");
+    println!("{} messages, {failed} failed, {:.2} s", load.letters, elapsed.as_secs_f64());
+    println!("{rate:.0} messages/s, {cpu:.4} CPU seconds per 1,000 messages");
     Ok(())
 }
 
@@ -61,7 +63,7 @@ fn parse() -> Option<Load> {
     })
 }
 
-/// One wheel's part of the load; returns how many letters failed.
+/// Delivers one thread's share; returns how many messages failed.
 fn deliver(load: &Load, lane: u64) -> u64 {
     let mut maildirs = Maildirs::new(Config { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
     let mut numbers = (lane..load.letters).step_by(load.threads as usize).peekable();
@@ -74,7 +76,7 @@ fn deliver(load: &Load, lane: u64) -> u64 {
 }
 
 fn letter(load: &Load, number: u64) -> Letter<()> {
-    // A prime step, so that neighbours in time are not neighbours on the disk.
+    // A prime step, so that messages close in time are not close on the disk.
     let mailbox = number.wrapping_mul(7919) % load.folders;
     Letter {
         ticket: (),
@@ -89,7 +91,8 @@ fn letter(load: &Load, number: u64) -> Letter<()> {
     }
 }
 
-/// User and system time of this process so far: fields 14 and 15 of its stat, in ticks of 1/100 s.
+/// User and system time of this process so far: fields 14 and 15 of its stat file, in ticks of 10
+/// ms.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string(Path::new("/proc/self/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Copies a letter into a file: its header, then its body in pieces, through one buffer that is kept.
+//! Copies a message into a file: its header, then its body in chunks, through one buffer that is
+//! reused.
 //!
-//! The body's checksum is computed on the way, over the bytes as they were read. A copy that returns an error has
-//! written something that nobody may see; the caller removes it.
+//! The body's checksum is computed over the bytes as they are read. A copy that fails may have
+//! written part of a file; the caller removes it.
 
 use std::io::Write;
 
@@ -10,7 +11,8 @@ use mail::{Body, Damaged};
 use crate::name::Sizes;
 use crate::{DeliverError, LineEnds};
 
-/// How much of a large body is in memory at a time. Usual letters go out in one write, header and all.
+/// Bytes of a large body in memory at a time. Most messages are written in one call, header
+/// included.
 const PIECE_OCTETS: usize = 256 * 1024;
 
 pub(crate) struct Copier {
@@ -23,7 +25,7 @@ impl Copier {
         Copier { line_ends, buffer: Vec::new() }
     }
 
-    /// Writes header and body to `file`; the bytes of the body are verified, and all of them are written.
+    /// Writes header and body to `file`, and verifies the checksum of the body.
     pub(crate) fn copy(&mut self, header: &[u8], body: &Body, file: &mut impl Write) -> Result<Sizes, DeliverError> {
         let mut sizes = Sizes { file: 0, crlf: header.len() as u64 + body.len() };
         let mut position = 0;
@@ -50,7 +52,7 @@ impl Copier {
         Ok(sizes)
     }
 
-    /// Appends the next piece of the body to the buffer; returns how many bytes it has.
+    /// Appends the next chunk of the body to the buffer; returns its size in bytes.
     fn read_piece(&mut self, body: &Body, position: u64) -> Result<u64, Damaged> {
         let start = self.buffer.len();
         let left = usize::try_from(body.len() - position).unwrap_or(usize::MAX);
@@ -58,8 +60,8 @@ impl Copier {
         Ok(body.read_at(&mut self.buffer[start..], position)? as u64)
     }
 
-    /// Gives the lines in the buffer their ends. A CR at the end of a piece may be half of a line end: it is
-    /// returned, to be put before the next piece.
+    /// Converts the line ends in the buffer. A CR at the end of a chunk may be half of a line end:
+    /// it is returned, and goes before the next chunk.
     fn end_lines(&mut self, is_last: bool) -> Option<u8> {
         match self.line_ends {
             LineEnds::Crlf => None,
@@ -72,7 +74,7 @@ impl Copier {
     }
 }
 
-/// Makes every CR LF an LF; a CR elsewhere stays.
+/// Replaces every CRLF by LF; any other CR stays.
 fn drop_carriage_returns(bytes: &mut Vec<u8>) {
     let (mut read, mut written) = (0, 0);
     while let Some(run) = memchr::memchr(b'\r', &bytes[read..]) {

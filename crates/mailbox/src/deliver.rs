@@ -1,10 +1,10 @@
-//! The wheel: a [`Maildirs`] takes letters by the turn and delivers them durably. The crate's state table is its
-//! contract.
+//! Durable delivery in batches, by [`Maildirs`]. The state table of the crate is its contract.
 //!
-//! A letter costs five system calls (create, stat, write, close, rename) and its part of the turn's one sync; nearly
-//! all of its time is the kernel's. Paths are given whole: walking them is 6 % of the CPU, and a cache of folder handles
-//! would mostly miss at hundreds of thousands of mailboxes. A rename takes 5 to 10 % less than link and unlink. Folders
-//! are made only after the kernel said that one is missing.
+//! A message costs five system calls (create, stat, write, close, rename) and its share of the one
+//! sync of the batch; nearly all of its time is spent in the kernel. Paths are absolute: walking
+//! them costs 6 % of the CPU, and a cache of directory handles would mostly miss at hundreds of
+//! thousands of mailboxes. A rename takes 5 to 10 % less than link and unlink. Directories are
+//! created only after the kernel reports that one is missing.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,30 +22,31 @@ use crate::quota::{self, Usage};
 use crate::sighting;
 use crate::{Config, DeliverError, Letter, Quota};
 
-/// Delivers to any number of Maildirs on any number of file systems. For one thread; several may run side by side.
+/// Delivers to any number of Maildirs on any number of file systems. For use by one thread; several
+/// instances may run in parallel.
 pub struct Maildirs<T> {
     names: Names,
     copier: Copier,
     file_systems: FileSystems,
-    /// In `new/`, waiting for the sync that makes their names durable.
+    /// Linked in `new/`; the next sync makes the names durable.
     linked: Vec<(T, Device)>,
 }
 
-/// A letter in `tmp/`, waiting for the sync that makes its bytes durable.
+/// A message in `tmp/`; the next sync makes its bytes durable.
 struct Written<T> {
     ticket: T,
     device: Device,
     folder: PathBuf,
     tmp: PathBuf,
     new: PathBuf,
-    /// Bytes of the file, where a quota counts them.
+    /// The size of the file, if a quota counts it.
     counted: Option<u64>,
 }
 
 type Results<T> = Vec<(T, Result<(), DeliverError>)>;
 
 impl<T> Maildirs<T> {
-    /// A wheel at rest.
+    /// A writer with no message in progress.
     pub fn new(config: Config) -> Self {
         Maildirs {
             names: Names::new(&config.host),
@@ -55,14 +56,15 @@ impl<T> Maildirs<T> {
         }
     }
 
-    /// Whether no letter waits for another turn.
+    /// Whether all messages passed so far have been returned.
     pub fn is_idle(&self) -> bool {
         self.linked.is_empty()
     }
 
-    /// One turn of the wheel: writes `letters` to `tmp/`, syncs the file systems involved once, links the letters
-    /// into `new/`, and gives back the letters of the turn before, whose names that sync has made durable, and those
-    /// of this turn that failed. Without letters it is the last sync of a burst.
+    /// Processes one batch: writes `letters` to `tmp/`, syncs each file system involved once, and
+    /// links the messages into `new/`. Returns the results of the previous batch, whose names this
+    /// sync has made durable, and of the messages of this batch that failed. Call it with an empty
+    /// batch to finish a burst.
     pub fn turn(&mut self, letters: Vec<Letter<T>>) -> Vec<(T, Result<(), DeliverError>)> {
         let mut results = Vec::with_capacity(self.linked.len());
         let written = self.write_all(letters, &mut results);
@@ -82,7 +84,8 @@ impl<T> Maildirs<T> {
                     Ok(letter) => written.push(letter),
                     Err((ticket, error)) => results.push((ticket, Err(error))),
                 },
-                // It is in its mailbox; whether its name is durable only this turn's sync can tell.
+                // The file is in its mailbox already, but its name is durable only after the sync
+                // of this batch.
                 Some(seen) => match seen.and_then(|file| self.file_systems.join(&file)) {
                     Ok(device) => self.linked.push((letter.ticket, device)),
                     Err(error) => results.push((letter.ticket, Err(error.into()))),
@@ -92,7 +95,7 @@ impl<T> Maildirs<T> {
         written
     }
 
-    /// Writes one letter to `tmp/`, unless its mailbox is full.
+    /// Writes one message to `tmp/`, unless its mailbox is full.
     fn write(&mut self, letter: Letter<T>) -> Result<Written<T>, (T, DeliverError)> {
         let base = self.names.base(letter.accepted_at, letter.id, letter.ordinal);
         let tmp = path_of(&letter.folder, "tmp", &base);
@@ -118,7 +121,7 @@ impl<T> Maildirs<T> {
         copied.inspect_err(|_| remove(tmp))
     }
 
-    /// Gives back what the sync has made durable, or has not.
+    /// Reports the messages of the previous batch, as durable or as failed to sync.
     fn settle(&mut self, failures: &Failures, results: &mut Results<T>) {
         for (ticket, device) in self.linked.drain(..) {
             results.push((ticket, failures.check(device).map_err(DeliverError::Unsynced)));
@@ -144,22 +147,24 @@ impl<T> Maildirs<T> {
             }
         }
         for (folder, usage) in added {
-            // What is not told is found when the mailbox is counted; the letters are delivered all the same.
+            // If this fails, the next recount finds the difference; the messages are delivered
+            // anyway.
             let _ = quota::add(&folder, usage);
         }
     }
 }
 
-/// How a letter comes to be in `new/`.
+/// How a message came to be in `new/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Linked {
     Anew,
-    /// It was delivered before, and that is fine.
+    /// An earlier attempt had delivered it; that counts as success.
     Before,
 }
 
-/// A new file in `tmp/`. What stands there under its name is what a crash left; it is removed and never written to,
-/// since on some file systems it could be the same file as one in `new/` (see [`link_and_remove`]).
+/// Creates a file in `tmp/`. A leftover of a crash with the same name is removed and never written
+/// to, since on some file systems it may be the same file as one in `new/` (see
+/// [`link_and_remove`]).
 fn create(folder: &Path, tmp: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
@@ -171,7 +176,7 @@ fn create(folder: &Path, tmp: &Path) -> io::Result<File> {
     options.open(tmp)
 }
 
-/// Moves a letter from `tmp/` into `new/`, which is made if it is missing.
+/// Moves a message from `tmp/` into `new/`, creating the directories if they are missing.
 fn link(folder: &Path, tmp: &Path, new: &Path) -> io::Result<Linked> {
     match link_once(tmp, new) {
         Err(Errno::NOENT) => folder::make(folder).and_then(|()| Ok(link_once(tmp, new)?)),
@@ -185,13 +190,13 @@ fn link_once(tmp: &Path, new: &Path) -> Result<Linked, Errno> {
             remove(tmp);
             Ok(Linked::Before)
         }
-        // NFS and some others cannot rename without replacing.
+        // NFS and some other file systems cannot rename without replacing.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_and_remove(tmp, new),
         renamed => renamed.map(|()| Linked::Anew),
     }
 }
 
-/// The same in two steps; a crash between them leaves one file under two names.
+/// The same in two steps. A crash between them leaves one file under two names.
 fn link_and_remove(tmp: &Path, new: &Path) -> Result<Linked, Errno> {
     let linked = match linkat(CWD, tmp, CWD, new, AtFlags::empty()) {
         Ok(()) => Linked::Anew,
@@ -202,7 +207,8 @@ fn link_and_remove(tmp: &Path, new: &Path) -> Result<Linked, Errno> {
     Ok(linked)
 }
 
-/// What stays in `tmp/` after all does no harm: the next try of the letter removes it, and so does any cleaner.
+/// A file left in `tmp/` does no harm: the next attempt removes it, and so does any cleanup of
+/// `tmp/`.
 fn remove(tmp: &Path) {
     let _ = std::fs::remove_file(tmp);
 }

@@ -1,8 +1,9 @@
-//! Folders and file systems: makes Maildirs that are not there yet, and keeps one handle per file system to sync it.
+//! Creates missing Maildirs, and keeps one open handle per file system to sync it.
 //!
-//! `syncfs` reports the write errors since its handle was opened. So a handle is a file that was opened *before* the
-//! letters were written. It is given up when nothing waits for its file system, which can then be unmounted; so it is
-//! after a sync that failed, since all that waited for it is given back.
+//! `syncfs` reports write errors since its handle was opened, so the handle must be a file that was
+//! opened *before* the messages were written. The handle is closed when no message waits for its
+//! file system, which can then be unmounted, and after a failed sync, since that fails all waiting
+//! messages.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -11,21 +12,21 @@ use std::path::Path;
 
 use rustix::fs::Dev;
 
-/// A file system, by the number that stat gives.
+/// A file system, identified by its device number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device(Dev);
 
-/// The file systems that letters wait for.
+/// The file systems with messages waiting for a sync.
 #[derive(Default)]
 pub(crate) struct FileSystems {
     handles: Vec<(Device, File)>,
 }
 
-/// Those that failed to sync, and how.
+/// The file systems that failed to sync, with the errors.
 pub(crate) struct Failures(Vec<(Device, io::Error)>);
 
 impl FileSystems {
-    /// The file system of `file`; it takes part in syncs from now on.
+    /// Registers the file system of `file` for the following syncs.
     pub(crate) fn join(&mut self, file: &File) -> io::Result<Device> {
         let device = Device(rustix::fs::fstat(file)?.st_dev);
         if !self.handles.iter().any(|(known, _)| *known == device) {
@@ -34,18 +35,19 @@ impl FileSystems {
         Ok(device)
     }
 
-    /// Makes durable all that was written so far.
+    /// Makes everything written so far durable.
     pub(crate) fn sync(&self) -> Failures {
         let sync = |(device, handle): &(Device, File)| Some((*device, rustix::fs::syncfs(handle).err()?.into()));
         Failures(self.handles.iter().filter_map(sync).collect())
     }
 
-    /// Gives up the handles of all other file systems.
+    /// Closes the handles of all other file systems.
     pub(crate) fn keep_only(&mut self, is_needed: impl Fn(Device) -> bool) {
         self.handles.retain(|(device, _)| is_needed(*device));
     }
 
-    /// Lets the next sync of every file system fail: a handle that is only a path cannot be synced.
+    /// Makes the next sync of every file system fail: a handle opened with `O_PATH` cannot be
+    /// synced.
     #[cfg(test)]
     pub(crate) fn break_handles(&mut self) {
         use rustix::fs::{Mode, OFlags};
@@ -61,7 +63,7 @@ impl FileSystems {
 }
 
 impl Failures {
-    /// Whether letters on `device` are safe; the error is made anew for each letter.
+    /// Whether messages on `device` are durable. The error is created anew for each message.
     pub(crate) fn check(&self, device: Device) -> io::Result<()> {
         match self.0.iter().find(|(failed, _)| *failed == device) {
             None => Ok(()),
@@ -70,7 +72,7 @@ impl Failures {
     }
 }
 
-/// Makes the Maildir and its parents, where they are missing, for the mail user's eyes only.
+/// Creates the Maildir and its parent directories if missing, accessible to the mail user only.
 pub(crate) fn make(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);

@@ -1,23 +1,26 @@
-//! Maildir: letters in by batches, mailboxes out by list and open. One mail user owns all folders.
+//! Maildir storage: delivers messages in batches, lists and opens mailboxes. One mail user owns all
+//! directories.
 //!
-//! Every call here works on files and waits for them: run it on threads that may block. A [`Maildirs`] delivers, one
-//! [`turn`](Maildirs::turn) of the wheel at a time, and says that a letter is delivered only when its bytes *and* its
-//! name in `new/` would survive a power cut. Nothing here is fatal: a letter that cannot be delivered is given back
-//! with the reason, and the other letters of its turn go on.
+//! All calls block on disk I/O: run them on threads that may block. A [`Maildirs`] delivers one
+//! batch ([`turn`](Maildirs::turn)) at a time, and reports a message as delivered only when its
+//! bytes *and* its name in `new/` would survive a power failure. No error here is fatal: a message
+//! that cannot be delivered is returned with the reason, and the other messages of its batch
+//! continue.
 //!
-//! # The states of a letter
+//! # The states of a message
 //!
-//! | state             | on disk                                   | it leaves the state when                           |
-//! |-------------------|-------------------------------------------|----------------------------------------------------|
-//! | in the spool only | nothing, or what a crash left in `tmp/`   | a turn has written it to `tmp/`                    |
-//! | in `tmp/`         | a file whose bytes may be lost            | `syncfs` of the same turn returns: it is linked    |
-//! | in `new/`         | durable bytes, a name that may be lost    | `syncfs` of the next turn returns: it is given back |
-//! | durable           | durable bytes, a durable name             | the caller records the outcome; a reader takes it  |
+//! | state             | on disk                                     | leaves the state when                                   |
+//! |-------------------|---------------------------------------------|---------------------------------------------------------|
+//! | in the spool only | nothing, or the leftover of a crash in `tmp/` | a batch has written it to `tmp/`                      |
+//! | in `tmp/`         | a file whose bytes may be lost              | `syncfs` of the same batch returns: it is linked        |
+//! | in `new/`         | durable bytes, a name that may be lost      | `syncfs` of the next batch returns: it is reported      |
+//! | durable           | durable bytes, a durable name               | the caller records the outcome; a reader moves the file |
 //!
-//! The second sync of one turn is the first one of the next, so a busy wheel pays one sync for each turn. A crash in
-//! any state leaves the letter in the spool, and the second try makes the same name: what is in `new/` already is not
-//! replaced, what is left in `tmp/` is. A letter that came back from the spool after a crash (`recovered`) is looked
-//! for in `cur/` as well, where a reader may have moved it. One that a reader *deleted* in that moment returns.
+//! The second sync of one batch is the first sync of the next, so under load each batch costs one
+//! sync. A crash in any state leaves the message in the spool, and the next attempt uses the same
+//! file name: it does not replace a file in `new/`, and does replace one in `tmp/`. A message read
+//! back from the spool after a crash (`recovered`) is also searched for in `cur/`, where a reader
+//! may have moved it. If a reader *deleted* it before the retry, it is delivered again.
 
 mod copy;
 mod deliver;
@@ -35,80 +38,81 @@ use mail::{Body, Damaged, QueueId, Timestamp};
 pub use deliver::Maildirs;
 pub use list::{Entry, Place, list, open};
 
-/// How letters are named and written.
+/// How files are named and written.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The host's part of every file name; two hosts that share folders have different ones.
+    /// The host part of every file name; must differ between hosts that share mailboxes.
     pub host: Box<str>,
-    /// How lines end in the files.
+    /// The line ends of the files.
     pub line_ends: LineEnds,
 }
 
-/// How lines end in the files.
+/// The line ends of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineEnds {
-    /// CR LF, as on the wire; the bytes are copied as they are.
+    /// CRLF, as on the wire; the bytes are copied unchanged.
     #[default]
     Crlf,
-    /// LF, as most programs that read Maildirs without a server expect.
+    /// LF, as most programs expect that read Maildirs directly.
     Lf,
 }
 
 /// One message for one mailbox.
 #[derive(Debug)]
 pub struct Letter<T> {
-    /// The caller's, given back with the result.
+    /// A value of the caller's, returned with the result.
     pub ticket: T,
-    /// The Maildir: it has, or gets, `tmp`, `new` and `cur`.
+    /// The Maildir; `tmp`, `new` and `cur` are created if missing.
     pub folder: PathBuf,
-    /// The message.
+    /// The queue id of the message.
     pub id: QueueId,
-    /// The recipient's place in the envelope.
+    /// The recipient's index in the envelope.
     pub ordinal: u32,
-    /// When the message was accepted; the file is named after it.
+    /// When the message was accepted; part of the file name.
     pub accepted_at: Timestamp,
-    /// Lines to put before the message (Return-Path, Delivered-To), each with its CR LF.
+    /// Header lines to put before the message (Return-Path, Delivered-To), each with its CRLF.
     pub header: Vec<u8>,
     /// The message.
     pub body: Body,
-    /// The spool was opened since the message was accepted: it may have been delivered before.
+    /// The spool was reopened since the message was accepted, so it may have been delivered before.
     pub recovered: bool,
-    /// What the mailbox's quota means to it.
+    /// The state of the mailbox's quota for this message.
     pub quota: Quota,
 }
 
-/// What a quota means to a letter. Who finds that out has asked [`quota`]; here it is only obeyed.
+/// The state of a mailbox's quota for one message. The caller determines it with [`quota`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quota {
-    /// There is none.
+    /// The mailbox has no quota.
     #[default]
     None,
-    /// There is room: what is added is told to the file `maildirsize`.
+    /// The message fits; it is added to the file `maildirsize`.
     Counted,
-    /// There is no room: the letter is given back, unless it is in the mailbox already.
+    /// The message does not fit: it is returned, unless the mailbox has it already.
     Full,
 }
 
-/// Why a letter was not delivered, by what the caller does next.
+/// Why a message was not delivered, by what the caller should do next.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliverError {
-    /// Defer: no space, no inodes, over a quota of the file system or a size limit.
-    #[error("the mailbox is full: {0}")]
+    /// Defer: no space or inodes left, or over a file system quota or file size limit.
+    #[error("mailbox full: {0}")]
     Full(#[source] io::Error),
-    /// Defer or bounce, as the quota says: it leaves no room for this letter.
-    #[error("the mailbox is full: its quota leaves no room for this message")]
+    /// Defer or bounce, as configured: the quota has no space left for this message.
+    #[error("mailbox full: the message would exceed its quota")]
     OverQuota,
-    /// Defer: the folder cannot be made, read or written as things are.
-    #[error("the mailbox cannot be written: {0}")]
+    /// Defer: the Maildir cannot be created, read or written at present.
+    #[error("unable to write to the mailbox: {0}")]
     Unavailable(#[source] io::Error),
-    /// Defer: the file system did not confirm that the letter is durable. It may be in `new/` all the same.
-    #[error("the mailbox's file system failed to sync: {0}")]
+    /// Defer: the file system did not confirm that the message is durable. It may still be in
+    /// `new/`.
+    #[error("unable to sync the mailbox's file system: {0}")]
     Unsynced(#[source] io::Error),
-    /// Set aside: the bytes to deliver are not those that were accepted.
+    /// Set aside: the bytes differ from those that were accepted.
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// Bounce: no file system takes this path, today or later.
-    #[error("the mailbox's path is not valid: {0}")]
+    /// Bounce: the path is invalid on any file system.
+    #[error("invalid mailbox path: {0}")]
     Refused(#[source] io::Error),
 }
 
@@ -118,7 +122,8 @@ impl From<io::Error> for DeliverError {
         match error.kind() {
             StorageFull | QuotaExceeded | FileTooLarge => DeliverError::Full(error),
             InvalidFilename => DeliverError::Refused(error),
-            // Not EINVAL, which may pass: the standard library itself refuses a path with a NUL.
+            // Not EINVAL, which may be temporary: the standard library itself rejects a path with a
+            // NUL.
             InvalidInput if error.raw_os_error().is_none() => DeliverError::Refused(error),
             _ => DeliverError::Unavailable(error),
         }

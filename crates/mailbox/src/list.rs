@@ -1,7 +1,8 @@
-//! Reading: what is in a mailbox, and the file of one entry.
+//! Lists the messages of a mailbox and opens their files.
 //!
-//! A list is a picture of one moment: other programs may read, move and delete meanwhile. An entry that was moved
-//! since (flags changed, seen for the first time) is still found by [`open`]; one that was deleted is `NotFound`.
+//! A list is a snapshot: other programs may read, move and delete files at any time. [`open`] still
+//! finds a file that was moved since (flags changed, first seen); if it was deleted, the error is
+//! `NotFound`.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -12,32 +13,33 @@ use std::path::{Path, PathBuf};
 
 use crate::name::{base_of, field};
 
-/// A half of a mailbox.
+/// One of the two directories of a mailbox with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// `new/`: no reader has seen it.
+    /// `new/`: no reader has seen the message.
     New,
-    /// `cur/`: seen; the name has flags.
+    /// `cur/`: seen by a reader; the file name has flags.
     Cur,
 }
 
 /// One message in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it was.
+    /// The directory at the time of listing.
     pub place: Place,
-    /// Its file name there.
+    /// The file name.
     pub name: OsString,
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub size: u64,
-    /// Bytes with CR LF line ends, where the name says it.
+    /// The size with CRLF line ends, if the file name contains it.
     pub size_crlf: Option<u64>,
 }
 
-/// All messages of the Maildir, by name, which is by time. A Maildir that is not there has none.
+/// All messages of the Maildir, sorted by file name, and so by time. A missing Maildir is empty.
 pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    // In this order: what a reader moves meanwhile is seen at one of the two places, or at both.
+    // In this order: a file that a reader moves during the listing is found in one directory, or in
+    // both.
     for place in [Place::New, Place::Cur] {
         visit(folder, place, |file| {
             entries.extend(entry_of(place, file)?);
@@ -51,7 +53,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Opens the file of an entry for reading, wherever it is now.
+/// Opens the file of an entry, also if it has moved since.
 pub fn open(folder: &Path, entry: &Entry) -> io::Result<File> {
     match File::open(folder.join(entry.place.folder_name()).join(&entry.name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open_moved(folder, entry),
@@ -79,7 +81,7 @@ fn open_moved(folder: &Path, entry: &Entry) -> io::Result<File> {
     File::open(path.ok_or(io::ErrorKind::NotFound)?)
 }
 
-/// Hidden files are no messages.
+/// Skips hidden files, which are not messages.
 fn visit(folder: &Path, place: Place, mut see: impl FnMut(DirEntry) -> io::Result<()>) -> io::Result<()> {
     let entries = match folder.join(place.folder_name()).read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -94,7 +96,7 @@ fn visit(folder: &Path, place: Place, mut see: impl FnMut(DirEntry) -> io::Resul
     Ok(())
 }
 
-/// None if it was deleted or moved in this moment.
+/// None if the file was just deleted or moved.
 fn entry_of(place: Place, file: DirEntry) -> io::Result<Option<Entry>> {
     let name = file.file_name();
     let size_crlf = field(name.as_bytes(), b'W');

@@ -1,26 +1,27 @@
-//! Names of files in a Maildir: `{seconds}.{QueueId}_{ordinal}.{host},S={bytes},W={crlf bytes}`, and `:2,{flags}`
-//! after it in `cur/`.
+//! File names in a Maildir: `{seconds}.{QueueId}_{ordinal}.{host},S={bytes},W={crlf bytes}`,
+//! followed by `:2,{flags}` in `cur/`.
 //!
-//! The part before the first comma is the *base*. It is made of what never changes about a letter, so that a second
-//! try makes it again, and it is the whole name in `tmp/`. `S` is the size of the file and `W` its size with CR LF
-//! line ends, as Dovecot and Courier write them, so that a list needs no stat.
+//! The part before the first comma is the *base*. It consists of properties of a message that never
+//! change, so that a second attempt produces the same name; in `tmp/` it is the whole name. `S` is
+//! the size of the file and `W` its size with CRLF line ends, as Dovecot and Courier write them, so
+//! that listing needs no stat.
 
 use mail::{QueueId, Timestamp};
 
-/// A file name has at most 255 bytes; this leaves room for all other parts and for a reader's flags.
+/// Leaves space for all other parts and for a reader's flags in a file name of at most 255 bytes.
 const HOST_OCTETS_MAX: usize = 120;
 
-/// Makes the names of one host.
+/// Makes file names for one host.
 pub(crate) struct Names {
     host: Box<str>,
 }
 
-/// The sizes of a written letter.
+/// The sizes of a written message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub(crate) file: u64,
-    /// Bytes with CR LF line ends.
+    /// The size with CRLF line ends.
     pub(crate) crlf: u64,
 }
 
@@ -39,25 +40,25 @@ impl Names {
     }
 }
 
-/// The name in `new/`.
+/// The file name in `new/`.
 pub(crate) fn full(base: &str, sizes: Sizes) -> String {
     format!("{base},S={},W={}", sizes.file, sizes.crlf)
 }
 
-/// The part of a name that never changes: what stands before sizes and flags.
+/// The part of a name that never changes: everything before sizes and flags.
 pub(crate) fn base_of(name: &[u8]) -> &[u8] {
     let end = memchr::memchr2(b',', b':', name).unwrap_or(name.len());
     &name[..end]
 }
 
-/// The number of a field such as `S` in a name, where the name has it.
+/// The value of a numeric field such as `S`, if the name has it.
 pub(crate) fn field(name: &[u8], key: u8) -> Option<u64> {
     let unflagged = name.split(|&byte| byte == b':').next()?;
     let value = unflagged.split(|&byte| byte == b',').skip(1).find_map(|field| field.strip_prefix(&[key, b'=']))?;
     str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// These would end a name or a field of it, or make a hidden file or a path.
+/// Replaces characters that would end the name or a field, or make a hidden file or a path.
 fn safe(c: char) -> char {
     if matches!(c, '/' | ':' | ',') || c.is_control() { '_' } else { c }
 }

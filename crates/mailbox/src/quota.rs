@@ -1,23 +1,24 @@
-//! How much a Maildir holds, and may hold: quota as Maildir++ has it, in a file that Dovecot, Courier, Exim and others read
-//! and write as well.
+//! Maildir++ quotas: how much a Maildir contains, recorded in a file that Dovecot, Courier, Exim
+//! and others also read and write.
 //!
-//! | state of `maildirsize` | what it says |
+//! | state of `maildirsize` | result |
 //! |---|---|
-//! | missing, broken, of 5120 bytes or more, or with other limits | nothing: the Maildir has to be counted |
-//! | sound, and there is room by its sum | there is room |
-//! | one line behind the header, younger than 15 minutes, no room by its sum | there is none |
-//! | sound, no room by its sum, but older, or with more lines | nothing: what was deleted may not be written there |
+//! | missing, broken, 5120 bytes or more, or with other limits | unknown: recount the Maildir |
+//! | valid, and its sum is within the limits | within quota |
+//! | one line after the header, less than 15 minutes old, sum over the limits | over quota |
+//! | valid, sum over the limits, but older or with more lines | unknown: deletions may be missing from the file |
 //!
-//! Whoever adds a letter appends a line; whoever counts writes a new file over it. That file is taken away again where the
-//! Maildir changed while it was counted. All this is approximate by design: two who deliver at the same moment may both
-//! find room for the last message. Nothing is synced, since a file that a crash has damaged is counted anew.
+//! A delivery appends a line; a recount replaces the file, and removes it again if the Maildir
+//! changed during the count. All this is approximate by design: two deliveries at the same time may
+//! both take the last free space. Nothing is synced, since a file damaged by a crash is rebuilt by
+//! a recount.
 //!
-//! The folder may be its user's to write in: what stands there under the file's name and is no plain file is none, and is
-//! neither waited for nor followed to elsewhere.
+//! The directory may be writable by its user: anything under the file's name that is not a regular
+//! file is treated as missing; a pipe is not waited for and a symbolic link is not followed.
 //!
-//! Counted are `new/` and `cur/` of the Maildir and of its folders (`.Name/`), but not of `.Trash`; the size of a file is
-//! that of its name (`,S=`), or of the file where the name has none. Every call waits for the disk, and a count reads whole
-//! folders: run it where that may take its time.
+//! `new/` and `cur/` of the Maildir and of its folders (`.Name/`) count, except `.Trash`. The size
+//! of a file is taken from its name (`,S=`), or from the file if the name has none. All calls block
+//! on disk I/O, and a recount reads whole directories: run it where that may take time.
 
 mod record;
 
@@ -37,37 +38,37 @@ use rustix::fs::OFlags;
 use crate::name::field;
 
 const FILE: &str = "maildirsize";
-/// A file of so many bytes is written anew.
+/// A file of this size is rewritten.
 const FILE_OCTETS_MAX: u64 = 5120;
-/// What an older file says is not believed where it says that there is no room.
+/// An older file is not trusted to show that the mailbox is over quota.
 const AGE_MAX: Duration = Duration::from_secs(15 * 60);
-/// Changes that are closer to each other may bear the same time, since a kernel tells files the time of its last tick: at
-/// 100 Hz that is so old.
+/// Two changes this close together may have the same timestamp, since file times come from the
+/// kernel's last clock tick: up to 10 ms ago at 100 Hz.
 const TICK: Duration = Duration::from_millis(10);
-/// What is deleted there is no longer anybody's burden.
+/// Messages in this folder do not count.
 const TRASH: &[u8] = b".Trash";
 
-/// What is known of a Maildir's use.
+/// The recorded usage of a Maildir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What it holds.
+    /// The recorded usage.
     pub usage: Usage,
-    /// Counting it now would hardly say anything else.
+    /// A recount would hardly give another result.
     pub is_settled: bool,
 }
 
 impl Standing {
-    /// Whether it tells if there is room for so much more.
+    /// Whether this is enough to decide if `more` fits, without a recount.
     pub fn decides(self, limits: Limits, more: Usage) -> bool {
         self.is_settled || limits.allow(self.usage + more)
     }
 }
 
-/// What the file says; None where the Maildir has to be counted.
+/// The usage recorded in the file; None if the Maildir must be recounted.
 ///
 /// # Errors
 ///
-/// The file is there and cannot be read, or leads elsewhere.
+/// The file exists but cannot be read, or is a symbolic link.
 pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Option<Standing>> {
     let Some(file) = open(folder, File::options().read(true))? else { return Ok(None) };
     let metadata = file.metadata()?;
@@ -77,16 +78,17 @@ pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Op
     let mut bytes = Vec::with_capacity(metadata.len() as usize + 1);
     file.take(FILE_OCTETS_MAX).read_to_end(&mut bytes)?;
     let Some(record) = Record::parse(&bytes).filter(|record| record.limits == limits) else { return Ok(None) };
-    // One from the future is young.
+    // A modification time in the future counts as recent.
     let age = now.duration_since(metadata.modified()?).unwrap_or_default();
     Ok(Some(Standing { usage: record.usage, is_settled: record.lines == 1 && age < AGE_MAX }))
 }
 
-/// Counts the Maildir, and writes the file for all who ask later; a Maildir that is not there holds nothing.
+/// Counts the Maildir and writes the file for later calls; a missing Maildir is empty.
 ///
 /// # Errors
 ///
-/// A folder cannot be read. That the file cannot be written is none: the next who asks counts again.
+/// A directory cannot be read. Failure to write the file is not an error: the next call counts
+/// again.
 pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
     let seen = sight(parts(folder)?)?;
     let mut usage = Usage::default();
@@ -94,17 +96,17 @@ pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
         usage = usage + count(part)?;
     }
     if write(folder, &Record::text(limits, usage)).is_ok() && has_changed(&seen) {
-        // Who cannot remove it can neither be told so nor do anything about it.
+        // If it cannot be removed, there is nothing else to do.
         let _ = std::fs::remove_file(folder.join(FILE));
     }
     Ok(usage)
 }
 
-/// Tells the file of what was added. Without a file there is nothing to tell: it will be counted.
+/// Appends a line for added messages. Without a file it does nothing: the next caller recounts.
 ///
 /// # Errors
 ///
-/// The file is there and cannot be written, or leads elsewhere.
+/// The file exists but cannot be written, or is a symbolic link.
 pub fn add(folder: &Path, added: Usage) -> io::Result<()> {
     match open(folder, File::options().append(true))? {
         None => Ok(()),
@@ -113,9 +115,9 @@ pub fn add(folder: &Path, added: Usage) -> io::Result<()> {
     }
 }
 
-/// The file, if there is one.
+/// The open file, if it exists and is a regular file.
 fn open(folder: &Path, options: &mut OpenOptions) -> io::Result<Option<File>> {
-    // A pipe would make us wait for whoever is at its other end.
+    // Without NONBLOCK, opening a pipe would wait for its other end.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match options.custom_flags(flags.bits().cast_signed()).open(folder.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -148,7 +150,7 @@ fn count(part: &Path) -> io::Result<Usage> {
     Ok(usage)
 }
 
-/// None for what is no message, and for one that somebody took away in this moment.
+/// None if it is not a message, or was just removed.
 fn octets_of(entry: &DirEntry) -> io::Result<Option<u64>> {
     let name = entry.file_name();
     if name.as_bytes().starts_with(b".") {
@@ -160,7 +162,7 @@ fn octets_of(entry: &DirEntry) -> io::Result<Option<u64>> {
     }
 }
 
-/// A folder that is not there, or is none, has no entries.
+/// Does nothing if the directory does not exist or is not a directory.
 fn for_each(folder: &Path, mut see: impl FnMut(&DirEntry) -> io::Result<()>) -> io::Result<()> {
     let Some(entries) = found(folder.read_dir().map(Some))? else { return Ok(()) };
     for entry in entries {
@@ -180,23 +182,23 @@ fn found<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
-/// With each part when it was changed; what changes it from now on gives it another time.
+/// Each directory with its modification time. Waits until any later change gets another time.
 fn sight(parts: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
     let sight = |part: PathBuf| changed_at(&part).map(|at| (part, at));
     let seen = parts.into_iter().map(sight).collect::<io::Result<Vec<_>>>()?;
     if let Some(latest) = seen.iter().filter_map(|(_, at)| *at).max() {
-        // One from the future may be of this moment, by a clock that is ahead.
+        // A time in the future may be the current time of another host whose clock is ahead.
         thread::sleep(TICK.saturating_sub(latest.elapsed().unwrap_or_default()));
     }
     Ok(seen)
 }
 
-/// Whether any part has another time than when it was seen, or cannot be looked at.
+/// Whether any directory has another modification time now, or cannot be read.
 fn has_changed(seen: &[(PathBuf, Option<SystemTime>)]) -> bool {
     seen.iter().any(|(part, at)| changed_at(part).map_or(true, |now| now != *at))
 }
 
-/// By way of `tmp/`, as all that is written to a Maildir.
+/// Writes by way of `tmp/`, like everything else in a Maildir.
 fn write(folder: &Path, text: &str) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{FILE}.{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -205,7 +207,8 @@ fn write(folder: &Path, text: &str) -> io::Result<()> {
     written.inspect_err(|_| drop(std::fs::remove_file(&tmp)))
 }
 
-/// A new file in place of what an earlier process of the same number left, or somebody put there.
+/// Creates a new file, replacing one left by an earlier process with the same id, or put there by
+/// the user.
 fn anew(tmp: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
@@ -226,7 +229,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { bytes: 1000, messages: 10 };
 
-    /// A Maildir with these files, each with so many bytes.
+    /// A Maildir with these files, each of the given size.
     fn maildir(files: &[(&str, usize)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
         crate::folder::make(root.path()).unwrap();
@@ -264,14 +267,14 @@ mod tests {
         assert_eq!(usage, Usage { bytes: 40 + 20 + 5 + 2 + 1, messages: 5 });
         assert_eq!(text(&root), "1000S,10C\n68 5\n");
         assert_eq!(standing(&root, SystemTime::now()), Some(Standing { usage, is_settled: true }));
-        assert_eq!(root.path().join("tmp").read_dir().unwrap().count(), 1, "nothing is left in tmp/");
+        assert_eq!(root.path().join("tmp").read_dir().unwrap().count(), 1, "a file was left in tmp/");
     }
 
     #[test]
     fn what_is_added_is_known_and_no_longer_settled() {
         let root = maildir(&[("new/1.a.mx,S=40", 40)]);
         add(root.path(), Usage::message(7)).unwrap();
-        assert_eq!(standing(&root, SystemTime::now()), None, "adding makes no file");
+        assert_eq!(standing(&root, SystemTime::now()), None, "adding created a file");
         recount(root.path(), LIMITS).unwrap();
         add(root.path(), Usage::message(7)).unwrap();
         assert_eq!(text(&root), "1000S,10C\n40 1\n7 1\n");
@@ -306,7 +309,7 @@ mod tests {
         assert!(!folder.exists());
     }
 
-    /// Only what was later than all changes of all parts used to count.
+    /// Regression: only directories with the latest modification time were compared.
     #[test]
     fn a_change_is_seen_in_a_part_that_is_older_than_others() {
         let root = maildir(&[]);
@@ -319,7 +322,8 @@ mod tests {
         assert!(has_changed(&seen));
     }
 
-    /// A letter that came behind the one who read the folder used to be missed where another had come in the same tick.
+    /// Regression: a message delivered behind the scan was missed if another one came in the same
+    /// clock tick.
     #[test]
     fn nothing_is_read_that_may_change_without_another_time() {
         let root = maildir(&[("new/1.a.mx", 1)]);
@@ -332,7 +336,7 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
     }
 
-    /// Whoever opened one waited for ever for somebody at its other end.
+    /// Regression: opening it waited forever for the other end of the pipe.
     #[test]
     fn a_pipe_in_place_of_the_file_holds_nobody_up_and_is_replaced() {
         let root = maildir(&[]);
@@ -341,7 +345,7 @@ mod tests {
         let folder = root.path().to_owned();
         thread::spawn(move || {
             sender.send(recorded(&folder, LIMITS, SystemTime::now()).unwrap()).unwrap();
-            // An error as good as any: nobody reads there.
+            // Any error will do: the pipe has no reader.
             let _ = add(&folder, Usage::message(7));
             sender.send(None).unwrap();
         });
@@ -352,7 +356,7 @@ mod tests {
         assert_eq!(text(&root), "1000S,10C\n0 0\n");
     }
 
-    /// Lines used to be added to whatever file it led to.
+    /// Regression: lines were appended to whatever file the link pointed to.
     #[test]
     fn a_link_in_place_of_the_file_is_not_followed_and_is_replaced() {
         let root = maildir(&[]);
@@ -366,7 +370,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1000S,10C\n1 1\n");
     }
 
-    /// The names of such files can be foreseen, and who put a link there had the file behind it cut to nothing.
+    /// Regression: the names of such files are predictable, and a symbolic link there had its
+    /// target truncated.
     #[test]
     fn what_stands_in_the_way_of_a_new_file_is_not_written_to() {
         let root = maildir(&[]);

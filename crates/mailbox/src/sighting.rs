@@ -1,8 +1,8 @@
-//! After a crash: which letters of a turn are in their mailboxes already.
+//! Recovery after a crash: finds the messages of a batch that are already in their mailboxes.
 //!
-//! A reader that has seen a letter moves it from `new/` to `cur/` and adds flags to its name, so both are searched,
-//! for the base of the name. Each mailbox is read once for a turn. A mailbox that cannot be read says nothing: its
-//! letters are put off rather than delivered twice.
+//! A reader that has seen a message moves it from `new/` to `cur/` and adds flags to its name, so
+//! both directories are searched for the base of the name. Each mailbox is read once per batch. If
+//! a mailbox cannot be read, its messages are deferred rather than delivered twice.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,14 +14,14 @@ use std::path::Path;
 use crate::Letter;
 use crate::name::{Names, base_of};
 
-/// What was found, by the letter's place in the turn: its file, or why its mailbox could not be searched. Letters
-/// that are not there, and those that were not looked for, have no entry.
+/// The result by the message's index in the batch: its open file, or the error of searching its
+/// mailbox. Messages that were not found or not searched for have no entry.
 pub(crate) type Sightings = HashMap<usize, io::Result<File>>;
 
-/// Letters by the base of their names.
+/// Batch indexes by the base of the file name.
 type Wanted = HashMap<Vec<u8>, usize>;
 
-/// Looks for the recovered ones among `letters`.
+/// Searches for the recovered messages among `letters`.
 pub(crate) fn find<T>(letters: &[Letter<T>], names: &Names) -> Sightings {
     let mut by_folder: HashMap<&Path, Wanted> = HashMap::new();
     for (place, letter) in letters.iter().enumerate().filter(|(_, letter)| letter.recovered) {
@@ -30,7 +30,8 @@ pub(crate) fn find<T>(letters: &[Letter<T>], names: &Names) -> Sightings {
     }
     let mut sightings = Sightings::new();
     for (folder, wanted) in &by_folder {
-        // In this order: what a reader moves meanwhile is seen at one of the two places.
+        // In this order: a file that a reader moves during the search is found in one of the two
+        // directories.
         let searched = ["new", "cur"].iter().try_for_each(|part| search(&folder.join(part), wanted, &mut sightings));
         if let Err(error) = searched {
             sightings.extend(wanted.values().map(|&place| (place, Err(error.kind().into()))));
@@ -55,7 +56,7 @@ fn search(part: &Path, wanted: &Wanted, sightings: &mut Sightings) -> io::Result
 
 fn see(part: &Path, name: &OsStr, place: usize, sightings: &mut Sightings) -> io::Result<()> {
     match File::open(part.join(name)) {
-        // Moved or deleted by its reader in this moment. If moved to cur/, the search there finds it.
+        // A reader has just moved or deleted it. If it moved to cur/, the search there finds it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         file => {
             sightings.insert(place, Ok(file?));

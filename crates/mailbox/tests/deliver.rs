@@ -1,4 +1,4 @@
-//! Each sentence of the delivery contract, on real folders.
+//! Every guarantee of delivery, on real directories.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -40,7 +40,7 @@ fn letter(folder: &Path, number: u64) -> Letter<u64> {
     }
 }
 
-/// The files under a folder, by their paths in it.
+/// The files of a Maildir by their relative paths.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for part in ["tmp", "new", "cur"] {
@@ -57,7 +57,7 @@ fn succeeded(results: &Results) -> Vec<u64> {
     results.iter().filter(|(_, result)| result.is_ok()).map(|(ticket, _)| *ticket).collect()
 }
 
-/// Two turns, as a burst of one batch has them.
+/// Two batches, as for a burst of one batch.
 fn deliver(maildirs: &mut Maildirs<u64>, letters: Vec<Letter<u64>>) -> Results {
     let mut results = maildirs.turn(letters);
     results.extend(maildirs.turn(Vec::new()));
@@ -140,7 +140,7 @@ fn a_recovered_letter_that_a_reader_has_seen_is_not_delivered_again() {
 
         let letters = [1, 2].map(|number| Letter { recovered: true, ..letter(root.path(), number) });
         let mut maildirs = maildirs(LineEnds::Crlf);
-        assert_eq!(succeeded(&maildirs.turn(letters.into())), [1], "its name is durable since this turn's sync");
+        assert_eq!(succeeded(&maildirs.turn(letters.into())), [1], "its name is durable after the sync of this batch");
         assert_eq!(succeeded(&maildirs.turn(Vec::new())), [2]);
         let found = files(root.path());
         assert_eq!(found.len(), 2, "{found:?}");
@@ -254,8 +254,8 @@ fn a_path_that_no_file_system_takes_is_refused() {
     };
 }
 
-/// The limit on the size of files stands for a full disk. It holds for a whole process, so the part of the test that
-/// needs it runs in a child of its own.
+/// A file size limit acts as a full disk. It applies to a whole process, so this part of the test
+/// runs in a child process.
 #[test]
 fn a_letter_without_room_is_told_as_such_and_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn an_entry_opens_where_it_is_now() {
     assert_eq!(open(root.path(), &entry).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
-/// The lines of the Maildir's record of what it holds, without those that were there before.
+/// The lines of `maildirsize` that follow `before`.
 fn told(folder: &Path, before: &str) -> String {
     fs::read_to_string(folder.join("maildirsize")).unwrap().strip_prefix(before).unwrap().to_owned()
 }
@@ -335,7 +335,7 @@ fn letters_of_a_turn_are_told_to_the_quota_in_one_line_and_each_once() {
     mailbox::quota::recount(root.path(), limits).unwrap();
     let octets = HEADER.len() + TEXT.len();
     let before = format!("100000S\n{octets} 1\n");
-    assert_eq!(told(root.path(), &before), "", "a letter that no quota counts is told to nobody");
+    assert_eq!(told(root.path(), &before), "", "a message without a quota was added");
 
     let counted = |number| Letter { quota: Quota::Counted, ..letter(root.path(), number) };
     let results = deliver(&mut maildirs(LineEnds::Crlf), vec![counted(2), counted(3)]);
@@ -343,7 +343,7 @@ fn letters_of_a_turn_are_told_to_the_quota_in_one_line_and_each_once() {
     let line = format!("{} 2\n", octets * 2);
     assert_eq!(told(root.path(), &before), line);
 
-    // The second try of one that is in new/ already, once by its name and once by being looked for.
+    // Retries of a message that is in new/ already: once found by its name, once by searching.
     let again = Letter { recovered: true, ..counted(3) };
     deliver(&mut maildirs(LineEnds::Crlf), vec![counted(2), again]);
     assert_eq!(told(root.path(), &before), line);

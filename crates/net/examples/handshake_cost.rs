@@ -1,6 +1,7 @@
-//! What a TLS handshake costs the server, without a network: both ends in one thread, the bytes handed over in memory,
-//! and the time of the server's end alone, the median. Full and resumed, by cipher suite, with a certificate of ECDSA on P-256. Run
-//! it with `--release`. What a session costs beyond this is system calls, and the encryption of what it says.
+//! The cost of a TLS handshake for the server, without a network: both ends run in one thread and
+//! exchange bytes in memory; only the server's time is measured. Prints the median of full and
+//! resumed handshakes for each cipher suite, with an ECDSA P-256 certificate. Run it with
+//! `--release`. A real session adds system calls and the encryption of its data.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for suite in suites.filter(|suite| suite.usable_for_signature_algorithm(SignatureAlgorithm::ECDSA)) {
         for resumes in [false, true] {
             let (server, client) = configurations(suite, &certified, resumes)?;
-            handshake(&server, &client)?; // the first one of a client is full
+            handshake(&server, &client)?; // A client's first handshake is full.
             let mut spent = (0..ROUNDS).map(|_| handshake(&server, &client)).collect::<Result<Vec<_>, _>>()?;
             spent.sort_unstable();
             let median = spent[spent.len() / 2].as_secs_f64() * 1e6;
@@ -32,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Both ends, which speak this suite alone.
+/// The configurations of both ends for one cipher suite.
 fn configurations(
     suite: SupportedCipherSuite,
     certified: &rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -57,7 +58,7 @@ fn configurations(
     Ok((Arc::new(server), Arc::new(client)))
 }
 
-/// One handshake, tickets included; gives what the server's end took.
+/// Performs one handshake, including tickets; returns the server's time.
 fn handshake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> Result<Duration, Box<dyn Error>> {
     let mut client = ClientConnection::new(client.clone(), ServerName::try_from("mx.example")?)?;
     let begun = Instant::now();

@@ -1,12 +1,12 @@
-//! TLS for those who come to us: which certificate a client sees, and how a connection becomes a secure one.
+//! The server side of TLS: chooses the certificate for a client and performs the handshake.
 //!
-//! The files are read when an [`Acceptor`] is made, and those that have changed again by [`Acceptor::reload_changed`] and
-//! [`Acceptor::reload_ready`]. Each certificate is exchanged by itself: where its files are wrong it stays as it was,
-//! and the others do not wait for it. Handshakes under way keep what they began with.
+//! Each certificate is replaced independently when its files change: if they are invalid, the old
+//! one stays, and the others are not affected. Handshakes in progress keep what they started with.
 //!
-//! The client's name for us (SNI, RFC 6066 section 3) chooses: a certificate with just that name, else one with a wildcard
-//! in place of its first label, else the first of the configuration. Of several for a name (one RSA, one ECDSA) it is the
-//! first whose signatures the client understands.
+//! The name that the client sends (SNI, RFC 6066 section 3) chooses: a certificate with exactly
+//! that name, else one with a wildcard as the first label, else the first in the configuration.
+//! Among several for a name (one RSA, one ECDSA), it is the first whose signature scheme the client
+//! supports.
 
 use std::collections::HashMap;
 use std::fs;
@@ -36,13 +36,13 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// A file that changed later than so long ago may still be in somebody's hands: it is left for the next look.
+/// A file that changed more recently may still be being written: it is left for the next reload.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Makes connections secure.
+/// Performs TLS handshakes as a server.
 pub struct Acceptor {
     shelf: Arc<Shelf>,
-    /// In the order of the configuration; one at least. Only those who look for changes wait for one another.
+    /// In the order of the configuration, never empty. Only reloads take this lock.
     entries: Mutex<Vec<Entry>>,
     tls: TlsAcceptor,
     handshake_time_max: Duration,
@@ -54,22 +54,22 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// Why there is no acceptor.
+/// Why the server side of TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptorError {
-    /// None is configured.
-    #[error("TLS needs a certificate, and there is none")]
+    /// No certificate is configured.
+    #[error("no certificate configured for TLS")]
     NoCertificate,
-    /// One is wrong.
+    /// A certificate cannot be loaded.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// In rustls's words.
-    #[error("TLS cannot be set up: {0}")]
+    /// An error of rustls.
+    #[error("unable to set up TLS: {0}")]
     Setup(#[from] rustls::Error),
 }
 
 impl Acceptor {
-    /// Reads the certificates. A handshake that takes longer than `handshake_time_max` fails.
+    /// Loads the certificates. A handshake that takes longer than `handshake_time_max` fails.
     pub fn new(
         files: Vec<CertificateFiles>,
         version_min: TlsVersion,
@@ -89,27 +89,28 @@ impl Acceptor {
             .with_no_client_auth()
             .with_cert_resolver(shelf.clone());
         config.ticketer = aws_lc_rs::Ticketer::new()?;
-        // All that we have are sound; the order of a client may be of the year in which it was built.
+        // All our suites are secure; a client's preference may be as old as its build.
         config.ignore_client_order = true;
         let tls = TlsAcceptor::from(Arc::new(config));
         Ok(Acceptor { shelf, entries: Mutex::new(entries), tls, handshake_time_max })
     }
 
-    /// Reads the certificates again whose files have changed since they were last read, and presents from now on those
-    /// that are sound; gives each that was exchanged, and each error that was not told before. What cannot be read is
-    /// tried every time, and told again only where the reason or the files are others. Files that changed within the
-    /// last 2 s, or while they were read, are left for the next time. Waits for the disk.
+    /// Reloads the certificates whose files have changed, and uses those that are valid from now
+    /// on. Returns each certificate that was replaced, and each new error. Files that cannot be
+    /// read are tried every time, but reported again only if the reason or the files change. Files
+    /// that changed within the last 2 s, or while they were read, are left for the next call.
+    /// Blocks on disk I/O.
     pub fn reload_changed(&self, now: SystemTime) -> Vec<Result<Certificate, CertificateError>> {
         self.reload(Some(now))
     }
 
-    /// The same at the word of somebody who says that the files are ready: those that changed a moment ago are read too.
+    /// The same, but includes files that have just changed: the caller says that they are complete.
     pub fn reload_ready(&self) -> Vec<Result<Certificate, CertificateError>> {
         self.reload(None)
     }
 
     fn reload(&self, now: Option<SystemTime>) -> Vec<Result<Certificate, CertificateError>> {
-        // An entry changes in one piece.
+        // An entry is always consistent.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = entries.iter_mut().filter_map(|entry| entry.look(now, Certificate::load)).collect();
         if found.iter().any(Result::is_ok) {
@@ -119,31 +120,31 @@ impl Acceptor {
         found
     }
 
-    /// The handshake. Its error says in rustls's words what was the matter; the client has been told too, where there was
-    /// somebody to tell.
+    /// Performs the handshake. An error is reported in rustls's words; if possible, the client has
+    /// got an alert too.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         let handshake = tokio::time::timeout(self.handshake_time_max, self.tls.accept(stream));
         let too_slow = |_| {
-            let text = format!("it took longer than {:?}", self.handshake_time_max);
+            let text = format!("handshake timed out after {:?}", self.handshake_time_max);
             io::Error::new(io::ErrorKind::TimedOut, text)
         };
         handshake.await.map_err(too_slow)?.map(|stream| Stream::Secure(Box::new(stream)))
     }
 }
 
-/// A certificate of the configuration.
+/// A configured certificate.
 #[derive(Debug)]
 struct Entry {
     files: CertificateFiles,
-    /// In force.
+    /// The certificate in use.
     certificate: Certificate,
-    /// What the files were like when it was read.
+    /// The state of the files when it was loaded.
     stamps: Stamps,
-    /// What was the matter with them since.
+    /// The error of the last reload, if it failed.
     fault: Option<Fault>,
 }
 
-/// Why the files were not taken when they were like this.
+/// Why the files were rejected, and their state then.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     stamps: Stamps,
@@ -151,8 +152,9 @@ struct Fault {
     is_unreadable: bool,
 }
 
-/// The suites of the provider, those of AES-128 with SHA-256 first: processors have instructions for both. With
-/// SHA-384, for which few have any, a handshake takes a quarter more (`examples/handshake_cost`).
+/// The cipher suites of the provider, those of AES-128 with SHA-256 first, for which processors
+/// have instructions. With SHA-384, which few processors accelerate, a handshake takes a quarter
+/// longer (`examples/handshake_cost`).
 fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| {
@@ -168,14 +170,14 @@ fn provider() -> CryptoProvider {
 
 impl Entry {
     fn load(files: CertificateFiles) -> Result<Entry, CertificateError> {
-        // Before: what changes while it is read has then changed.
+        // Taken before reading: a change during the read then counts as a later change.
         let stamps = stamps(&files);
         let certificate = Certificate::load(&files)?;
         Ok(Entry { files, certificate, stamps, fault: None })
     }
 
-    /// What is to be told of the files, after `load` has read them where that makes sense. Without a time it does not
-    /// matter how long ago they changed.
+    /// Calls `load` if the files have changed, and returns the result to report. Without `now`,
+    /// recent changes are not left for later.
     fn look(
         &mut self,
         now: Option<SystemTime>,
@@ -186,7 +188,8 @@ impl Entry {
             self.fault = None;
             return None;
         }
-        // What could not be read may be readable now, changed or not: a folder above it tells nothing here.
+        // Unreadable files are tried again even if unchanged: permissions of a parent directory may
+        // have changed.
         let is_known = |fault: &Fault| !fault.is_unreadable && fault.stamps == before;
         let are_unsettled = |now| before.iter().flatten().any(|stamp| stamp.is_unsettled(now));
         if self.fault.as_ref().is_some_and(is_known) || now.is_some_and(are_unsettled) {
@@ -213,20 +216,20 @@ impl Entry {
     }
 }
 
-/// What tells one content of a file from another without reading it.
+/// Identifies a version of a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
     octets: u64,
-    /// When its content changed, and when anything about it did, in seconds and nanoseconds.
+    /// Modification and status change times, in seconds and nanoseconds.
     times: [(i64, i64); 2],
 }
 
-/// Of the chain and of the key; None where there is nothing to see.
+/// Of the chain and the key; None if the file is not accessible.
 type Stamps = [Option<Stamp>; 2];
 
 impl Stamp {
-    /// A time to come is that of another clock, and says nothing.
+    /// A time in the future comes from another clock and is not recent.
     fn is_unsettled(&self, now: SystemTime) -> bool {
         let [(seconds, nanoseconds), _] = self.times;
         let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
@@ -249,15 +252,15 @@ fn stamp(path: &Path) -> Option<Stamp> {
     })
 }
 
-/// The certificates in force.
+/// The certificates in use.
 #[derive(Debug)]
 struct Shelf(RwLock<Arc<Order>>);
 
-/// Which certificate is for whom.
+/// The certificates by name.
 #[derive(Debug)]
 struct Order {
     named: HashMap<Box<str>, Vec<Arc<CertifiedKey>>>,
-    /// In the order of the configuration; one at least.
+    /// In the order of the configuration, never empty.
     all: Vec<Arc<CertifiedKey>>,
 }
 
@@ -315,7 +318,7 @@ mod tests {
         let append = |path: &Path| fs::write(path, [fs::read(path).unwrap(), b"\n".to_vec()].concat()).unwrap();
         append(&files.chain);
         let later = Some(SystemTime::now() + Duration::from_secs(60));
-        // Sound or not, it may be half of one and half of the other.
+        // Valid or not, the files may be from two different versions.
         let is_left = entry.look(later, |files| {
             let loaded = Certificate::load(files);
             append(&files.key);
@@ -329,7 +332,7 @@ mod tests {
         assert!(is_left.is_none() && entry.fault.is_none());
         assert!(entry.look(later, Certificate::load).unwrap().is_ok());
         assert!(!Arc::ptr_eq(&entry.certificate.signer, &old));
-        assert!(entry.look(later, |_| unreachable!("nothing has changed")).is_none());
+        assert!(entry.look(later, |_| unreachable!("the files have not changed")).is_none());
     }
 
     #[test]
@@ -346,7 +349,7 @@ mod tests {
             Err(CertificateError::Unreadable { path: files.key.clone(), error, is_key: true })
         };
         assert!(entry.look(later, denied).unwrap().is_err());
-        assert!(entry.look(later, denied).is_none(), "it is told once");
+        assert!(entry.look(later, denied).is_none(), "the error was reported twice");
         assert!(entry.look(later, Certificate::load).unwrap().is_ok());
     }
 }

@@ -1,8 +1,9 @@
-//! A certificate with its key, read from PEM files: what it is for, how long it is valid, and whether the key is its own.
+//! A certificate chain and its key, loaded from PEM files: names, validity, and whether the key
+//! matches.
 //!
-//! Everything is looked at before anything is used: a [`Certificate`] is one that a server can present. Whether a client
-//! believes it is the client's business, and that it has expired is no error here but a [`Doubt`]: a server with an old
-//! certificate still encrypts.
+//! Everything is checked before use: a server can present any [`Certificate`]. Whether clients
+//! trust it is up to them. An expired certificate is not an error but a [`Doubt`]: a server with an
+//! expired certificate still encrypts.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,22 +19,22 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// A file that is longer is no certificate and no key.
+/// A longer file is neither a certificate nor a key.
 const FILE_OCTETS_MAX: u64 = 1 << 20;
 
-/// Where a certificate is.
+/// The files of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// PEM: the server's own certificate first, then those that lead to its authority.
+    /// PEM: the server certificate first, then the intermediate certificates.
     pub chain: PathBuf,
-    /// PEM: its private key (PKCS #8, PKCS #1 or SEC 1), not encrypted.
+    /// PEM: the private key (PKCS #8, PKCS #1 or SEC 1), not encrypted.
     pub key: PathBuf,
-    /// For which names (SNI) it is presented, in lower case and A-labels; `*.example.org` is for all names with one
-    /// label more. None: those in the certificate.
+    /// The names (SNI) it is presented for, in lower case and as A-labels; `*.example.org` matches
+    /// all names with one more label. Empty: the names in the certificate.
     pub names: Vec<Box<str>>,
 }
 
-/// One that can be presented.
+/// A certificate that a server can present.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     pub(crate) signer: Arc<CertifiedKey>,
@@ -42,58 +43,58 @@ pub struct Certificate {
     not_after: SystemTime,
 }
 
-/// What clients will not like.
+/// A problem that clients will notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
-    /// Its last moment is over.
+    /// It has expired.
     #[error("has expired")]
     Expired,
-    /// Its first moment is still to come.
+    /// It is not valid yet.
     #[error("is not valid yet")]
     NotYetValid,
 }
 
-/// Why a certificate cannot be presented.
+/// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file cannot be read.
-    #[error("{} cannot be read: {error}", path.display())]
+    #[error("unable to read {}: {error}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
-        /// It is the one of the key.
+        /// It is the key file.
         is_key: bool,
     },
-    /// The file of the chain has no certificate, or not a sound one.
-    #[error("{} has no sound certificate: {why}", path.display())]
+    /// The chain file contains no valid certificate.
+    #[error("no valid certificate in {}: {why}", path.display())]
     NoCertificate {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// In the words of whoever read it.
+        /// The parser's error.
         why: String,
     },
-    /// The file of the key has none, or not one that can sign.
-    #[error("{} has no usable private key: {why}", path.display())]
+    /// The key file contains no key that can sign.
+    #[error("no usable private key in {}: {why}", path.display())]
     NoKey {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// In the words of whoever read it. Nothing of the key is in them.
+        /// The parser's error; never contains parts of the key.
         why: String,
     },
-    /// Certificate and key are not of one another.
-    #[error("the key in {} does not fit the certificate in {}", key.display(), chain.display())]
+    /// Certificate and key do not match.
+    #[error("the key in {} does not match the certificate in {}", key.display(), chain.display())]
     Mismatch {
-        /// The file of the chain.
+        /// The chain file.
         chain: PathBuf,
-        /// The file of the key.
+        /// The key file.
         key: PathBuf,
     },
 }
 
 impl CertificateError {
-    /// Whether it is the key's file that should be looked at, and not the chain's.
+    /// Whether the key file should be checked, rather than the chain file.
     pub fn is_of_key(&self) -> bool {
         match self {
             CertificateError::Unreadable { is_key, .. } => *is_key,
@@ -104,13 +105,13 @@ impl CertificateError {
 }
 
 impl Certificate {
-    /// Reads and checks it. Waits for the disk.
+    /// Loads and checks a certificate. Blocks on disk I/O.
     pub fn load(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
         let no_certificate = |why: String| CertificateError::NoCertificate { path: files.chain.clone(), why };
         let no_key = |why: String| CertificateError::NoKey { path: files.key.clone(), why };
         let chain = CertificateDer::pem_slice_iter(&read(&files.chain, false)?).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| no_certificate(error.to_string()))?;
-        let own = chain.first().ok_or_else(|| no_certificate("there is none in it".into()))?;
+        let own = chain.first().ok_or_else(|| no_certificate("the file contains none".into()))?;
         let own = x509_cert::Certificate::from_der(own).map_err(|error| no_certificate(error.to_string()))?;
         let key = PrivateKeyDer::from_pem_slice(&read(&files.key, true)?).map_err(|error| no_key(error.to_string()))?;
         let key = aws_lc_rs::default_provider().key_provider.load_private_key(key);
@@ -131,17 +132,17 @@ impl Certificate {
         })
     }
 
-    /// For which names it is presented.
+    /// The names it is presented for.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
     }
 
-    /// Its last moment.
+    /// The end of its validity.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// What is the matter with it at `now`.
+    /// The problem that clients will see at time `now`, if any.
     pub fn doubt(&self, now: SystemTime) -> Option<Doubt> {
         if now > self.not_after {
             Some(Doubt::Expired)
@@ -159,12 +160,12 @@ fn read(path: &Path, is_key: bool) -> Result<Vec<u8>, CertificateError> {
     let unreadable = |error| CertificateError::Unreadable { path: path.to_owned(), error, is_key };
     match read.map_err(unreadable)? as u64 {
         0..=FILE_OCTETS_MAX => Ok(octets),
-        _ => Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"))),
+        _ => Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, "the file is larger than 1 MiB"))),
     }
 }
 
-/// The names of hosts among the subject's alternative names (RFC 5280 section 4.2.1.6). The common name is none of them
-/// (RFC 9525 section 2).
+/// The DNS names in the subject alternative name (RFC 5280 section 4.2.1.6). The common name is not
+/// used (RFC 9525 section 2).
 fn dns_names(certificate: &x509_cert::Certificate) -> Vec<Box<str>> {
     let alternatives = certificate.tbs_certificate.get::<SubjectAltName>().ok().flatten();
     let names = alternatives.map(|(_, SubjectAltName(names))| names).unwrap_or_default();

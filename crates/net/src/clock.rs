@@ -1,5 +1,6 @@
-//! The clock of sessions: it begins at the wall clock's time and never jumps, so that setting the clock ends no
-//! session and lets none go on for ever. What is written down for people has the wall clock's time.
+//! The monotonic clock of sessions. It starts at the wall-clock time and never jumps, so that
+//! setting the clock neither ends sessions nor keeps them open. Times for people come from the wall
+//! clock.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -7,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use mail::Timestamp;
 use tokio::time::Instant;
 
-/// Now, by the clock of sessions.
+/// The current time of the session clock.
 pub fn steady_now() -> Timestamp {
     let (start, time) = start();
     time + start.elapsed()
 }
 
-/// When the clock of sessions will show `moment`, or a millisecond later: it has whole ones.
+/// The instant at which the session clock passes `moment`; one millisecond later, because the clock
+/// counts whole milliseconds.
 pub fn instant_of(moment: Timestamp) -> Instant {
     let (start, time) = start();
     start + moment.since(time) + Duration::from_millis(1)

@@ -1,4 +1,5 @@
-//! One connection and its conversation: bytes in, work, bytes out, and the deadline beside them.
+//! Drives one connection: reads input, lets the conversation work, writes output, and watches the
+//! deadline.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -16,43 +17,45 @@ use crate::input::with_input;
 use crate::stream::Stream;
 use crate::{Acceptor, Stop, instant_of, steady_now as now};
 
-/// How long a closing connection listens for the peer's last bytes: closing over unread input would reset it,
-/// and the peer might never see the last reply.
+/// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
+/// the connection, and the peer might not see the last reply.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A protocol machine together with whoever answers its questions. It is told the time by [`crate::steady_now`].
+/// A protocol machine with the code that answers its questions. Times are from
+/// [`crate::steady_now`].
 pub trait Conversation {
-    /// Takes bytes of the peer.
+    /// Handles bytes from the peer.
     fn handle_input(&mut self, now: Timestamp, input: &[u8]);
-    /// The peer sends no more.
+    /// The peer has closed its side.
     fn handle_end(&mut self, now: Timestamp);
     /// The deadline has passed.
     fn handle_timeout(&mut self, now: Timestamp);
-    /// The server stops.
+    /// The server is shutting down.
     fn handle_stop(&mut self, now: Timestamp);
-    /// Does what the machine asks for until it asks for nothing. No input comes meanwhile.
+    /// Performs the machine's actions until there are none left. No input arrives during the call.
     fn work(&mut self) -> impl Future<Output = ()> + Send;
     /// Bytes for the peer.
     fn output(&self) -> &[u8];
-    /// So many of them went out.
+    /// The first `count` bytes of the output were sent.
     fn handle_sent(&mut self, count: usize);
     /// When to call [`Conversation::handle_timeout`].
     fn deadline(&self) -> Option<Timestamp>;
-    /// Whether the connection is to be closed once the output is sent.
+    /// Whether to close the connection once the output is sent.
     fn wants_close(&self) -> bool;
 
-    /// Who makes the handshake of TLS, where the conversation wants one as soon as the output is sent. What was read of the
-    /// peer before that is the conversation's, what comes later the handshake's. Asked only while in clear text.
+    /// The TLS server for a handshake, if the conversation wants one as soon as the output is sent.
+    /// Bytes read before belong to the conversation, later ones to the handshake. Called only in
+    /// clear text.
     fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
         None
     }
-    /// The handshake succeeded: from here on all bytes come and go over TLS.
+    /// The handshake succeeded: from here on everything goes over TLS.
     fn handle_secured(&mut self, _now: Timestamp, _security: Security) {}
-    /// It failed; the end follows.
+    /// The handshake failed; `handle_end` follows.
     fn handle_insecure(&mut self, _now: Timestamp, _error: &io::Error) {}
 }
 
-/// What a connection woke up for.
+/// Why a waiting connection woke up.
 enum Event {
     Input,
     End,
@@ -62,12 +65,12 @@ enum Event {
     Stop,
 }
 
-/// What may interrupt a connection that waits for its peer, whether to read or to write.
+/// The events that can interrupt a connection while it reads or writes.
 struct Watch<'a, S> {
     stopping: Pin<&'a mut S>,
     stop_is_known: bool,
     timer: Pin<&'a mut Sleep>,
-    /// When the timer goes off.
+    /// When the timer fires.
     due: Timestamp,
 }
 
@@ -85,7 +88,8 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
         self.timer.as_mut().reset(instant_of(due));
     }
 
-    /// Moves the timer where the deadline is sooner than it. One that is later costs nothing until the timer goes off.
+    /// Moves the timer if the deadline is earlier. A later deadline costs nothing until the timer
+    /// fires.
     fn shorten_timer(&mut self, deadline: Option<Timestamp>) {
         if let Some(deadline) = deadline.filter(|deadline| *deadline < self.due) {
             self.rearm(deadline);
@@ -93,8 +97,8 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
     }
 }
 
-/// Carries a conversation until one side ends it. Whatever happens to the connection, the conversation hears
-/// of its end.
+/// Runs a conversation until one side ends it. Whatever happens to the connection, `handle_end` is
+/// called.
 pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
     let stopping = pin!(stop.requested());
     let due = deadline(conversation);
@@ -107,7 +111,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
             return conversation.work().await;
         }
         if conversation.wants_close() {
-            // The stop may have come while it was sending.
+            // The shutdown may have come while sending.
             conversation.work().await;
             return close(end(stream, &mut watch, conversation).await).await;
         }
@@ -122,7 +126,7 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
                     stream = secured;
                     continue;
                 }
-                // Nobody's fault: it is the session that ends, and not the handshake that failed.
+                // The session ends because of the shutdown; the handshake did not fail.
                 Ok(None) => {
                     conversation.handle_stop(now());
                     conversation.handle_end(now());
@@ -154,8 +158,8 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
                 conversation.handle_end(now());
                 return conversation.work().await;
             }
-            // The timer is not moved at every command: it goes off at an early deadline and looks what the
-            // deadline is now.
+            // The timer is not moved for every command: it fires at an earlier deadline, and is set
+            // to the current one then.
             Event::Deadline => {
                 read_pending_input(&mut stream, conversation).await;
                 conversation.handle_timeout(now());
@@ -166,7 +170,8 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
     }
 }
 
-/// The handshake, in a box: sessions that make none should not have room for it. None: a stop of the server ended it.
+/// The handshake, boxed so that sessions without one do not reserve memory for it. None if a
+/// shutdown ended it.
 async fn secure(
     stream: Stream,
     acceptor: Arc<Acceptor>,
@@ -187,7 +192,7 @@ async fn secure(
     .await
 }
 
-/// Where it has none, a moment at which to look again.
+/// The conversation's deadline; without one, a time to check again.
 fn deadline(conversation: &impl Conversation) -> Timestamp {
     const NONE: Duration = Duration::from_secs(60);
     conversation.deadline().unwrap_or_else(|| now() + NONE)
@@ -207,7 +212,8 @@ fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context
     })
 }
 
-/// What came before a deadline counts, also where the server had no time to read it. An end or a fault comes again.
+/// Handles input that arrived before the deadline but was not read in time. Ends and errors are
+/// seen at the next read.
 async fn read_pending_input(stream: &mut Stream, conversation: &mut impl Conversation) {
     poll_fn(|context| {
         let _ = poll_input(stream, conversation, context);
@@ -216,8 +222,8 @@ async fn read_pending_input(stream: &mut Stream, conversation: &mut impl Convers
     .await;
 }
 
-/// Sends all output. Nearly always the socket takes it at once; a peer that does not read has until the
-/// conversation's deadline, and only a moment once the conversation is over.
+/// Sends all output. The socket nearly always takes it immediately. A peer that does not read has
+/// until the conversation's deadline, and a short time after the conversation has ended.
 async fn send(
     stream: &mut Stream,
     watch: &mut Watch<'_, impl Future<Output = ()>>,
@@ -254,7 +260,7 @@ async fn wait_until_writable(
         }
         Event::Stop => {
             conversation.handle_stop(now());
-            // A conversation that is over has no deadline any more; this one is all that is left to wait.
+            // A finished conversation has no deadline; this limits the remaining wait.
             watch.rearm(deadline(conversation).min(now() + LINGER));
         }
         Event::Input | Event::End | Event::Broken | Event::Writable => {}
@@ -262,8 +268,8 @@ async fn wait_until_writable(
     Ok(())
 }
 
-/// Tells the peer over TLS that nothing more comes, whichever side ends first: a client that is not told takes the end
-/// for a truncation (RFC 8446 section 6.1). It goes out as output does.
+/// Sends the TLS close_notify, whichever side ends first; a client that does not get one must
+/// assume truncation (RFC 8446 section 6.1). Waits like other output.
 async fn end(
     mut stream: Stream,
     watch: &mut Watch<'_, impl Future<Output = ()>>,
@@ -284,21 +290,23 @@ async fn end(
     stream.into_socket()
 }
 
-/// Takes what the peer has sent by now, off a connection that is dropped without waiting: it would be reset over unread
-/// input too, and the peer might never see what it was told.
+/// Reads what the peer has sent so far, before a connection is dropped without waiting. Dropping it
+/// with unread input would reset it, and the peer might not see the last reply.
 pub fn discard_input(stream: &TcpStream) {
-    // Where nothing can be read nothing is left unread.
+    // If nothing can be read, nothing is left unread.
     let _ = with_input(|input| stream.try_read(input));
 }
 
-/// Ends the connection so that the peer gets the last reply. Nearly always there is nothing unread, and then the
-/// kernel does the rest: closing over unread bytes alone would reset the connection. Else it takes up to two seconds.
+/// Closes the connection so that the peer gets the last reply. Usually nothing is unread, and the
+/// kernel does the rest. With unread input, which would reset the connection, it takes up to two
+/// seconds.
 pub async fn close(mut stream: TcpStream) {
     let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;
     }
-    // Reading so counts against the task's turn, so that a peer that never stops sending does not keep the thread.
+    // Reads through tokio, which limits each turn of the task, so that a peer that keeps sending
+    // does not occupy the thread.
     let drained = poll_fn(|context| {
         with_input(|input| {
             loop {
@@ -310,6 +318,6 @@ pub async fn close(mut stream: TcpStream) {
             }
         })
     });
-    // Whoever keeps talking is cut off.
+    // A peer that keeps sending is cut off.
     let _ = tokio::time::timeout(LINGER, drained).await;
 }

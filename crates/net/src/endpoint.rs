@@ -1,15 +1,15 @@
-//! Where a peer listens: a TCP port of an address, or a socket in the file system.
+//! The address that a peer listens on: a TCP address and port, or a unix socket.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Something to connect to.
+/// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
-    /// A port of an address.
+    /// An IP address and port.
     Tcp(SocketAddr),
-    /// A unix socket.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 

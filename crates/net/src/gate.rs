@@ -1,8 +1,9 @@
-//! How many sessions there may be, in all and of one client, how often a client may come, and how many messages it may
-//! bring. A [`Pass`] is the right to one session and gives it back when it is dropped. Time is passed in.
+//! Limits on sessions, in total and per client, on the rate of connections, and on the rate of
+//! messages. A [`Pass`] permits one session; dropping it ends the permission. Time is an argument.
 //!
-//! A client is an IPv4 address or a /64 of IPv6. Those that are trusted are limited only all together, and cost an
-//! atomic; the others also a lock, which they share with a few of the clients only.
+//! A client is an IPv4 address or an IPv6 /64. Trusted clients are subject only to the total, which
+//! costs an atomic operation. Other clients also take a lock, shared with a fraction of the
+//! clients.
 
 mod rates;
 
@@ -16,9 +17,9 @@ use std::time::Instant;
 pub use rates::Rate;
 use rates::{Counted, Rates};
 
-/// Clients whose rates are remembered, where nobody says otherwise: some 10 MB of them.
+/// The default number of clients whose rates are tracked; they take about 10 MB.
 pub const RATED_CLIENTS_MAX: usize = 100_000;
-/// The clients are parted into so many crowds, each with a lock of its own.
+/// The number of shards that clients are distributed over, each with its own lock.
 const CROWDS: usize = 16;
 
 /// The limits of a [`Gate`].
@@ -26,62 +27,63 @@ const CROWDS: usize = 16;
 pub struct GateLimits {
     /// Sessions of all clients together.
     pub sessions_max: usize,
-    /// Sessions of one client: an IPv4 address, or a /64 of IPv6.
+    /// Sessions of one client: an IPv4 address or an IPv6 /64.
     pub sessions_per_client_max: usize,
-    /// New sessions of one client in a span; `None` for any number.
+    /// New sessions of one client per time span; `None` for no limit.
     pub connections_per_client: Option<Rate>,
-    /// Messages of one client in a span; `None` for any number.
+    /// Messages of one client per time span; `None` for no limit.
     pub messages_per_client: Option<Rate>,
-    /// Clients whose rates are remembered at a time; beyond, those not seen for the longest are forgotten.
+    /// The number of clients whose rates are tracked; beyond it, those unseen the longest are
+    /// forgotten.
     pub rated_clients_max: usize,
 }
 
-/// Counts sessions.
+/// Enforces the limits.
 #[derive(Debug)]
 pub struct Gate {
     limits: GateLimits,
     hall: Arc<Hall>,
 }
 
-/// Who is inside, whichever limits he came in under.
+/// The current sessions, whatever limits they were admitted under.
 #[derive(Debug)]
 struct Hall {
-    /// Of all clients together.
+    /// Sessions of all clients.
     sessions: AtomicUsize,
     crowds: [Mutex<Crowd>; CROWDS],
-    /// Parts the clients so that nobody can choose his crowd.
+    /// Distributes the clients in a way that they cannot choose their shard.
     hasher: RandomState,
 }
 
-/// Some of the clients.
+/// The state of a fraction of the clients.
 #[derive(Debug)]
 struct Crowd {
-    /// Clients that have any.
+    /// Sessions per client; only clients that have any.
     sessions: HashMap<IpAddr, usize>,
     rates: Rates,
 }
 
-/// Why a client may not come in.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
-    /// There are as many sessions as there may be.
+    /// The total number of sessions has reached its limit.
     Full,
-    /// This client has as many as it may have.
+    /// The client has reached its limit of sessions.
     ClientFull,
-    /// This client comes more often than it may.
+    /// The client connects too often.
     ClientTooOften,
 }
 
-/// The right to a session.
+/// The permission for one session.
 #[derive(Debug)]
 pub struct Pass {
     gate: Arc<Gate>,
-    /// None for a client that is not counted by itself.
+    /// None for a client without a limit of its own.
     client: Option<IpAddr>,
 }
 
 impl Gate {
-    /// A gate through which nobody has come yet.
+    /// A limiter without sessions.
     pub fn new(limits: GateLimits) -> Arc<Gate> {
         let rates = || {
             let clients_max = limits.rated_clients_max.div_ceil(CROWDS);
@@ -92,8 +94,8 @@ impl Gate {
         Arc::new(Gate { limits, hall: Arc::new(hall) })
     }
 
-    /// A gate to the same place under other limits. Whoever came in by this one is counted there too, and what each
-    /// client has used of its rates stays used; from now on both gates go by the new rates.
+    /// A limiter with other limits on the same sessions: those admitted earlier still count, and
+    /// the used part of each rate stays used. From now on both limiters apply the new rates.
     pub fn under(&self, limits: GateLimits) -> Arc<Gate> {
         let clients_max = limits.rated_clients_max.div_ceil(CROWDS);
         for crowd in &self.hall.crowds {
@@ -103,8 +105,8 @@ impl Gate {
         Arc::new(Gate { limits, hall: self.hall.clone() })
     }
 
-    /// Lets a client in. Those that are `trusted` are not limited by themselves, only all together. Who is turned away
-    /// is not counted as having come.
+    /// Admits a client. `trusted` clients are subject only to the total. A refused connection does
+    /// not count towards the rates.
     pub fn enter(self: &Arc<Self>, address: IpAddr, trusted: bool, now: Instant) -> Result<Pass, Turned> {
         let mut pass = self.take_place().ok_or(Turned::Full)?;
         if !trusted {
@@ -115,7 +117,7 @@ impl Gate {
         Ok(pass)
     }
 
-    /// Sessions now.
+    /// The current number of sessions.
     pub fn sessions(&self) -> usize {
         self.hall.sessions.load(Relaxed)
     }
@@ -128,7 +130,7 @@ impl Gate {
 
     fn crowd(&self, client: IpAddr) -> MutexGuard<'_, Crowd> {
         let crowd = &self.hall.crowds[self.hall.hasher.hash_one(client) as usize % CROWDS];
-        // Counting cannot panic half-way.
+        // Counting never panics midway.
         crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,8 +159,9 @@ impl Crowd {
 }
 
 impl Pass {
-    /// Passes the place on to another client, for whom somebody else has taken it. Who is turned away is not counted as
-    /// a client any more; the place stays taken until the pass is dropped.
+    /// Transfers the permission to another client, on whose behalf a proxy has connected. If that
+    /// client is refused, the session no longer counts for any client, but counts in the total
+    /// until the permission is dropped.
     pub fn pass_on(&mut self, address: IpAddr, trusted: bool, now: Instant) -> Result<(), Turned> {
         if let Some(before) = self.client.take() {
             self.gate.crowd(before).leave(before);
@@ -171,9 +174,9 @@ impl Pass {
         Ok(())
     }
 
-    /// Whether the client may bring one more message now; if so, it is counted.
+    /// Whether the client may send one more message now; if so, it is counted.
     pub fn take_message(&self, now: Instant) -> bool {
-        // Where any number may be brought no lock is taken for it.
+        // No lock is needed without a limit on messages.
         let client = self.client.filter(|_| self.gate.limits.messages_per_client.is_some());
         client.is_none_or(|client| self.gate.crowd(client).rates.take(client, Counted::Message, now))
     }
@@ -188,7 +191,7 @@ impl Drop for Pass {
     }
 }
 
-/// One client has a whole /64 of IPv6 (RFC 6177), so that is what is counted.
+/// A client typically has a whole IPv6 /64 (RFC 6177), so that is what is counted.
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
@@ -241,12 +244,16 @@ mod tests {
         let (proxy, client) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
         let now = Instant::now();
         let mut passes: Vec<Pass> = (0..3).map(|_| gate.enter(proxy, true, now).unwrap()).collect();
-        assert_eq!(passes[0].pass_on(client, false, now), Ok(()), "all places are taken, one of them by itself");
+        assert_eq!(passes[0].pass_on(client, false, now), Ok(()), "the transferred session takes no second slot");
         assert_eq!(passes[1].pass_on(client, false, now), Ok(()));
         assert_eq!(passes[2].pass_on(client, false, now), Err(Turned::ClientFull));
         assert_eq!(gate.sessions(), 3);
         assert_eq!(passes[0].pass_on(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
-        assert_eq!(passes[2].pass_on(client, false, now), Ok(()), "who was passed on is not counted where it was");
+        assert_eq!(
+            passes[2].pass_on(client, false, now),
+            Ok(()),
+            "a transferred session no longer counts for its earlier client"
+        );
         drop(passes);
         assert_eq!((gate.sessions(), gate.crowd(client).sessions.len()), (0, 0));
     }
@@ -267,7 +274,7 @@ mod tests {
         drop(gate.enter(address, false, start).unwrap());
         drop(gate.enter(address, false, start).unwrap());
         assert_eq!(gate.enter(address, false, start).unwrap_err(), Turned::ClientTooOften);
-        assert!(gate.enter(address, true, start).is_ok(), "a trusted client may come as often as it likes");
+        assert!(gate.enter(address, true, start).is_ok(), "a trusted client was limited");
         assert_eq!(gate.sessions(), 0);
         assert!(gate.crowd(address).sessions.is_empty());
         assert!(gate.enter(address, false, start + Duration::from_secs(30)).is_ok());
@@ -296,7 +303,11 @@ mod tests {
         assert_eq!((gate.sessions(), narrow.sessions()), (0, 0));
         let wide = narrow.under(GateLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
         drop(wide.enter(address, false, now).unwrap());
-        assert_eq!(wide.enter(address, false, now).unwrap_err(), Turned::ClientTooOften, "what was used stays used");
+        assert_eq!(
+            wide.enter(address, false, now).unwrap_err(),
+            Turned::ClientTooOften,
+            "the used part of a rate was forgotten"
+        );
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Listening sockets that another program has opened for us, as systemd does (sd_listen_fds(3)): the variables
-//! LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES tell of them. Each goes to the listener that has its address.
+//! Listening sockets passed by another program, as by systemd (sd_listen_fds(3)), which sets the
+//! variables LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES. Each socket is matched to the listener with
+//! its address.
 //!
-//! A descriptor that is no listening stream socket of the internet, and one that nobody asked for, are errors: whoever
-//! passed it believes that it is served. The environment is read once and cleared, before there are other threads.
+//! A descriptor that is not a listening TCP socket, and one that no listener wants, are errors: the
+//! program that passed it expects it to be served. The environment is read once and cleared, before
+//! other threads start.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use listenfd::ListenFd;
 use socket2::SockRef;
 
-/// Sockets that were passed and are not taken yet.
+/// Passed sockets that no listener has taken yet.
 #[derive(Debug, Default)]
 pub struct Inherited {
     sockets: Vec<Passed>,
@@ -18,42 +20,41 @@ pub struct Inherited {
 
 #[derive(Debug)]
 struct Passed {
-    /// What LISTEN_FDNAMES calls it.
+    /// The name in LISTEN_FDNAMES.
     name: String,
     address: SocketAddr,
     listener: TcpListener,
 }
 
-/// What is wrong with a socket that was passed.
+/// What is wrong with a passed socket.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritedError {
-    /// It cannot be used.
-    #[error("the inherited socket {name:?} is no listening TCP socket: {error}")]
+    /// The descriptor cannot be used.
+    #[error("the inherited socket {name:?} is not a listening TCP socket: {error}")]
     Unfit {
-        /// What LISTEN_FDNAMES calls it.
+        /// The name in LISTEN_FDNAMES.
         name: String,
-        /// What it is instead, or what the system said.
+        /// What it is instead, or the system's error.
         error: io::Error,
     },
     /// No listener has its address.
-    #[error(
-        "the inherited socket {name:?} listens on {address}, and no [[listener]] of the configuration has that address"
-    )]
+    #[error("the inherited socket {name:?} listens on {address}, but no [[listener]] has that address")]
     Unasked {
-        /// What LISTEN_FDNAMES calls it.
+        /// The name in LISTEN_FDNAMES.
         name: String,
-        /// Where it listens.
+        /// Its address.
         address: SocketAddr,
     },
 }
 
 impl Inherited {
-    /// Takes all sockets that the environment tells of, if they are meant for this process. To be called once, while
-    /// the process has no other thread: it clears the environment, so that no child takes them for its own.
+    /// Takes all sockets that the environment passes to this process. Call it once, while the
+    /// process has a single thread: it clears the environment, so that no child process takes the
+    /// sockets.
     ///
     /// # Errors
     ///
-    /// One of them is not what a listener could use.
+    /// A descriptor is not a listening TCP socket.
     pub fn from_environment() -> Result<Inherited, InheritedError> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut passed = ListenFd::from_env();
@@ -61,17 +62,17 @@ impl Inherited {
         Ok(Inherited { sockets: sockets.collect::<Result<_, _>>()? })
     }
 
-    /// The socket that listens on this address, if there is one.
+    /// Takes the socket that listens on this address, if any.
     pub fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let index = self.sockets.iter().position(|socket| socket.address == address)?;
         Some(self.sockets.swap_remove(index).listener)
     }
 
-    /// To be asked when all listeners have theirs.
+    /// Call it when all listeners have taken their sockets.
     ///
     /// # Errors
     ///
-    /// There is a socket that none of them took.
+    /// A socket was not taken.
     pub fn none_left(self) -> Result<(), InheritedError> {
         match self.sockets.into_iter().next() {
             Some(Passed { name, address, .. }) => Err(InheritedError::Unasked { name, address }),
@@ -81,7 +82,7 @@ impl Inherited {
 }
 
 fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<Passed, InheritedError> {
-    // systemd calls those that nobody named so.
+    // systemd uses this name for sockets without one.
     let name = names.split(':').nth(index).filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned();
     match opened(passed, index) {
         Ok((listener, address)) => Ok(Passed { name, address, listener }),
@@ -89,12 +90,12 @@ fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<Passed, Inhe
     }
 }
 
-/// With what `bind` gives its sockets, too.
+/// Sets the same options as `bind`.
 fn opened(passed: &mut ListenFd, index: usize) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = passed.take_tcp_listener(index)?.expect("each index is taken once");
     let socket = SockRef::from(&listener);
     if !socket.is_listener()? {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is not listening"));
     }
     socket.set_tcp_nodelay(true)?;
     listener.set_nonblocking(true)?;

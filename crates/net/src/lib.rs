@@ -1,8 +1,8 @@
-//! Sockets for protocol machines: listening, limits on sessions, timeouts, stopping. What is said over a
-//! connection is the business of a [`Conversation`]; this room only carries its bytes.
+//! Sockets for protocol machines: listening, session limits, timeouts, shutdown. A [`Conversation`]
+//! speaks the protocol; this crate transfers its bytes.
 //!
-//! An idle connection costs a task and a socket, and no buffer: each thread has one that all of its
-//! connections read into.
+//! An idle connection costs a task and a socket, but no buffer: all connections of a thread share
+//! one for reading.
 
 mod acceptor;
 mod certificate;

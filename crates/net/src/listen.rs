@@ -1,4 +1,4 @@
-//! Listening sockets. Several threads may accept from one: each has a handle of its own on it.
+//! Listening sockets. Several threads may accept on one; each has its own handle.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 
 use crate::Stop;
 
-/// Binds, without accepting yet. Replies go out at once (TCP_NODELAY), which accepted sockets inherit.
+/// Binds and listens, without accepting yet. Replies are sent without delay (TCP_NODELAY), which
+/// accepted sockets inherit.
 pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -24,12 +25,13 @@ pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Lets so many connections wait to be accepted from now on; none that waits is lost.
+/// Changes the backlog; connections already waiting are kept.
 pub fn set_backlog(listener: &TcpListener, backlog: u32) -> io::Result<()> {
     SockRef::from(listener).listen(i32::try_from(backlog).unwrap_or(i32::MAX))
 }
 
-/// Accepts until the stop, and starts `session` for each connection. Must run in a runtime of one thread.
+/// Accepts connections until the shutdown, and spawns `session` for each. Requires a
+/// single-threaded runtime.
 pub async fn accept<F>(
     listener: TcpListener,
     mut stop: Stop,
@@ -46,9 +48,10 @@ where
         };
         match accepted {
             Ok((stream, peer)) => drop(tokio::spawn(session(stream, peer))),
-            // The connection died before it was accepted (accept(2)): the next one may be fine.
+            // The connection was closed before it was accepted (accept(2)); the next one may work.
             Err(error) if is_of_the_connection(&error) => {}
-            // Out of handles or memory: sessions that end give some back. Spinning would only take more.
+            // Out of file descriptors or memory: wait until sessions end, since retrying
+            // immediately would only use CPU.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

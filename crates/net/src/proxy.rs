@@ -1,8 +1,9 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): a proxy says for whom it has connected, before
-//! anything else is said, TLS included.
+//! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): a proxy announces the
+//! client it connects for, before anything else is sent, TLS included.
 //!
-//! [`parse_proxy_header`] reads the header; [`receive_proxy_header`] takes it off a connection and not one byte more.
-//! What is no header is a fault, and the connection is worth nothing: who speaks there is not known.
+//! [`parse_proxy_header`] parses the header; [`receive_proxy_header`] reads it from a connection,
+//! and not one byte more. Anything else is an error, and the connection is unusable: the client is
+//! unknown.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,53 +12,54 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// How long a proxy may take for its header.
+/// The time limit for receiving the header.
 pub const PROXY_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 /// The longest header of version 1, with its CRLF.
 const V1_OCTETS_MAX: usize = 107;
-/// A header of version 2 with more in its optional fields is not taken.
+/// The longest header of version 2 that is accepted, with its optional fields.
 const V2_OCTETS_MAX: usize = 4096;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family, length.
 const V2_FIXED_OCTETS: usize = 16;
 
-/// Who is at the two ends of the connection.
+/// The two ends of the proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxied {
-    /// The proxy itself (LOCAL), or somebody whose address is not told (UNKNOWN, UNSPEC): the ends of the connection
-    /// count.
+    /// The proxy speaks for itself (LOCAL) or does not give an address (UNKNOWN, UNSPEC): the
+    /// addresses of the connection apply.
     Itself,
-    /// A client.
+    /// The proxy speaks for a client.
     For {
-        /// Its address.
+        /// The client's address.
         client: SocketAddr,
-        /// The address to which it connected.
+        /// The address that the client connected to.
         own: SocketAddr,
     },
 }
 
-/// What came is no header.
+/// The bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// It begins otherwise.
-    #[error("no PROXY header")]
+    /// They do not begin like a header.
+    #[error("PROXY header missing")]
     Absent,
-    /// A line of version 1 that is not as it should be.
-    #[error("a PROXY header of version 1 that is not understood")]
+    /// An invalid header of version 1.
+    #[error("invalid PROXY header of version 1")]
     Line,
-    /// A block of version 2 that is not as it should be.
-    #[error("a PROXY header of version 2 that is not understood")]
+    /// An invalid header of version 2.
+    #[error("invalid PROXY header of version 2")]
     Block,
-    /// More than a header may be.
-    #[error("a PROXY header that is too long")]
+    /// The header exceeds its limit.
+    #[error("PROXY header too long")]
     TooLong,
 }
 
-/// Reads the header at the front of `bytes`, and says how long it is, in octets. None: more of it has to come.
+/// Parses the header at the start of `bytes`; returns it with its length in octets. None if more
+/// bytes are needed.
 ///
 /// # Errors
 ///
-/// There is none, whatever comes.
+/// The bytes are not the beginning of a valid header.
 pub fn parse_proxy_header(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
     match bytes.first() {
         None => Ok(None),
@@ -82,7 +84,7 @@ fn line(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
     Ok(Some((proxied, end + 2)))
 }
 
-/// `TCP4 192.0.2.1 192.0.2.2 56324 25`, `TCP6 ...`, or `UNKNOWN` with anything behind it.
+/// `TCP4 192.0.2.1 192.0.2.2 56324 25`, `TCP6 ...`, or `UNKNOWN` followed by anything.
 fn ends(text: &str) -> Option<Proxied> {
     let mut words = text.split(' ');
     let family = words.next()?;
@@ -122,14 +124,14 @@ fn block(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
         _ if is_local => Proxied::Itself,
         0x11 => tcp::<4>(fields)?,
         0x21 => tcp::<16>(fields)?,
-        // Not told; or a unix socket, whose path is nobody's address here.
+        // No address, or unix sockets, whose paths are of no use here.
         0x00 | 0x31 => Proxied::Itself,
         _ => return Err(ProxyError::Block),
     };
     Ok(Some((proxied, V2_FIXED_OCTETS + length)))
 }
 
-/// Both addresses, then both ports. What follows (TLVs) is skipped.
+/// Both addresses, then both ports. Further fields (TLVs) are skipped.
 fn tcp<const OCTETS: usize>(fields: &[u8]) -> Result<Proxied, ProxyError>
 where
     IpAddr: From<[u8; OCTETS]>,
@@ -146,11 +148,11 @@ where
     }
 }
 
-/// Takes the header off a connection, and nothing that follows it. An error of kind [`io::ErrorKind::InvalidData`] is a
-/// [`ProxyError`]; [`io::ErrorKind::TimedOut`] is [`PROXY_HEADER_TIME_MAX`].
+/// Reads the header from a connection, and nothing after it. [`io::ErrorKind::InvalidData`] wraps a
+/// [`ProxyError`]; [`io::ErrorKind::TimedOut`] means [`PROXY_HEADER_TIME_MAX`] has passed.
 pub async fn receive_proxy_header(stream: &mut TcpStream) -> io::Result<Proxied> {
     let received = tokio::time::timeout(PROXY_HEADER_TIME_MAX, receive(stream)).await;
-    received.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "the PROXY header did not come in time")))
+    received.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the PROXY header")))
 }
 
 async fn receive(stream: &mut TcpStream) -> io::Result<Proxied> {
@@ -159,11 +161,11 @@ async fn receive(stream: &mut TcpStream) -> io::Result<Proxied> {
         let before = header.len();
         let count = stream.peek(&mut peeked).await?;
         if count == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended before a PROXY header"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed before the PROXY header"));
         }
         header.extend_from_slice(&peeked[..count]);
         let parsed = parse_proxy_header(&header).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        // Where more has to come, all that is there belongs to the header.
+        // If the header is incomplete, all the bytes so far belong to it.
         let own = parsed.map_or(count, |(_, length)| length - before);
         stream.read_exact(&mut peeked[..own]).await?;
         if let Some((proxied, _)) = parsed {
@@ -255,8 +257,8 @@ mod tests {
         }
     }
 
-    /// What a length claims is what is waited for and what is taken, neither less nor more; and addresses have to be
-    /// within it.
+    /// The declared length decides how much is awaited and taken, and the addresses must fit within
+    /// it.
     #[test]
     fn a_length_that_lies_is_taken_at_its_word() {
         use ProxyError::*;
@@ -296,8 +298,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// A header is the same whatever follows it; and what is there of one is never taken for a whole one, nor for a
-        /// fault if the whole is none.
+        /// A header is parsed the same whatever follows it, and no prefix of it is a complete
+        /// header or an error.
         #[test]
         fn a_header_ends_where_it_ends(header in header(), more in prop::collection::vec(any::<u8>(), 0..20)) {
             let whole = parse_proxy_header(&header);
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// However slowly it comes: who sends an octet now and then does not begin the time anew.
+    /// A client that sends one octet now and then does not extend the time limit.
     #[tokio::test(start_paused = true)]
     async fn a_header_that_does_not_come_in_time_is_not_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

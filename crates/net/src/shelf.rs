@@ -1,8 +1,8 @@
-//! The bytes of bodies on their way out, for threads that must not wait for a disk: what is in memory is read at once,
-//! what is not by one of a few threads that may wait.
+//! Reads message bodies without blocking on the disk: bytes in the page cache are read immediately,
+//! others by one of a few blocking threads.
 //!
-//! Whether a page is in memory is found by `preadv2` with `RWF_NOWAIT`; where the file system cannot tell, it counts as
-//! not being there.
+//! `preadv2` with `RWF_NOWAIT` tells whether a page is cached; if the file system does not support
+//! it, the page counts as not cached.
 
 use std::io::{self, IoSliceMut};
 
@@ -10,14 +10,16 @@ use mail::Body;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tokio::sync::Semaphore;
 
-/// Reads of the whole process that wait for disks at one time. The runtime's own bound should not be lower.
+/// Concurrent disk reads of the whole process. The runtime's limit on blocking threads should not
+/// be lower.
 pub const DISK_READS_MAX: usize = 16;
-/// Runs of pages of this size come into memory together, since the kernel reads so far ahead; one of each tells for all.
+/// The kernel reads ahead in runs of this size, so checking one page of each run is enough.
 const RUN_OCTETS: u64 = 128 << 10;
 
 static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
 
-/// Fills the buffer from `position` of the body, which has so many bytes there, and says true, if they are in memory.
+/// Fills the buffer from `position` of the body if the bytes are cached; returns whether they were.
+/// The body must have that many bytes from there.
 pub fn read_at_once(body: &Body, buffer: &mut [u8], position: u64) -> io::Result<bool> {
     let Some((file, offset)) = body.file_range() else {
         return body.read_at(buffer, position).map(|_| true);
@@ -36,8 +38,8 @@ pub fn read_at_once(body: &Body, buffer: &mut [u8], position: u64) -> io::Result
     Ok(true)
 }
 
-/// Whether the range, which is within the body, can be read without waiting. A page of it may still have left when it is
-/// read: then one read waits.
+/// Whether a range of the body can be read without waiting. A page may be evicted before it is
+/// read; then one read waits.
 pub fn is_at_hand(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
     let offset = body.file_range().map_or(0, |(_, offset)| offset);
     let mut place = position;
@@ -50,7 +52,7 @@ pub fn is_at_hand(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads a range, which is within the body, by a thread that may wait.
+/// Reads a range of the body on a blocking thread.
 pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Result<Vec<u8>> {
     wait_for_disk(body, move |body| {
         let mut bytes = vec![0; octets];
@@ -62,7 +64,7 @@ pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Re
     .await
 }
 
-/// Brings a range, which is within the body, into memory by a thread that may wait.
+/// Brings a range of the body into the page cache on a blocking thread.
 pub async fn bring_from_disk(body: &Body, position: u64, octets: u64) -> io::Result<()> {
     wait_for_disk(body, move |body| {
         let mut bytes = vec![0; RUN_OCTETS as usize];
@@ -82,7 +84,7 @@ async fn wait_for_disk<T: Send + 'static>(
     body: &Body,
     read: impl FnOnce(&Body) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    // It is never closed, so this is a place.
+    // The semaphore is never closed, so this is a permit.
     let _place = DISK_READS.acquire().await;
     let body = body.clone();
     tokio::task::spawn_blocking(move || read(&body)).await.map_err(io::Error::other)?
@@ -113,7 +115,7 @@ mod tests {
 
     const OCTETS: usize = 300_000;
 
-    /// A body of nearly all of a file, which is on the disk and not in memory.
+    /// A body that covers most of a file that is on disk but not in the page cache.
     fn cold_body() -> (Body, Vec<u8>) {
         let mut file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..OCTETS + 20).map(|number| (number % 251) as u8).collect();

@@ -1,42 +1,42 @@
-//! The word that everything is to come to an end, and the waiting until it has.
+//! Shutdown: the signal to stop, and waiting until everything has stopped.
 
 use tokio::sync::watch;
 
-/// Says that it is time to stop. Dropping it says so too.
+/// Sends the shutdown signal; dropping it does so too.
 #[derive(Debug)]
 pub struct Stopper(watch::Sender<bool>);
 
-/// Hears it. Each part of the server that must come to its end holds one as long as it works.
+/// Receives the shutdown signal. Each part of the server holds one until it has stopped.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stopper {
-    /// A stopper and the first of its hearers.
+    /// A sender and its first receiver.
     pub fn new() -> (Stopper, Stop) {
         let (sender, receiver) = watch::channel(false);
         (Stopper(sender), Stop(receiver))
     }
 
-    /// Says so.
+    /// Sends the signal.
     pub fn stop(&self) {
-        // It is stored even when nobody listens any more.
+        // The value is stored even without receivers.
         self.0.send_replace(true);
     }
 
-    /// Waits until nobody holds a [`Stop`].
+    /// Waits until all [`Stop`]s are dropped.
     pub async fn all_gone(&self) {
         self.0.closed().await;
     }
 }
 
 impl Stop {
-    /// Waits for the word.
+    /// Waits for the signal.
     pub async fn requested(&mut self) {
-        // An error is a stopper that is gone.
+        // An error means that the sender was dropped.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 
-    /// Whether the word was given.
+    /// Whether the signal was sent.
     pub fn is_requested(&self) -> bool {
         *self.0.borrow() || self.0.has_changed().is_err()
     }

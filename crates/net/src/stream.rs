@@ -1,7 +1,7 @@
-//! A connection that a client opened, in clear text or over TLS. TLS has its state in a box, so that a plain connection
-//! is as large as a socket.
+//! A connection opened by a client, in clear text or over TLS. The TLS state is boxed, so that a
+//! plain connection is no larger than its socket.
 //!
-//! TLS takes bytes before it sends them: what was taken is on its way once [`Stream::has_unsent`] says no.
+//! TLS buffers bytes before it sends them: they are sent once [`Stream::has_unsent`] returns false.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// The server's side of a connection.
+/// The server side of a connection.
 #[derive(Debug)]
 pub enum Stream {
     /// In clear text.
@@ -29,7 +29,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// What makes it secure; None in clear text.
+    /// The TLS parameters; None in clear text.
     pub fn security(&self) -> Option<Security> {
         let Stream::Secure(stream) = self else { return None };
         let session = stream.get_ref().1;
@@ -48,8 +48,8 @@ impl Stream {
         }
     }
 
-    /// Takes some of the bytes, and sends as much as the socket takes at once. Without bytes it sends what was taken before.
-    /// `WouldBlock`: nothing was taken, and the socket takes no more.
+    /// Takes some of the bytes, and sends as much as the socket accepts. Without bytes, it sends
+    /// what was taken before. `WouldBlock`: nothing was taken, and the socket accepts no more.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(stream) => stream.try_write(bytes),
@@ -63,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes were taken that are not on their way.
+    /// Whether bytes were taken but not sent.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Stream::Plain(_) => false,
@@ -78,15 +78,14 @@ impl Stream {
         }
     }
 
-    /// Over TLS, takes the word that nothing more comes (RFC 8446 section 6.1), which is then unsent. No bytes may
-    /// follow.
+    /// Over TLS, queues a close_notify (RFC 8446 section 6.1). No more bytes may be written.
     pub(crate) fn announce_end(&mut self) {
         if let Stream::Secure(stream) = self {
             stream.get_mut().1.send_close_notify();
         }
     }
 
-    /// The socket, without what was not sent.
+    /// The socket; unsent bytes are dropped.
     pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Stream::Plain(stream) => stream,
@@ -103,7 +102,7 @@ fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what the socket takes at once.
+/// Writes as much as the socket accepts without waiting.
 struct Socket<'a>(&'a TcpStream);
 
 impl Write for Socket<'_> {
@@ -120,7 +119,7 @@ impl Write for Socket<'_> {
     }
 }
 
-/// In the registry the suites of TLS 1.3 have no version in their names.
+/// The registered names of TLS 1.3 suites do not contain the version.
 fn cipher_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",

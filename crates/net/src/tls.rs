@@ -1,8 +1,8 @@
-//! TLS by rustls for the connections that we open; `acceptor` has it for those that come to us.
+//! The client side of TLS, for connections that we open; `acceptor` has the server side.
 //!
-//! A handshake that fails is an error that says why, in rustls's words; the connection is then of no more use. So far
-//! every certificate is believed ([`Trust::anyone`]): that is what a measurement wants, and no protection against whoever
-//! stands between.
+//! A failed handshake gives an error in rustls's words, and the connection is unusable. So far
+//! every certificate is accepted ([`Trust::anyone`]), which suits benchmarks and gives no
+//! protection against an active attacker.
 
 use std::io;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// A secured connection.
+/// A TLS connection to a server.
 pub(crate) type Secured = TlsStream<TcpStream>;
 
-/// Whose certificates are believed.
+/// Which server certificates are accepted.
 #[derive(Clone)]
 pub struct Trust(TlsConnector);
 
@@ -30,13 +30,14 @@ impl std::fmt::Debug for Trust {
 }
 
 impl Trust {
-    /// Every certificate is: encryption without knowing whose (RFC 7435). It hides from those who listen and from
-    /// nobody who stands between. Sessions are resumed where the server offers it (RFC 8446 section 2.2).
+    /// Accepts every certificate: encryption without authentication (RFC 7435). It protects against
+    /// eavesdropping, but not against an active attacker. Resumes sessions if the server offers it
+    /// (RFC 8446 section 2.2).
     pub fn anyone() -> Trust {
         Trust::believing(Resumption::default())
     }
 
-    /// The same, but each connection makes a full handshake.
+    /// The same, but every connection makes a full handshake.
     pub fn anyone_without_resumption() -> Trust {
         Trust::believing(Resumption::disabled())
     }
@@ -45,7 +46,7 @@ impl Trust {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .expect("the provider has the suites of TLS 1.2 and 1.3")
+            .expect("the provider supports TLS 1.2 and 1.3")
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
             .with_no_client_auth();
@@ -53,14 +54,14 @@ impl Trust {
         Trust(TlsConnector::from(Arc::new(config)))
     }
 
-    /// The handshake. `name` is the server's name or address.
+    /// Performs the handshake. `name` is the server's name or address.
     pub(crate) async fn secure(&self, stream: TcpStream, name: &str) -> io::Result<Secured> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         self.0.connect(name, stream).await
     }
 }
 
-/// Believes every certificate, but checks that the peer has its key.
+/// Accepts every certificate, but checks that the server has its key.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

@@ -1,13 +1,13 @@
-//! The client's side of a connection: connect, secure, send, receive, each with a deadline.
+//! The client side of a connection: connect, start TLS, send, receive, each with a deadline.
 //!
-//! A [`Wire`] has no input buffer of its own: what comes in is shown to the caller in a buffer that all wires of a
-//! thread share, so that an idle one costs a socket and a timer. What goes out is written from the caller's pieces
-//! without being gathered first, or by the kernel from a file. A deadline that passes is [`io::ErrorKind::TimedOut`];
-//! after it the wire is of no more use.
+//! A [`Wire`] has no input buffer of its own: input is passed to the caller in a buffer that all
+//! connections of a thread share, so that an idle one costs a socket and a timer. Output is written
+//! directly from the caller's slices, or by the kernel from a file. A deadline that passes gives
+//! [`io::ErrorKind::TimedOut`]; the connection is then unusable.
 //!
-//! Pages of a file that `sendfile` has queued are the file's until the peer has them: whoever changed them then would
-//! change what the peer gets. So from the first of them on, until [`Wire::release_files`] finds that the peer has them
-//! all, the end of the wire resets the connection, whatever it comes from.
+//! Pages of a file queued by `sendfile` stay pages of that file until the peer has them: changing
+//! them would change what the peer gets. From the first such page until [`Wire::release_files`]
+//! finds that the peer has them all, closing the connection for any reason resets it.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -32,33 +32,34 @@ use crate::Endpoint;
 use crate::input::with_input;
 use crate::tls::{Secured, Trust};
 
-/// A connection that we opened.
+/// A connection to a peer that we opened.
 #[derive(Debug)]
 pub struct Wire {
     stream: Stream,
-    /// Goes off at an early deadline and looks what the deadline is now: moving it at every reply would cost more.
+    /// May fire before the deadline and is then set again: moving it for every reply would cost
+    /// more.
     timer: Pin<Box<Sleep>>,
-    /// Pages of a file may be on their way.
+    /// Pages of a file may be queued.
     lends: bool,
 }
 
-/// Which way bytes went.
+/// The direction in which bytes were transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved<T> {
-    /// So many to the peer.
+    /// The number of bytes sent.
     Sent(usize),
-    /// Some from the peer, and what was made of them.
+    /// Bytes were received; the result of handling them.
     Received(T),
 }
 
-/// Bytes of a file.
+/// A range of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRange<'a> {
     /// The file.
     pub file: &'a File,
-    /// Where they begin.
+    /// The start of the range.
     pub offset: u64,
-    /// How many there are, one at least.
+    /// The length of the range, at least 1.
     pub octets: usize,
 }
 
@@ -70,7 +71,7 @@ enum Stream {
 }
 
 impl Wire {
-    /// Connects to `to`, from the address `from` where one is named.
+    /// Connects to `to`, from the local address `from` if given.
     pub async fn connect(to: impl Into<Endpoint>, from: Option<IpAddr>, deadline: Instant) -> io::Result<Wire> {
         let connecting = async {
             Ok(match to.into() {
@@ -83,13 +84,15 @@ impl Wire {
         Ok(Wire { stream: stream?, timer: Box::pin(sleep_until(deadline)), lends: false })
     }
 
-    /// Makes the connection a secure one; it is one over TCP. Nothing may have been received that was not asked for.
+    /// Starts TLS on a TCP connection. The server must not have sent anything unsolicited before.
     pub async fn secure(self, trust: &Trust, name: &str, deadline: Instant) -> io::Result<Wire> {
         let stream = match self.stream {
             Stream::Plain(stream) => stream,
-            Stream::Unix(_) => return Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS over a unix socket")),
+            Stream::Unix(_) => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is not supported over a unix socket"));
+            }
             Stream::Secure(_) => {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the connection is secure already"));
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "TLS is already active"));
             }
         };
         let handshake = tokio::time::timeout_at(deadline, trust.secure(stream, name));
@@ -97,7 +100,8 @@ impl Wire {
         Ok(Wire { stream: Stream::Secure(Box::new(secured)), timer: self.timer, lends: false })
     }
 
-    /// Sends some of the pieces, at least a byte unless they are all empty, and says how many bytes went out.
+    /// Sends some of the slices, at least one byte unless all are empty; returns the number of
+    /// bytes sent.
     pub async fn send(&mut self, pieces: &[IoSlice<'_>], deadline: Instant) -> io::Result<usize> {
         poll_fn(|context| match self.poll_send(pieces, context) {
             Poll::Pending => self.poll_deadline(deadline, context).map(Err),
@@ -106,7 +110,7 @@ impl Wire {
         .await
     }
 
-    /// Waits for input and shows it to `take`; empty at the end of the connection.
+    /// Waits for input and passes it to `take`; empty at the end of the connection.
     pub async fn receive<T>(&mut self, deadline: Instant, take: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut take = Some(take);
         poll_fn(|context| match self.poll_receive(&mut take, context) {
@@ -116,8 +120,8 @@ impl Wire {
         .await
     }
 
-    /// Sends some of the pieces, or, where the peer takes no bytes now, shows input to `take`: whoever only sends to a
-    /// peer that only sends waits for ever. With nothing to send it receives.
+    /// Sends some of the slices, or passes input to `take` if the peer accepts no bytes: two sides
+    /// that both only send would wait forever. With nothing to send, it receives.
     pub async fn exchange<T>(
         &mut self,
         pieces: &[IoSlice<'_>],
@@ -138,7 +142,7 @@ impl Wire {
         .await
     }
 
-    /// Ready when something may be sent: whoever has to fetch first what it sends waits for this.
+    /// Ready when bytes can be sent, for callers that must fetch them first.
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.stream {
             Stream::Plain(stream) => stream.poll_write_ready(context),
@@ -147,32 +151,34 @@ impl Wire {
         }
     }
 
-    /// What [`Wire::send`] waits for.
+    /// The poll function of [`Wire::send`].
     pub fn poll_send(&mut self, pieces: &[IoSlice<'_>], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match &mut self.stream {
             Stream::Plain(stream) => match only_piece(pieces) {
-                // Nearly all that is sent is one command, for which the kernel has a shorter way.
+                // Most output is one command, for which the kernel has a faster call.
                 Some(piece) => Pin::new(stream).poll_write(context, piece),
                 None => Pin::new(stream).poll_write_vectored(context, pieces),
             },
             Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
             Stream::Secure(stream) => {
                 let taken = ready!(Pin::new(&mut *stream).poll_write_vectored(context, pieces))?;
-                // What TLS has taken is only on its way once it is flushed; what is not goes with the next piece.
+                // TLS has buffered the bytes; a flush sends them, and what is not flushed goes with
+                // the next write.
                 let _ = Pin::new(stream).poll_flush(context)?;
                 Poll::Ready(Ok(taken))
             }
         }
     }
 
-    /// Whether [`Wire::poll_send_file`] works here: over TCP and in clear text. Bytes in a unix socket outlive a reset,
-    /// and TLS has to see what it sends.
+    /// Whether [`Wire::poll_send_file`] is supported: over TCP in clear text. Bytes in a unix
+    /// socket outlive a reset, and TLS must encrypt what it sends.
     pub fn sends_files(&self) -> bool {
         matches!(self.stream, Stream::Plain(_))
     }
 
-    /// Sends the head, held back until bytes of the file are there to go with it, and then some of the file; says how
-    /// many bytes of both went out. A file that ends early is [`io::ErrorKind::UnexpectedEof`].
+    /// Sends the head, held back until bytes of the file go with it, and then some of the file;
+    /// returns how many bytes of both were sent. A file that ends early is
+    /// [`io::ErrorKind::UnexpectedEof`].
     pub fn poll_send_file(
         &mut self,
         head: &[u8],
@@ -193,9 +199,9 @@ impl Wire {
         }
     }
 
-    /// To be called when the peer has answered what was sent from files: the connection may end in peace again, if
-    /// nothing is left in the send queue. Where something is, the peer answered before it had read, and the wire goes on
-    /// [lending](Wire::lends_files).
+    /// Call it when the peer has replied to what was sent from files: closing the connection is
+    /// normal again if the send queue is empty. If it is not, the peer replied before it had read
+    /// everything, and [`Wire::lends_files`] stays true.
     pub fn release_files(&mut self) {
         if let Stream::Plain(stream) = &self.stream
             && self.lends
@@ -205,12 +211,12 @@ impl Wire {
         }
     }
 
-    /// Whether pages of a file may be on their way. They have to stay what they are until the wire has ended.
+    /// Whether pages of a file may be queued. They must not change until the connection is closed.
     pub fn lends_files(&self) -> bool {
         self.lends
     }
 
-    /// What [`Wire::receive`] waits for. `take` is used up when it is ready.
+    /// The poll function of [`Wire::receive`]. Takes the closure out of `take` when it is ready.
     pub fn poll_receive<T>(
         &mut self,
         take: &mut Option<impl FnOnce(&[u8]) -> T>,
@@ -219,7 +225,7 @@ impl Wire {
         with_input(|input| {
             let mut buffer = ReadBuf::new(input);
             ready!(self.poll_read(context, &mut buffer))?;
-            let take = take.take().ok_or_else(|| io::Error::other("polled after it was ready"))?;
+            let take = take.take().ok_or_else(|| io::Error::other("polled after completion"))?;
             Poll::Ready(Ok(take(buffer.filled())))
         })
     }
@@ -235,7 +241,7 @@ impl Wire {
         }
     }
 
-    /// Ready when the deadline has passed; gives the error to end with.
+    /// Ready when the deadline has passed; returns the error to report.
     pub fn poll_deadline(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             if self.timer.deadline() > deadline {
@@ -254,23 +260,25 @@ fn tcp_socket(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpSocket> {
     let socket = if to.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     socket.set_nodelay(true)?;
     if let Some(from) = from {
-        // The kernel may pick the port when it knows the peer: else ports run out at one peer's count.
+        // Lets the kernel choose the port once it knows the peer; otherwise ports are used up
+        // across all peers.
         setsockopt(&socket, IpBindAddressNoPort, &true)?;
         socket.bind(SocketAddr::new(from, 0))?;
     }
     Ok(socket)
 }
 
-/// How many numbers tell of the memory of a socket.
+/// The length of the kernel's array of socket memory statistics.
 const MEMORY_NUMBERS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
 sockopt_impl!(
-    /// What a socket has of the kernel's memory, by `SK_MEMINFO_*`.
+    /// The kernel memory used by a socket, indexed by `SK_MEMINFO_*`.
     Memory, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; MEMORY_NUMBERS], GetStruct<[u32; MEMORY_NUMBERS]>
 );
 
-/// Whether the send queue is empty. What the peer has not acknowledged is in it, sent or not, since it may have to be
-/// sent again; and a reply acknowledges all that its sender had received. Where the system does not tell, it is not empty.
+/// Whether the send queue is empty. It contains everything the peer has not acknowledged, sent or
+/// not; a reply acknowledges all that its sender had received. If the system does not tell, the
+/// queue counts as not empty.
 fn is_all_acknowledged(stream: &TcpStream) -> bool {
     getsockopt(stream, Memory).is_ok_and(|memory| memory[libc::SK_MEMINFO_WMEM_QUEUED as usize] == 0)
 }
@@ -292,7 +300,7 @@ fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Resul
     }
 }
 
-/// The piece that is not empty, if there is just one.
+/// The slice that is not empty, if there is exactly one.
 fn only_piece<'a>(pieces: &'a [IoSlice<'_>]) -> Option<&'a [u8]> {
     let mut filled = pieces.iter().filter(|piece| !piece.is_empty());
     filled.next().filter(|_| filled.next().is_none()).map(|piece| &piece[..])

@@ -9,10 +9,10 @@ use mail::Timestamp;
 use net::{Conversation, Stop, Stopper};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longer than anything here takes, and shorter than what must not be waited for.
+/// Longer than any step of these tests, and shorter than any wait that would be a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says more than a socket takes.
+/// Has more output than a socket accepts.
 struct Talk {
     output: Vec<u8>,
     deadline: Option<Timestamp>,
@@ -54,7 +54,7 @@ impl Conversation for Talk {
     }
 }
 
-/// Drives a talk whose time is up after `time`, to a peer that never reads.
+/// Drives a conversation with a deadline after `time`, to a peer that never reads.
 async fn talk(time: Duration, stop: Stop) -> Talk {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! TLS for those who come: which certificate a client sees, what is refused, and that a reload changes what is sound
-//! and nothing else.
+//! The server side of TLS: which certificate a client sees, what is refused, and that a reload
+//! replaces only valid certificates.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -26,10 +26,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes a certificate for these names; gives it as clients see it.
+/// Writes a self-signed certificate for these names.
 fn issue(folder: &Path, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) -> CertificateFiles {
     let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(hosts).unwrap();
@@ -45,7 +45,8 @@ fn issue(folder: &Path, name: &str, hosts: &[&str], change: impl FnOnce(&mut Cer
     files
 }
 
-/// Puts another certificate in its place, in files of their own: the stamps differ even within a tick of the clock.
+/// Replaces the certificate by a new one in new files: the stamps differ even within one tick of
+/// the clock.
 fn renew(files: &CertificateFiles, host: &str) {
     let folder = TempDir::new_in(files.chain.parent().unwrap()).unwrap();
     let new = issue(folder.path(), "new", &[host], |_| {});
@@ -53,7 +54,7 @@ fn renew(files: &CertificateFiles, host: &str) {
     fs::rename(&new.key, &files.key).unwrap();
 }
 
-/// Believes everything and says nothing.
+/// Accepts every certificate and signature.
 #[derive(Debug)]
 struct Credulous;
 
@@ -106,14 +107,14 @@ fn acceptor(files: Vec<CertificateFiles>) -> Acceptor {
     Acceptor::new(files, TlsVersion::V1_2, PATIENCE).unwrap()
 }
 
-/// A connection: the client's end and the server's.
+/// A connection: the client's end and the server's end.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     (client, listener.accept().await.unwrap().0)
 }
 
-/// A handshake of both sides.
+/// Performs a handshake with both sides.
 async fn shake(
     acceptor: &Acceptor,
     name: &str,
@@ -124,7 +125,7 @@ async fn shake(
     tokio::join!(connector(versions).connect(name, client), acceptor.accept(server))
 }
 
-/// The certificate that a client sees who asks for `name`, in PEM's bytes.
+/// The certificate presented to a client that asks for `name`, in DER.
 async fn seen(acceptor: &Acceptor, name: &str) -> Vec<u8> {
     let (client, server) = shake(acceptor, name, rustls::ALL_VERSIONS).await;
     server.unwrap();
@@ -156,7 +157,7 @@ async fn the_name_that_a_client_asks_for_chooses_the_certificate() {
         ("x.named.example", &named),
         ("not.used.example", &first),
         ("elsewhere.example", &first),
-        // An address is no name: no SNI is sent.
+        // A client sends no SNI for an IP address.
         ("192.0.2.1", &first),
     ] {
         assert!(seen(&acceptor, name).await == own(expected), "{name}");
@@ -196,7 +197,7 @@ async fn of_two_for_a_name_a_client_gets_the_one_that_it_understands() {
     assert!(client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec() == own(&ecdsa));
 }
 
-/// Believes everything that is signed in one of these ways.
+/// Accepts every certificate with a signature of one of these schemes.
 #[derive(Debug)]
 struct Limited(Vec<SignatureScheme>);
 
@@ -253,7 +254,7 @@ async fn a_version_below_the_least_is_refused_with_the_reason() {
     assert_eq!((security.version, security.cipher), ("TLSv1.3", "TLS_AES_128_GCM_SHA256"));
 }
 
-/// When files that were written just now are thought to be whole.
+/// A time at which files written just now are old enough to be read.
 fn later() -> SystemTime {
     SystemTime::now() + Duration::from_secs(60)
 }
@@ -271,13 +272,13 @@ async fn a_reload_takes_what_is_sound_and_keeps_the_old_beside_what_is_wrong() {
     let old = own(&files);
     assert_eq!(told(&acceptor), []);
 
-    // A new certificate whose key has not come yet.
+    // A new certificate whose key is not there yet.
     let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
     fs::rename(&other.chain, &files.chain).unwrap();
     let errors: Vec<_> = acceptor.reload_changed(later());
     assert!(matches!(errors[..], [Err(CertificateError::Mismatch { .. })]), "{errors:?}");
     assert!(seen(&acceptor, "mx.example.org").await == old);
-    assert_eq!(told(&acceptor), [], "what was wrong is told once");
+    assert_eq!(told(&acceptor), [], "the error was reported twice");
 
     fs::rename(&other.key, &files.key).unwrap();
     assert_eq!(told(&acceptor), [Ok(1)]);
@@ -296,7 +297,7 @@ async fn what_cannot_be_read_is_tried_every_time_and_told_once() {
     assert!(matches!(error, CertificateError::Unreadable { is_key: true, .. }), "{error}");
     assert_eq!(told(&acceptor), []);
     fs::remove_file(&files.chain).unwrap();
-    assert!(matches!(&told(&acceptor)[..], [Err(text)] if text.contains("a.pem")), "another reason is told");
+    assert!(matches!(&told(&acceptor)[..], [Err(text)] if text.contains("a.pem")), "the new error was not reported");
     assert_eq!(told(&acceptor), []);
 
     fs::rename(&other.chain, &files.chain).unwrap();
@@ -318,7 +319,7 @@ async fn what_is_out_of_sight_for_a_while_and_comes_back_unchanged_is_not_told_a
     fs::rename(folder.path().join("away"), &inner).unwrap();
     assert_eq!(told(&acceptor), []);
     fs::rename(&inner, folder.path().join("away")).unwrap();
-    assert_eq!(told(&acceptor).len(), 1, "it is another time");
+    assert_eq!(told(&acceptor).len(), 1, "the second failure was not reported");
 }
 
 #[tokio::test]
@@ -351,12 +352,12 @@ async fn files_that_have_just_changed_are_left_for_the_next_time() {
     assert_eq!(told(&acceptor), [Ok(1)]);
     assert!(seen(&acceptor, "mx.example.org").await == own(&files));
 
-    // Unless somebody says that they are ready.
+    // Unless the caller says that they are complete.
     renew(&files, "mx.example.org");
     assert!(matches!(acceptor.reload_ready()[..], [Ok(_)]) && acceptor.reload_ready().is_empty());
     assert!(seen(&acceptor, "mx.example.org").await == own(&files));
 
-    // A clock that is ahead does not keep a certificate away.
+    // A file time in the future does not delay the reload.
     renew(&files, "mx.example.org");
     assert_eq!(acceptor.reload_changed(changed - Duration::from_secs(3600)).len(), 1);
 }
@@ -376,13 +377,13 @@ fn what_is_wrong_with_a_certificate_is_told_with_its_file() {
     fs::write(&long, vec![b'\n'; (1 << 20) + 1]).unwrap();
     let none = folder.path().join("none");
     for (chain, key, is_of_key, words) in [
-        (&a.chain, &b.key, true, "does not fit"),
-        (&none, &a.key, false, "none cannot be read"),
-        (&a.chain, &none, true, "none cannot be read"),
-        (&a.key, &a.key, false, "has no sound certificate: there is none"),
-        (&broken, &a.key, false, "broken has no sound certificate"),
-        (&a.chain, &a.chain, true, "a.pem has no usable private key"),
-        (&long, &a.key, false, "longer than 1 MiB"),
+        (&a.chain, &b.key, true, "does not match"),
+        (&none, &a.key, false, "none: "),
+        (&a.chain, &none, true, "none: "),
+        (&a.key, &a.key, false, "a.key: the file contains none"),
+        (&broken, &a.key, false, "broken: "),
+        (&a.chain, &a.chain, true, "no usable private key"),
+        (&long, &a.key, false, "larger than 1 MiB"),
     ] {
         let (of_key, told) = error_of(chain, key);
         assert!(of_key == is_of_key && told.contains(words), "{told}");
@@ -411,7 +412,7 @@ fn a_plain_stream_is_as_large_as_its_socket() {
     assert_eq!(size_of::<Stream>(), size_of::<TcpStream>());
 }
 
-/// Asks for a handshake at the word "tls", and sends everything else back.
+/// Asks for a handshake on the input "tls", and echoes any other input.
 struct Echo {
     acceptor: Arc<Acceptor>,
     output: Vec<u8>,
@@ -490,7 +491,7 @@ fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
     }
 }
 
-/// Says "tls", and does with the connection what `client` does, while the other side drives.
+/// Sends "tls", then runs `client` on the connection while the server side is driven.
 async fn with_echo<F: Future<Output = ()>>(echo: &mut Echo, client: impl FnOnce(TcpStream) -> F) {
     let (mut ours, theirs) = pair().await;
     let (_stopper, stop) = Stopper::new();
@@ -523,7 +524,7 @@ async fn a_conversation_goes_on_over_tls_however_much_there_is_to_say() {
         writer.write_all(b"end").await.unwrap();
         writer.flush().await.unwrap();
         let mut rest = Vec::new();
-        // The server tells that it ends: without its close_notify this would be an error.
+        // Without the server's close_notify, this would be an error.
         reader.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"end");
     })
@@ -539,7 +540,7 @@ async fn a_handshake_that_fails_is_the_end() {
         socket.write_all(b"EHLO client.example\r\n").await.unwrap();
         let mut rest = Vec::new();
         let _ = socket.read_to_end(&mut rest).await;
-        assert!(!rest.windows(4).any(|four| four == b"EHLO"), "clear text was worked on");
+        assert!(!rest.windows(4).any(|four| four == b"EHLO"), "clear text was processed");
     })
     .await;
     assert!(echo.ended && echo.secured.is_none());
@@ -556,7 +557,7 @@ async fn a_handshake_has_its_time() {
     })
     .await;
     assert!(echo.ended);
-    assert_eq!(echo.error.as_deref(), Some("it took longer than 50ms"));
+    assert_eq!(echo.error.as_deref(), Some("handshake timed out after 50ms"));
 }
 
 #[tokio::test]
@@ -576,7 +577,7 @@ async fn a_stop_ends_a_handshake() {
     let both = async { tokio::join!(net::drive(theirs.into(), stop, &mut echo), client) };
     tokio::time::timeout(PATIENCE / 2, both).await.unwrap();
     assert!(echo.stopped && echo.ended);
-    assert_eq!(echo.error, None, "it is not the handshake that failed");
+    assert_eq!(echo.error, None, "the handshake was reported as failed");
 }
 
 #[tokio::test]

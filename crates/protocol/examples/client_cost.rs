@@ -1,6 +1,6 @@
-//! What the machine itself costs: one session sends many messages of 6,000 octets, to one recipient each; sockets and
-//! the bytes of the messages are left out. Prints nanoseconds of CPU a message, as Linux counts them; commands, replies
-//! and events are in it.
+//! The CPU cost of the client machine: one session sends many messages of 6,000 octets to one
+//! recipient each, without sockets and message bytes. Prints nanoseconds of CPU per message, as
+//! counted by Linux, including commands, replies and events.
 //!
 //! `cargo run --release -p protocol --example client_cost`
 
@@ -18,7 +18,7 @@ const NOW: Timestamp = Timestamp(0);
 const GREETING: &[u8] =
     b"250-mx.example.org\r\n250-PIPELINING\r\n250-SIZE 52428800\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n\
     250-CHUNKING\r\n250-ENHANCEDSTATUSCODES\r\n250-AUTH PLAIN LOGIN\r\n250 DSN\r\n";
-const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 end with a dot on a line by itself\r\n";
+const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 end data with <CR><LF>.<CR><LF>\r\n";
 const KEPT: &[u8] = b"250 2.0.0 OK queued as 4a7b9c1d2e3f\r\n";
 
 fn main() {
@@ -41,7 +41,7 @@ fn measure(name: &str, pipelining: bool, chunking: bool, inputs: &[&[u8]]) {
 }
 
 fn config(pipelining: bool, chunking: bool) -> Arc<Config> {
-    let helo = Word::new("client.example").expect("a name is a word");
+    let helo = Word::new("client.example").expect("the name is a valid word");
     Arc::new(Config { pipelining, chunking, ..Config::new(Flavor::Smtp, helo) })
 }
 
@@ -55,7 +55,7 @@ fn greeted(config: Arc<Config>) -> Client {
     let mut client = Client::new(config, NOW);
     take(&mut client, b"220 mx.example.org ESMTP\r\n");
     take(&mut client, GREETING);
-    assert!(client.is_ready(), "the greeting is over");
+    assert!(client.is_ready(), "the greeting is complete");
     client
 }
 
@@ -65,13 +65,13 @@ fn send(client: &mut Client, transaction: &Transaction, inputs: &[&[u8]]) {
     for input in inputs {
         take(client, black_box(input));
     }
-    assert!(client.is_ready(), "the message was answered");
+    assert!(client.is_ready(), "the message got its reply");
 }
 
 fn take(client: &mut Client, input: &[u8]) {
     client.handle_input(NOW, input);
     while let Some(event) = client.poll_event() {
-        assert!(!matches!(black_box(event), Event::Closed(_)), "the session goes on");
+        assert!(!matches!(black_box(event), Event::Closed(_)), "the session has closed");
     }
     flush(client);
 }
@@ -81,8 +81,8 @@ fn flush(client: &mut Client) {
     client.handle_sent(NOW, octets);
 }
 
-/// The time this process was on a CPU, which other work on the machine disturbs less than the clock.
+/// The CPU time of this process, which depends less on other load than the clock does.
 fn cpu_nanos() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts what a process runs");
+    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux provides schedstat");
     text.split(' ').next().and_then(|word| word.parse().ok()).expect("the first number is nanoseconds")
 }

@@ -1,6 +1,6 @@
-//! What the machine itself costs: one session takes many messages of 6,000 octets in lines of 80, sockets, spool and
-//! directory left out. Prints nanoseconds of CPU a message, as Linux counts them; commands, replies and the copy into
-//! the sink are in it.
+//! The CPU cost of the server machine: one session receives many messages of 6,000 octets in lines
+//! of 80, without sockets, spool and lookups. Prints nanoseconds of CPU per message, as counted by
+//! Linux, including commands, replies and the copy into the sink.
 //!
 //! `cargo run --release -p protocol --example server_cost`
 
@@ -60,8 +60,8 @@ fn take(session: &mut Session, input: &[u8], body: &mut Vec<u8>) {
     session.handle_sent(black_box(session.output()).len());
 }
 
-/// The time this process was on a CPU, which other work on the machine disturbs less than the clock.
+/// The CPU time of this process, which depends less on other load than the clock does.
 fn cpu_nanos() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts what a process runs");
+    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux provides schedstat");
     text.split(' ').next().and_then(|word| word.parse().ok()).expect("the first number is nanoseconds")
 }

@@ -1,18 +1,18 @@
-//! HTTP/1.1 (RFC 9110 and 9112), as much of it as is spoken here: GET and HEAD over connections that are kept.
+//! HTTP/1.1 (RFC 9110 and 9112), as far as needed: GET and HEAD over persistent connections.
 
 pub mod client;
 
-/// What is asked of a resource.
+/// The request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The resource itself.
+    /// Get the resource.
     Get,
-    /// What would come with it.
+    /// Get its header only.
     Head,
 }
 
 impl Method {
-    /// As it stands in a request.
+    /// The method name in a request.
     pub fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",

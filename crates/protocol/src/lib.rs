@@ -1,8 +1,8 @@
-//! Protocols of mail as sans-I/O machines.
+//! Mail protocols as sans-I/O machines.
 //!
-//! A machine takes events in by its `handle_*` methods (bytes, answers, the passing of time) and gives actions out by
-//! its `poll_*` methods. It opens no socket, asks no clock and looks nothing up: whoever drives it does, and so every
-//! session here can be replayed, byte by byte, from a text file.
+//! A machine takes events in by its `handle_*` methods (bytes, answers, the passing of time) and
+//! gives actions out by its `poll_*` methods. It opens no sockets, reads no clock and looks nothing
+//! up; its driver does that. So any session can be replayed, byte by byte, from a text file.
 
 pub mod http;
 pub mod pop3;

@@ -1,11 +1,13 @@
-//! The server's side of SASL (RFC 4422): who a client is, for protocols that have an AUTH command.
+//! The server side of SASL (RFC 4422): authenticates clients, for protocols that have an AUTH
+//! command.
 //!
-//! An [`Exchange`] is one try of one client by one mechanism. What the client sends comes in by
-//! [`handle_response`](Exchange::handle_response), decoded from base64; [`poll_action`](Exchange::poll_action) gives out
-//! challenges, questions and in the end one outcome. Nothing is looked up and nothing random is made here: the nonce, the
-//! server's secret and the answers are arguments.
+//! An [`Exchange`] is one attempt of a client with one mechanism. Input from the client, decoded
+//! from base64, comes in by [`handle_response`](Exchange::handle_response);
+//! [`poll_action`](Exchange::poll_action) returns challenges, questions and finally one outcome.
+//! Nothing is looked up and no randomness is generated here: the nonce, the server's secret and the
+//! answers are arguments.
 //!
-//! | mechanism     | defined by             | what is asked             | what then                                     |
+//! | mechanism     | defined by             | question                  | then                                          |
 //! |---------------|------------------------|---------------------------|-----------------------------------------------|
 //! | PLAIN         | RFC 4616               | [`Question::Verify`]      | the verdict is the outcome                    |
 //! | LOGIN         | draft-murchison-sasl-login | [`Question::Verify`]  | the verdict is the outcome                    |
@@ -21,15 +23,17 @@
 //! | Keys     | [`Exchange::handle_keys`]      | Proof                                                           |
 //! | Proof    | the client's proof             | right: Thanks. Wrong: Ended                                     |
 //! | Thanks   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
-//! | Ended    | nothing                        | what comes is ignored                                           |
+//! | Ended    | nothing                        | input is ignored                                                |
 //!
-//! Names of users are prepared by SASLprep (RFC 4013), which makes different spellings of a name one, and refuses control
-//! characters. Passwords are left as they came, since the hashes of most systems are of the octets that were typed; only
-//! those with control characters, empty ones and those beyond a limit are refused. Passwords are wiped from memory when
-//! they are dropped, and `Debug` shows none; the lines that they came in are whole only in the buffers of whoever has the
-//! connection, which are not wiped. An authorization identity is refused unless it is the user's own name.
+//! User names are prepared by SASLprep (RFC 4013), which unifies different spellings of a name and
+//! rejects control characters. Passwords are left as received, since most password hashes are
+//! computed from the octets that were typed; only empty passwords, those with control characters
+//! and those over the limit are rejected. Passwords are wiped from memory when dropped, and `Debug`
+//! does not show them; the complete lines exist only in the buffers of the connection's owner,
+//! which are not wiped. An authorization identity is rejected unless it is the user's own name.
 //!
-//! Tokens (XOAUTH2, OAUTHBEARER) are not spoken: whoever asks for them is told that there is no such mechanism.
+//! Token mechanisms (XOAUTH2, OAUTHBEARER) are not supported, and are refused like unknown
+//! mechanisms.
 
 mod mechanism;
 mod message;
@@ -54,16 +58,16 @@ pub use wire::{DecodeError, LINE_OCTETS_MAX, decode, decode_initial, encode};
 use message::Login;
 use scram::{ClientFirst, Scram};
 
-/// The longest name of a user, in octets: an address (RFC 5321 section 4.5.3.1) fits.
+/// Octets of a user name; enough for an address (RFC 5321 section 4.5.3.1).
 pub const USER_OCTETS_MAX: usize = 320;
-/// The longest password, in octets. The work of some hashes grows with the length.
+/// Octets of a password. The cost of some hashes grows with the length.
 pub const PASSWORD_OCTETS_MAX: usize = 512;
 
-/// What all exchanges of a server share.
+/// Settings shared by all exchanges of a server.
 #[derive(Clone)]
 pub struct Config {
-    /// Makes the salts of users whom nobody knows: the same one each time, as those of others are. Random, 32 octets,
-    /// and best the same one after a restart, and on all servers that share a name.
+    /// Derives the salts for unknown users, which must be stable like those of known users. 32
+    /// random octets, preferably the same after a restart and on all servers with the same name.
     pub secret: [u8; 32],
 }
 
@@ -73,76 +77,77 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What the driver has to do.
+/// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send this to the client, in base64 (`334` in SMTP), and hand in its response.
+    /// Send this challenge to the client, in base64 (`334` in SMTP), and pass in the response.
     Challenge(Box<[u8]>),
-    /// Find out, and hand in the answer. Until then the client has nothing to say.
+    /// Find the answer and pass it in. Until then, nothing is expected from the client.
     Ask(Question),
-    /// It is over.
+    /// The exchange is over.
     Done(Outcome),
 }
 
-/// What only others know.
+/// A question to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Is this the user's password? Answered by [`Exchange::handle_verdict`].
+    /// Is this the user's password? Answer with [`Exchange::handle_verdict`].
     Verify {
-        /// Who the client says it is.
+        /// The user name that the client gave.
         user: Box<str>,
-        /// What shows it.
+        /// The password.
         password: Secret,
     },
-    /// What is stored for this user? Answered by [`Exchange::handle_keys`].
+    /// Which keys are stored for this user? Answer with [`Exchange::handle_keys`].
     Credentials {
-        /// Who the client says it is.
+        /// The user name that the client gave.
         user: Box<str>,
     },
 }
 
-/// What was found out about a password.
+/// The result of a password check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is right.
+    /// The password is correct.
     Accepted {
-        /// Who that is, in the spelling of the table.
+        /// The user name in the spelling of the lookup table.
         user: Box<str>,
     },
-    /// It is wrong, or the user unknown.
+    /// The password is wrong, or the user is unknown.
     Refused,
-    /// Too many were wrong: this one was not looked at.
+    /// Not checked, because of too many failures before.
     Throttled,
-    /// It cannot be said now.
+    /// The password cannot be checked at present.
     Unavailable,
 }
 
-/// What was found out about a user of SCRAM.
+/// The result of a SCRAM key lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// What is stored.
+    /// The user has keys.
     Found {
-        /// Who that is, in the spelling of the table.
+        /// The user name in the spelling of the lookup table.
         user: Box<str>,
-        /// What is stored of the password.
+        /// The stored keys.
         keys: ScramKeys,
     },
-    /// There is no such user, or nothing that SCRAM could use. The client is not told before its proof is there.
+    /// The user is unknown or has no SCRAM keys. The client is not told before it has sent its
+    /// proof.
     Unknown {
-        /// The iterations that the user seems to have: those that others have, for each name the same ones.
+        /// The iteration count to pretend: one that other users have, always the same for a name.
         iterations: u32,
     },
-    /// Too many proofs were wrong: this one is not waited for.
+    /// Refused, because of too many failures before.
     Throttled,
-    /// It cannot be said now.
+    /// The keys cannot be looked up at present.
     Unavailable,
 }
 
-/// One try of one client.
+/// One authentication attempt.
 ///
-/// What happens comes in by the `handle_*` methods, what is to be done goes out by [`poll_action`](Exchange::poll_action):
-/// after each event, until it gives nothing. Answers to questions that were not asked, and responses to challenges that
-/// were not sent, are ignored.
+/// Events come in by the `handle_*` methods, actions go out by
+/// [`poll_action`](Exchange::poll_action): call it after each event until it returns nothing.
+/// Answers to questions that are not pending, and responses without a challenge, are ignored.
 pub struct Exchange {
     mechanism: Mechanism,
     config: Config,
@@ -161,15 +166,15 @@ enum State {
 }
 
 impl Exchange {
-    /// Begins. `initial` is the initial response, if the client sent one (RFC 4954 section 4), decoded: see
-    /// [`decode_initial`].
+    /// Begins an exchange. `initial` is the client's initial response (RFC 4954 section 4), if any,
+    /// decoded by [`decode_initial`].
     pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &Config) -> Exchange {
         let actions = VecDeque::new();
         let mut exchange = Exchange { mechanism, config: config.clone(), state: State::First, actions };
         match (initial, mechanism) {
             (Some(initial), _) => exchange.handle_response(initial),
             (None, Mechanism::Login) => exchange.challenge(Login::USER),
-            // The client speaks first: an empty challenge lets it (RFC 4954 section 4).
+            // The client goes first: an empty challenge invites it (RFC 4954 section 4).
             (None, _) => exchange.challenge(b""),
         }
         exchange
@@ -180,13 +185,13 @@ impl Exchange {
         self.mechanism
     }
 
-    /// What the client responds to the last challenge, decoded: see [`decode`].
+    /// The client's response to the last challenge, decoded by [`decode`].
     pub fn handle_response(&mut self, response: &[u8]) {
         let handled = match std::mem::replace(&mut self.state, State::Ended) {
             State::First => self.first(response),
             State::Secret { user } => self.secret(user, response),
             State::Proof(scram) => self.proof(*scram, response),
-            // A client that says more has another idea of the mechanism.
+            // A client that sends more disagrees about the mechanism.
             State::Thanks { .. } if !response.is_empty() => Err(Refusal::Malformed),
             State::Thanks { user } => {
                 self.end(Outcome::Accepted { user });
@@ -197,10 +202,12 @@ impl Exchange {
                 Ok(())
             }
         };
-        self.refuse_if_failed(handled);
+        if let Err(refusal) = handled {
+            self.end(Outcome::Refused(refusal));
+        }
     }
 
-    /// The client gave up, or its response cannot be decoded.
+    /// The client cancelled, or its response is invalid.
     pub fn handle_cancel(&mut self, refusal: Refusal) {
         if !matches!(self.state, State::Ended) {
             self.actions.clear();
@@ -221,7 +228,8 @@ impl Exchange {
         });
     }
 
-    /// The answer to [`Question::Credentials`], and this server's part of the nonce, which no exchange had before.
+    /// The answer to [`Question::Credentials`], and a nonce of this server that was never used
+    /// before.
     pub fn handle_keys(&mut self, keys: Keys, nonce: &Nonce) {
         let first = match std::mem::replace(&mut self.state, State::Ended) {
             State::Keys(first) => first,
@@ -240,7 +248,7 @@ impl Exchange {
         self.state = State::Proof(Box::new(scram));
     }
 
-    /// What to do next; None until something comes in.
+    /// The next action; None until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -284,12 +292,6 @@ impl Exchange {
 
     fn challenge(&mut self, octets: &[u8]) {
         self.actions.push_back(Action::Challenge(octets.into()));
-    }
-
-    fn refuse_if_failed(&mut self, handled: Result<(), Refusal>) {
-        if let Err(refusal) = handled {
-            self.end(Outcome::Refused(refusal));
-        }
     }
 
     fn end(&mut self, outcome: Outcome) {

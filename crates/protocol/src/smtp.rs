@@ -1,13 +1,14 @@
-//! SMTP (RFC 5321), and LMTP (RFC 2033), which differs from it in one word and in how a message is answered.
+//! SMTP (RFC 5321), and LMTP (RFC 2033), which differs in the greeting and in the replies to a
+//! message.
 
 pub mod client;
 pub mod server;
 
-/// Which of the two protocols is spoken.
+/// The protocol spoken: SMTP or LMTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// RFC 5321.
     Smtp,
-    /// RFC 2033: LHLO for EHLO, and after a message one reply for each of its recipients.
+    /// RFC 2033: LHLO instead of EHLO, and after a message one reply for each recipient.
     Lmtp,
 }

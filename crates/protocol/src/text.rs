@@ -1,8 +1,8 @@
-//! What a peer said, made fit for logs and reports.
+//! Makes text from a peer safe for logs and reports.
 
 use std::borrow::Cow;
 
-/// The text without control characters, each of which becomes a space; broken letters become the mark for such.
+/// The text with each control character replaced by a space, and invalid UTF-8 by U+FFFD.
 pub(crate) fn printable(text: &[u8]) -> Cow<'_, str> {
     match str::from_utf8(text) {
         Ok(text) if !text.chars().any(char::is_control) => Cow::Borrowed(text),

@@ -1,5 +1,5 @@
-//! Our client and our server talk to each other in memory: whatever the way a message takes, what was accepted is what
-//! was sent, once for each transaction.
+//! The client and the server talk to each other in memory. However a message is transferred, what
+//! is accepted is what was sent, once for each transaction.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use protocol::smtp::server::{self, Action, Answer, Limits, Peer, Question, Sessi
 
 const NOW: Timestamp = Timestamp(0);
 
-/// What the two agree on, and how many octets go over at a time.
+/// The negotiated extensions, and how many octets are transferred at a time.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     flavor: Flavor,
@@ -21,7 +21,7 @@ struct Way {
     octets_at_once: u64,
 }
 
-/// Both ends, and the connection between them.
+/// Both ends and the connection between them.
 struct Pair {
     way: Way,
     client: Client,
@@ -35,7 +35,7 @@ struct Pair {
 impl Pair {
     fn new(way: Way) -> Self {
         let Way { flavor, pipelining, chunking, .. } = way;
-        let helo = Word::new("client.example").expect("a name is a word");
+        let helo = Word::new("client.example").expect("the name is a valid word");
         let client = client::Config { pipelining, chunking, ..client::Config::new(flavor, helo) };
         let limits = Limits { message_octets_max: 1 << 30, errors_max: 1000, commands_max: 1000, ..Limits::default() };
         let server = server::Config {
@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// Until neither has anything to say.
+    /// Runs until neither side has output.
     fn talk(&mut self, message: &[u8]) {
         let stuffed = stuff_dots(message);
         loop {
@@ -70,7 +70,7 @@ impl Pair {
         }
     }
 
-    /// Carries what the server says; whether that was something.
+    /// Transfers the server's output to the client; returns whether there was any.
     fn serve(&mut self) -> bool {
         while let Some(action) = self.session.poll_action() {
             match action {
@@ -88,7 +88,7 @@ impl Pair {
         !output.is_empty()
     }
 
-    /// Recipients that begin with `n` do not exist; messages to senders that begin with `n` are not wanted.
+    /// Refuses recipients that begin with `n`, and messages from `nobody`.
     fn answer(&mut self, question: &Question) -> Answer {
         match question {
             Question::Recipient(request) if request.address.as_str().starts_with('n') => {
@@ -116,7 +116,7 @@ impl Pair {
         }
     }
 
-    /// Carries some of what the client says; whether that was something.
+    /// Transfers some of the client's output to the server; returns whether there was any.
     fn carry(&mut self, message: &[u8], stuffed: &[u8]) -> bool {
         let output = self.client.output();
         let form = if output.form == Form::Stuffed { stuffed } else { message };
@@ -133,10 +133,10 @@ impl Pair {
         let address = |text: &&str| -> Address { text.parse().expect("an address") };
         let transaction =
             Transaction::new(Some(address(&sender)), recipients.iter().map(address), Content::of(message));
-        self.client.begin(NOW, &transaction).expect("the server takes it");
+        self.client.begin(NOW, &transaction).expect("the server accepts the transaction");
         self.talk(message);
-        assert_eq!(self.finished.len(), 1, "{:?}: each transaction is finished once", self.way);
-        self.finished.pop().expect("one is there")
+        assert_eq!(self.finished.len(), 1, "{:?}: a transaction was not finished exactly once", self.way);
+        self.finished.pop().expect("a transaction has finished")
     }
 }
 
@@ -172,7 +172,8 @@ fn what_is_accepted_is_what_was_sent() {
             assert_eq!(verdicts, vec![Verdict::Accepted(Reply::plain(250, "kept")); recipients.len()], "{way:?}");
             let kept = pair.kept.pop().unwrap();
             assert!(pair.kept.is_empty());
-            // DATA ends what has no end of line (RFC 5321 section 4.1.1.4); BDAT leaves it as it is.
+            // DATA completes an unfinished last line (RFC 5321 section 4.1.1.4); BDAT leaves it
+            // unchanged.
             let end: &[u8] = if way.chunking || Content::of(message).ends_in_crlf { b"" } else { b"\r\n" };
             let expected = [message, end].concat();
             assert_eq!(kept.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{way:?}");
@@ -211,7 +212,7 @@ fn a_large_chunk_waits_until_somebody_wants_it() {
         pair.talk(b"");
         let verdicts = pair.send("a@client.example", &["no@example.org"], &message);
         assert!(matches!(&verdicts[..], [Verdict::Refused { stage: Stage::Rcpt(0), .. }]));
-        assert!(!pair.replies.iter().any(|(stage, _)| matches!(stage, Stage::Message(_))), "BDAT was not said");
+        assert!(!pair.replies.iter().any(|(stage, _)| matches!(stage, Stage::Message(_))), "BDAT was sent");
         let verdicts = pair.send("a@client.example", &["no@example.org", "b@example.org"], &message);
         assert!(matches!(&verdicts[..], [Verdict::Refused { .. }, Verdict::Accepted(_)]));
         assert_eq!(pair.kept.len(), 1);

@@ -1,5 +1,5 @@
-//! Plays the transcripts of `tests/client_transcripts` against the client, in memory, each in several paces. Whatever
-//! the pace, the output and what is told must be the same.
+//! Plays the transcripts of `tests/client_transcripts` against the client, in memory and at several
+//! paces. The pace must not change the output or the reported events.
 
 mod client_transcript;
 
@@ -12,23 +12,23 @@ use protocol::smtp::client::{
     Transaction, Verdict, Word, stuff_dots,
 };
 
-/// How bytes come and go.
+/// How bytes are transferred.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// What the server sends together comes together.
+    /// Everything the server sends together arrives together.
     Whole,
     /// In pieces of this many octets.
     Pieces(usize),
-    /// Whole, but cut after this many octets of the session.
+    /// Whole, but split once, after this many octets of the session.
     CutAt(usize),
-    /// Whole, but the connection takes this many octets at a time.
+    /// Whole, but the connection accepts this many octets at a time.
     Takes(u64),
 }
 
 #[test]
 fn every_transcript_holds_however_its_bytes_are_cut() {
     let transcripts = Transcript::all();
-    assert!(transcripts.len() > 30, "the transcripts are there");
+    assert!(transcripts.len() > 30, "transcripts are missing");
     for transcript in &transcripts {
         let octets: usize = transcript.steps.iter().map(|step| received_octets(&step.event)).sum();
         let whole = Run::play(transcript, Pace::Whole);
@@ -44,7 +44,7 @@ fn received_octets(event: &Happening) -> usize {
     if let Happening::Receive(bytes) = event { bytes.len() } else { 0 }
 }
 
-/// All that a session gave out.
+/// Everything a session produced.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Record {
     output: String,
@@ -63,9 +63,9 @@ struct Run<'a> {
     next_message: Vec<u8>,
     /// The message of the open transaction.
     message: Vec<u8>,
-    /// Output that was not expected yet.
+    /// Output that was not compared yet.
     pending: Vec<u8>,
-    /// What was told and not expected yet.
+    /// Reports that were not compared yet.
     untold: Vec<String>,
     record: Record,
 }
@@ -92,7 +92,7 @@ impl<'a> Run<'a> {
         }
         run.check_all_expected("the end");
         let left = run.untold.iter().find(|told| is_strict(told));
-        assert_eq!(left, None, "{}.smtp at {pace:?}: told and not expected", transcript.name);
+        assert_eq!(left, None, "{}.smtp at {pace:?}: unexpected report", transcript.name);
         run.record
     }
 
@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
                 assert_eq!(found.escape_ascii().to_string(), bytes.escape_ascii().to_string(), "{place}");
             }
             Happening::Told(text) => self.check_told(text, &place),
-            Happening::Closed => assert!(self.client.wants_close(), "{place}: still open"),
+            Happening::Closed => assert!(self.client.wants_close(), "{place}: the connection is still open"),
             event => {
                 self.check_all_expected(&place);
                 self.happen(event);
@@ -145,7 +145,8 @@ impl<'a> Run<'a> {
             Pace::Whole | Pace::Takes(_) | Pace::CutAt(_) => vec![bytes],
         };
         for piece in pieces {
-            // What a reply in the middle leads to is not sent before the rest came, or the cut would make a difference.
+            // Output caused by a reply in the middle is sent only after the rest, or the split
+            // would make a difference.
             self.client.handle_input(self.now, piece);
         }
     }
@@ -168,7 +169,7 @@ impl<'a> Run<'a> {
                 ("RET", "FULL") => self.next.ret = Some(Return::Full),
                 ("RET", "HDRS") => self.next.ret = Some(Return::Headers),
                 ("ENVID", envid) => self.next.envid = Some(Word::new(envid).expect("a word")),
-                _ => panic!("{}.smtp: no parameter of MAIL is {parameter}", self.transcript.name),
+                _ => panic!("{}.smtp: unknown parameter of MAIL: {parameter}", self.transcript.name),
             }
         }
     }
@@ -209,15 +210,15 @@ impl<'a> Run<'a> {
         self.untold.push(text);
     }
 
-    /// What is told is named in order; replies may be left out.
+    /// Reports must be listed in order; replies may be omitted.
     fn check_told(&mut self, text: &str, place: &str) {
         let found = self.untold.iter().position(|told| told == text || is_strict(told));
-        let Some(found) = found else { panic!("{place}: not told, but {:?}", self.untold) };
+        let Some(found) = found else { panic!("{place}: not reported; reported: {:?}", self.untold) };
         assert_eq!(self.untold.drain(..=found).next_back().as_deref(), Some(text), "{place}");
     }
 
     fn check_all_expected(&self, place: &str) {
-        assert_eq!(self.pending.escape_ascii().to_string(), "", "{place}: output that was not expected");
+        assert_eq!(self.pending.escape_ascii().to_string(), "", "{place}: unexpected output");
     }
 }
 
@@ -273,7 +274,7 @@ fn recipient(address: &str, parameters: &[String]) -> Recipient {
         match parameter.split_once('=').expect("a parameter has a value") {
             ("NOTIFY", wishes) => recipient.notify = wishes.split(',').map(wish).fold(Notify::UNSET, Notify::with),
             ("ORCPT", orcpt) => recipient.orcpt = Some(Word::new(orcpt).expect("a word")),
-            _ => panic!("no parameter of RCPT is {parameter}"),
+            _ => panic!("unknown parameter of RCPT: {parameter}"),
         }
     }
     recipient
@@ -285,7 +286,7 @@ fn wish(name: &str) -> Notify {
         "SUCCESS" => Notify::SUCCESS,
         "FAILURE" => Notify::FAILURE,
         "DELAY" => Notify::DELAY,
-        _ => panic!("nobody wishes {name}"),
+        _ => panic!("unknown NOTIFY value {name}"),
     }
 }
 
@@ -302,10 +303,10 @@ fn config(transcript: &Transcript) -> Config {
             ("chunking", "on") => config.chunking = true,
             ("login", login) => {
                 let (user, password) = login.split_once(' ').expect("a user and a password");
-                config.credentials = Some(Credentials::new(user, password).expect("sound credentials"));
+                config.credentials = Some(Credentials::new(user, password).expect("valid credentials"));
             }
             ("timeouts", _) => config.timeouts = Timeouts::all(span()),
-            _ => panic!("{}.smtp: no setting is {name} {value}", transcript.name),
+            _ => panic!("{}.smtp: unknown setting {name} {value}", transcript.name),
         }
     }
     config

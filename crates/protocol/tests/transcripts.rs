@@ -1,5 +1,5 @@
-//! Plays the transcripts of `tests/transcripts` against the machine, in memory, each in several paces. Whatever the
-//! pace, the output, the messages and the log must be the same.
+//! Plays the transcripts of `tests/transcripts` against the machine, in memory and at several
+//! paces. The pace must not change the output, the messages or the log.
 
 mod transcript;
 
@@ -13,30 +13,31 @@ use protocol::smtp::server::{
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
-/// Places at which one is cut.
+/// The number of split positions tried for one transcript.
 const CUTS_MAX: usize = 4000;
 
-/// How the input comes.
+/// How the input arrives.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// What the client sends together comes together.
+    /// Everything the client sends together arrives together.
     Whole,
     /// In pieces of this many bytes.
     Pieces(usize),
-    /// Whole, but cut after this many bytes of the session.
+    /// Whole, but split once, after this many bytes of the session.
     CutAt(usize),
-    /// A byte at a time, and no question is answered before all that the client sends together has come.
+    /// One byte at a time, and questions are answered only after everything the client sends
+    /// together.
     Late,
 }
 
 #[test]
 fn every_transcript_holds_however_the_input_is_cut() {
     let transcripts = Transcript::all();
-    assert!(transcripts.len() > 15, "the transcripts are there");
+    assert!(transcripts.len() > 15, "transcripts are missing");
     for transcript in &transcripts {
         let octets: usize = transcript.steps.iter().map(|step| sent_octets(&step.event)).sum();
         let whole = Run::play(transcript, Pace::Whole);
-        // Long ones at some places: each cut plays the whole.
+        // Long transcripts at some positions only, since every split plays the whole transcript.
         let cuts = (1..octets).step_by(octets / CUTS_MAX + 1).map(Pace::CutAt);
         for pace in [1, 2, 3, 7].map(Pace::Pieces).into_iter().chain([Pace::Late]).chain(cuts) {
             assert_eq!(Run::play(transcript, pace), whole, "{}.smtp at {pace:?}", transcript.name);
@@ -48,7 +49,7 @@ fn sent_octets(event: &Event) -> usize {
     if let Event::Send(bytes) = event { bytes.len() } else { 0 }
 }
 
-/// All that a session gave out.
+/// Everything a session produced.
 #[derive(Debug, PartialEq, Eq)]
 struct Record {
     output: String,
@@ -65,9 +66,9 @@ struct Run<'a> {
     body: Vec<u8>,
     kept: usize,
     octets_in: usize,
-    /// Output that was not expected yet.
+    /// Output that was not compared yet.
     pending: Vec<u8>,
-    /// Outcomes that were not named yet.
+    /// Outcomes that were not compared yet.
     unnamed: Vec<(String, Vec<u8>)>,
     record: Record,
 }
@@ -95,7 +96,7 @@ impl<'a> Run<'a> {
         }
         run.check_all_expected("the end");
         let left = run.unnamed.iter().find(|(text, _)| is_strict(text));
-        assert_eq!(left, None, "{}.smtp at {pace:?}: an outcome that is not named", transcript.name);
+        assert_eq!(left, None, "{}.smtp at {pace:?}: unexpected outcome", transcript.name);
         run.record
     }
 
@@ -107,7 +108,7 @@ impl<'a> Run<'a> {
                 let line = self.next_line().unwrap_or_default();
                 assert!(line.starts_with(prefix), "{place}: expected {prefix}..., found {line:?}");
             }
-            Event::Closed => assert!(self.session.wants_close(), "{place}: still open"),
+            Event::Closed => assert!(self.session.wants_close(), "{place}: the connection is still open"),
             Event::Outcome { text, body } => self.check_outcome(text, body, &place),
             Event::Script { question, code, enhanced: (class, subject, detail), text } => {
                 let reply = Reply::new(*code, Enhanced(*class, *subject, *detail), text.clone());
@@ -127,7 +128,7 @@ impl<'a> Run<'a> {
             Event::End => self.session.handle_end(),
             Event::Shutdown => self.session.handle_shutdown(self.now),
             Event::Secured => {
-                assert!(self.session.wants_handshake(), "{}.smtp: no handshake is wanted", self.transcript.name);
+                assert!(self.session.wants_handshake(), "{}.smtp: no handshake was requested", self.transcript.name);
                 self.session.handle_secured(self.now);
             }
             Event::Wait(span) => {
@@ -248,17 +249,17 @@ impl<'a> Run<'a> {
         self.unnamed.push((text, body));
     }
 
-    /// Messages and abandoned transactions are named in order; the others may be left out.
+    /// Messages and abandoned transactions must be listed in order; other outcomes may be omitted.
     fn check_outcome(&mut self, text: &str, body: &[u8], place: &str) {
         let found = self.unnamed.iter().position(|(found, _)| found == text || is_strict(found) && is_strict(text));
-        let Some(found) = found else { panic!("{place}: no such outcome, but {:?}", self.unnamed) };
+        let Some(found) = found else { panic!("{place}: no such outcome; outcomes: {:?}", self.unnamed) };
         let (found_text, found_body) = self.unnamed.remove(found);
         assert_eq!(found_text, text, "{place}");
         assert_eq!(found_body.escape_ascii().to_string(), body.escape_ascii().to_string(), "{place}");
     }
 
     fn check_all_expected(&self, place: &str) {
-        assert_eq!(self.pending.escape_ascii().to_string(), "", "{place}: output that was not expected");
+        assert_eq!(self.pending.escape_ascii().to_string(), "", "{place}: unexpected output");
     }
 
     fn next_line(&mut self) -> Option<String> {
@@ -308,7 +309,7 @@ fn told_rcpt(request: &RcptRequest) -> String {
     format!("rcpt <{}>{notify}{orcpt}", request.address)
 }
 
-/// The session as the transcript wants it.
+/// Applies the settings that are not in the configuration.
 fn prepared(transcript: &Transcript, session: Session) -> Session {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
     let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
@@ -355,7 +356,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "received_max" => limits.received_max = number(),
             "session_time_max" => limits.session_time_max = span(),
             "idle_time_max" => limits.idle_time_max = span(),
-            _ => panic!("{}.smtp: no setting is called {name}", transcript.name),
+            _ => panic!("{}.smtp: unknown setting {name}", transcript.name),
         }
     }
     (config, peer)

@@ -173,8 +173,8 @@ fn a_reply_that_is_cut_short_or_none_is_an_error() {
         _ => Deed::Reply(PAGE),
     });
     let summary = load(&server, 4, &["--connections", "1"]);
-    let cut = "the connection ended before the reply did";
-    assert_eq!(errors(&summary), [(cut, 2), ("the head of a reply is not one of HTTP/1.1", 1)]);
+    let cut = "connection closed before the end of the reply";
+    assert_eq!(errors(&summary), [(cut, 2), ("invalid HTTP/1.1 response head", 1)]);
     assert_eq!((summary.done, summary.failed), (1, 3));
 }
 

@@ -193,9 +193,9 @@ fn a_server_that_hangs_up_or_talks_nonsense_is_an_error_that_says_when() {
     };
     assert_eq!(said("", b"220 mx ESMTP\r\n"), "banner: a line is not a reply");
     assert_eq!(said("", b"-ERR too busy\r\n"), "banner: -ERR too busy");
-    assert_eq!(said("STAT", b""), "STAT: the connection ended before the session did");
+    assert_eq!(said("STAT", b""), "STAT: connection closed before the end of the session");
     assert_eq!(said("RETR 1", b"+OK\r\nhalf a mess"), "RETR: no answer in time");
-    assert_eq!(said("QUIT", b""), "QUIT: the connection ended before the session did");
+    assert_eq!(said("QUIT", b""), "QUIT: connection closed before the end of the session");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The words of the policy: gauges and what they say, limits and what follows from them.
+//! The terms of the policy: gauges and readings, limits and restrictions.
 //!
-//! Readings and bounds are numbers in the unit of their gauge: tasks, percent, bytes, files. Bytes stay exact up to 8 PiB,
-//! and beyond that no limit is about a single one.
+//! Readings and thresholds are numbers in the unit of their gauge: tasks, percent, bytes, files.
+//! Bytes are exact up to 8 PiB, which is precise enough for any limit.
 
 use std::fmt;
 use std::path::Path;
@@ -12,28 +12,30 @@ use mail::Timestamp;
 use super::Shortage;
 use crate::Resource;
 
-/// The limits. One that is `None` is never in force.
+/// The limits. `None` means no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Load average over a minute, above which new mail waits in its queue. Default: none.
+    /// Load average over one minute above which new mail waits in the queue. Default: none.
     pub queue_only_above: Option<f64>,
-    /// Load average over a minute, above which no delivery starts. Default: none.
+    /// Load average over one minute above which no delivery starts. Default: none.
     pub no_delivery_above: Option<f64>,
-    /// Load average over a minute, above which only the reserved networks are let in. Default: none.
+    /// Load average over one minute above which only reserved networks may connect. Default: none.
     pub refuse_above: Option<f64>,
-    /// Percent of ten seconds in which tasks waited for a processor; above it as `refuse_above`. Default: none.
+    /// Percentage of the last ten seconds in which tasks waited for a processor, above which only
+    /// reserved networks may connect. Default: none.
     pub cpu_pressure_max: Option<f64>,
-    /// The same of memory. Default: none.
+    /// The same for memory. Default: none.
     pub memory_pressure_max: Option<f64>,
-    /// The same of disks. Default: none.
+    /// The same for disks. Default: none.
     pub io_pressure_max: Option<f64>,
-    /// Bytes that programs must still be able to have, or no mail is taken. Default: none.
+    /// Bytes of memory that must be available, or mail is refused. Default: none.
     pub memory_min: Option<u64>,
-    /// Bytes that must be free on each disk, or no mail is taken. Default: 256 MiB.
+    /// Bytes that must be free on each disk, or mail is refused. Default: 256 MiB.
     pub space_min: u64,
-    /// Files that each disk must still be able to take, or no mail is taken. Default: 1000.
+    /// Free inodes that each disk must have, or mail is refused. Default: 1000.
     pub inodes_min: u64,
-    /// By what share of itself a limit must be cleared before it is left. Default: 0.1.
+    /// The fraction of a limit by which the gauge must be back before the limit becomes inactive.
+    /// Default: 0.1.
     pub margin: f64,
 }
 
@@ -54,60 +56,61 @@ impl Default for Limits {
     }
 }
 
-/// Something that is sampled.
+/// A quantity that is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gauge {
-    /// Over the last minute, in tasks.
+    /// The load average over one minute, in tasks.
     LoadAverage,
-    /// The share of the last ten seconds in which at least one task waited, in percent.
+    /// The percentage of the last ten seconds in which at least one task waited.
     Pressure(Resource),
-    /// What programs can still have, in bytes.
+    /// The memory that programs can still allocate, in bytes.
     MemoryAvailable,
-    /// What can still be written to the disk that holds this path, in bytes.
+    /// The free space of the disk that contains this path, in bytes.
     FreeSpace(Arc<Path>),
-    /// Files that can still be made on the disk that holds this path.
+    /// The free inodes of the disk that contains this path.
     FreeInodes(Arc<Path>),
 }
 
-/// What one gauge said.
+/// The reading of one gauge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// Which.
+    /// The gauge.
     pub gauge: Gauge,
-    /// Where it is read: a file of /proc, or a system call.
+    /// The source: a file of /proc, or a system call.
     pub source: &'static str,
-    /// In the unit of the gauge; `None` where the machine does not have it, or it could not be read this time.
+    /// The value in the unit of the gauge; `None` if the machine lacks the gauge, or it could not
+    /// be read this time.
     pub value: Option<f64>,
 }
 
-/// What all gauges said.
+/// The readings of all gauges.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// When it was taken.
     pub at: Timestamp,
     /// Each gauge once, always in the same order.
     pub readings: Vec<Reading>,
 }
 
-/// What is done while a limit is in force.
+/// What is restricted while a limit is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// New mail waits in its queue.
+    /// New mail waits in the queue.
     QueueOnly,
     /// No delivery starts.
     NoDelivery,
-    /// Only the reserved networks are let in.
+    /// Only reserved networks may connect.
     ReservedOnly,
-    /// No mail is taken.
+    /// Mail is refused.
     NoMail(Shortage),
 }
 
-/// Where the good values of a gauge end.
+/// The boundary of the acceptable values of a gauge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Higher ones are too high.
+    /// Higher values are too high.
     Above(f64),
-    /// Lower ones are too low.
+    /// Lower values are too low.
     Below(f64),
 }
 
@@ -116,14 +119,14 @@ pub enum Bound {
 pub struct Limit {
     /// The gauge.
     pub gauge: Gauge,
-    /// Its bound.
+    /// The threshold.
     pub bound: Bound,
-    /// What follows.
+    /// The restriction while the limit is active.
     pub measure: Measure,
 }
 
 impl Limits {
-    /// Those of a gauge, the mildest first.
+    /// The limits of a gauge, the mildest first.
     pub fn of(&self, gauge: &Gauge) -> Vec<Limit> {
         use Bound::{Above, Below};
         let refuse = |most: Option<f64>| vec![(most.map(Above), Measure::ReservedOnly)];
@@ -149,7 +152,7 @@ impl Limits {
 }
 
 impl Bound {
-    /// Whether a value is beyond it.
+    /// Whether a value is beyond the threshold.
     pub(super) fn is_passed(self, value: f64) -> bool {
         match self {
             Bound::Above(most) => value > most,
@@ -157,7 +160,7 @@ impl Bound {
         }
     }
 
-    /// Whether a value is back from it by the margin, a share of the bound.
+    /// Whether a value is back by the margin, a fraction of the threshold.
     pub(super) fn is_cleared(self, value: f64, margin: f64) -> bool {
         match self {
             Bound::Above(most) => value <= most * (1.0 - margin),

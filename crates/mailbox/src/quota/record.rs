@@ -1,5 +1,6 @@
-//! The file `maildirsize` as text: a line with the limits of the quota, then lines of bytes and messages that came and
-//! went, whose sum is what the Maildir holds. Pure; what is no such text gives None, and the Maildir is counted anew.
+//! The format of `maildirsize`: a line with the limits of the quota, then lines of bytes and
+//! messages added or removed; their sum is the usage. Pure functions; an invalid file gives None,
+//! and the Maildir is recounted.
 //!
 //! ```text
 //! 1073741824S,100000C
@@ -13,7 +14,7 @@ use std::str::FromStr;
 
 use mail::units;
 
-/// What a quota allows a mailbox to hold; 0 is no limit.
+/// The limits of a mailbox; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of all files.
@@ -22,34 +23,34 @@ pub struct Limits {
     pub messages: u64,
 }
 
-/// What a mailbox holds, or what is to be added to it.
+/// The usage of a mailbox, or a change to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub bytes: u64,
-    /// Files.
+    /// Number of files.
     pub messages: u64,
 }
 
-/// A text that says no limits.
+/// The text is not a valid quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no quota: expected one such as \"1GiB\" or \"1073741824S,100000C\"")]
+#[error("invalid quota {0:?}: expected for example \"1GiB\" or \"1073741824S,100000C\"")]
 pub struct NoLimits(Box<str>);
 
 impl Limits {
-    /// Whether nothing is limited.
+    /// Whether there is no limit at all.
     pub fn is_none(self) -> bool {
         self == Limits::default()
     }
 
-    /// Whether a mailbox may hold so much.
+    /// Whether a mailbox may have this usage.
     pub fn allow(self, usage: Usage) -> bool {
         (self.bytes == 0 || usage.bytes <= self.bytes) && (self.messages == 0 || usage.messages <= self.messages)
     }
 }
 
 impl Usage {
-    /// One message of so many bytes.
+    /// One message of `bytes` bytes.
     pub fn message(bytes: u64) -> Self {
         Usage { bytes, messages: 1 }
     }
@@ -63,7 +64,7 @@ impl std::ops::Add for Usage {
     }
 }
 
-/// As the header of `maildirsize` has them; what is not limited is left out, but not both.
+/// The form of the header of `maildirsize`; an unlimited value is left out, but never both.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -74,7 +75,7 @@ impl fmt::Display for Limits {
     }
 }
 
-/// As the header of `maildirsize` has them, but bytes may also be a plain number, or one with a unit.
+/// Accepts the header of `maildirsize`; bytes may also be a plain number or have a unit.
 impl FromStr for Limits {
     type Err = NoLimits;
 
@@ -84,7 +85,7 @@ impl FromStr for Limits {
     }
 }
 
-/// Limits, each at most once, where `bytes` reads what is no number of messages.
+/// Parses limits, each at most once; `bytes` parses a part that is not a number of messages.
 fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<Limits> {
     let mut limits = (None, None);
     for part in text.split(',').map(str::trim_ascii) {
@@ -99,23 +100,23 @@ fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<Limits> {
     Some(Limits { bytes: limits.0.unwrap_or(0), messages: limits.1.unwrap_or(0) })
 }
 
-/// Digits alone: a sign would pass for a number, too.
+/// Digits only: `parse` alone would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// A sound `maildirsize`.
+/// The content of a valid `maildirsize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) limits: Limits,
     /// The sum of its lines.
     pub(super) usage: Usage,
-    /// Lines behind the header; the first is from counting.
+    /// Lines after the header; the first one comes from a recount.
     pub(super) lines: usize,
 }
 
 impl Record {
-    /// Reads the file's bytes. What stands behind the last line feed is being written by somebody and does not count.
+    /// Parses the file. Bytes after the last line feed are still being written, and are ignored.
     pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
         let whole = memchr::memrchr(b'\n', bytes)?;
         let text = str::from_utf8(&bytes[..whole]).ok()?;
@@ -136,13 +137,13 @@ impl Record {
         (count > 0).then_some(Record { limits, usage, lines: count })
     }
 
-    /// A file of a Maildir that was counted.
+    /// The content of a new file after a recount.
     pub(super) fn text(limits: Limits, usage: Usage) -> String {
         format!("{limits}\n{}", line(usage))
     }
 }
 
-/// A line that tells of what was added.
+/// A line for an addition.
 pub(super) fn line(added: Usage) -> String {
     format!("{} {}\n", added.bytes, added.messages)
 }
@@ -195,7 +196,7 @@ mod tests {
     fn lines_are_added_up() {
         let record = Record::parse(b"100S,5C\n40 4\n10 1\n-20 -2\n7").unwrap();
         assert_eq!(record, Record { limits: limits(100, 5), usage: Usage { bytes: 30, messages: 3 }, lines: 3 });
-        // Courier aligns its numbers.
+        // Courier pads its numbers.
         let aligned = Record::parse(b"100S\n          40            4\n").unwrap();
         assert_eq!(aligned.usage, Usage { bytes: 40, messages: 4 });
     }

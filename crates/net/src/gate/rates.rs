@@ -1,25 +1,26 @@
-//! How often clients come, and how much mail they bring: a bucket of tokens for each client and each of the two, of
-//! which a moment in time is all that is kept (the generic cell rate algorithm).
+//! Rates of connections and messages per client: two token buckets for each client, each stored as
+//! a single point in time (generic cell rate algorithm).
 //!
-//! A client that was quiet for a whole span has a full bucket, which is what is assumed of a stranger; so what is not
-//! touched for that long is forgotten without a loss. It is forgotten by generations: when the young one is a span old,
-//! or as large as it may be, it becomes the old one, and the old one is dropped. Whoever makes the table overflow makes
-//! it forget those who were not seen for the longest time; no table of clients grows beyond its bound.
+//! After a quiet span a client's bucket is full, as is that of an unknown client, so entries unused
+//! for that long can be dropped. They are dropped by generations: when the young generation is one
+//! span old or has reached its size limit, it becomes the old one, and the previous old one is
+//! dropped. A flood of clients therefore evicts those unseen the longest, and the table never
+//! exceeds its limit.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// So many in a span of time. Whoever was quiet may have all of them at once.
+/// A number of events per time span. After a quiet span, all of them may come in a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many; with 0 there are none.
+    /// The number of events; 0 allows none.
     pub count: u32,
-    /// In which time.
+    /// The time span.
     pub per: Duration,
 }
 
-/// What is counted.
+/// The kind of event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counted {
     Connection,
@@ -31,9 +32,9 @@ pub(super) enum Counted {
 pub(super) struct Rates {
     connections: Option<Rate>,
     messages: Option<Rate>,
-    /// Clients in one generation.
+    /// The maximum number of clients in one generation.
     clients_max: usize,
-    /// After this time without a visit, every bucket is full again.
+    /// After this time without an event, every bucket is full again.
     span: Duration,
     born_at: Option<Instant>,
     young: HashMap<IpAddr, Buckets>,
@@ -46,14 +47,14 @@ struct Buckets {
     messages: Bucket,
 }
 
-/// When the bucket is full again; it is full when that is past or was never set.
+/// The time at which the bucket is full again; it is full if this is past or None.
 #[derive(Debug, Default)]
 struct Bucket {
     full_at: Option<Instant>,
 }
 
 impl Rates {
-    /// Nobody has come yet; at most `clients_max` are remembered.
+    /// An empty table for at most `clients_max` clients.
     pub(super) fn new(connections: Option<Rate>, messages: Option<Rate>, clients_max: usize) -> Rates {
         Rates {
             connections,
@@ -66,13 +67,13 @@ impl Rates {
         }
     }
 
-    /// Other rates. What clients have had stays had.
+    /// Changes the rates. Events counted so far stay counted.
     pub(super) fn change(&mut self, connections: Option<Rate>, messages: Option<Rate>, clients_max: usize) {
         (self.connections, self.messages) = (connections, messages);
         (self.clients_max, self.span) = ((clients_max / 2).max(1), span(connections, messages));
     }
 
-    /// Whether this client may have one more now; if so, it has had it.
+    /// Whether this client may have one more event now; if so, it is counted.
     pub(super) fn take(&mut self, client: IpAddr, counted: Counted, now: Instant) -> bool {
         let rate = match counted {
             Counted::Connection => self.connections,
@@ -98,7 +99,7 @@ impl Rates {
     }
 }
 
-/// After this time without a visit, every bucket is full again.
+/// After this time without an event, every bucket is full again.
 fn span(connections: Option<Rate>, messages: Option<Rate>) -> Duration {
     [connections, messages].into_iter().flatten().map(|rate| rate.per).max().unwrap_or_default()
 }
@@ -137,7 +138,7 @@ mod tests {
     fn a_client_has_its_count_at_once_and_then_one_by_one() {
         let (mut rates, start) = (rates(3, 100), Instant::now());
         assert_eq!([0, 0, 0, 0].map(|_| come(&mut rates, 1, start)), [true, true, true, false]);
-        assert!(come(&mut rates, 2, start), "another client has its own");
+        assert!(come(&mut rates, 2, start), "another client was limited too");
         assert!(!come(&mut rates, 1, start + SPAN / 3 - Duration::from_millis(1)));
         assert!(come(&mut rates, 1, start + SPAN / 3));
         assert!(!come(&mut rates, 1, start + SPAN / 3));
@@ -157,7 +158,7 @@ mod tests {
         assert!(come(&mut rates, 9, start));
         let late = start + SPAN - Duration::from_secs(1);
         assert!(come(&mut rates, 1, late) && come(&mut rates, 1, late));
-        assert!(come(&mut rates, 9, start + SPAN), "a new generation begins");
+        assert!(come(&mut rates, 9, start + SPAN), "the client was limited too early");
         assert!(!come(&mut rates, 1, start + SPAN + Duration::from_secs(1)));
     }
 

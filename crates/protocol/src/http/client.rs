@@ -1,20 +1,20 @@
-//! The client's side of an HTTP/1.1 connection. [`Client`] owns the framing of what a server sends: where a head ends,
-//! how long the body is, whether the connection may serve another request. It promises that the bytes of a body are
-//! handed on once, in order and without being copied, and that the same comes of the input however it was cut. What
-//! could be read in two ways is refused. Nothing here is fatal: a server that misbehaves is hung up on. Time is the
-//! driver's; every other limit is here.
+//! The client side of an HTTP/1.1 connection. [`Client`] handles the framing of responses: where
+//! the head ends, how long the body is, whether the connection can be reused. It passes on the
+//! bytes of a body once, in order and without copying, and its events do not depend on how the
+//! input is split. Ambiguous framing is rejected. No error here is fatal: a server that violates
+//! the protocol is disconnected. The driver handles timeouts; all other limits are here.
 //!
 //! # States
 //!
 //! | state  | waits for                  | then                                                                     |
 //! |--------|----------------------------|--------------------------------------------------------------------------|
-//! | Idle   | the driver                 | a request: Head. Input: misbehaviour                                     |
+//! | Idle   | the driver                 | a request: Head. Input: violation                                        |
 //! | Head   | CRLF CRLF                  | 1xx: Head again; else [`Event::Head`] and Body                           |
 //! | Body   | its length, its last chunk | [`Event::End`]; Idle where the connection is kept, else Closed           |
 //! |        | or the end                 |                                                                          |
-//! | Closed | nothing                    | the end; what still comes is dropped                                     |
+//! | Closed | nothing                    | the end; further input is dropped                                        |
 //!
-//! Misbehaviour leads to Closed from everywhere, and so does the end of the connection.
+//! A protocol violation leads to Closed from every state, as does the end of the connection.
 
 mod chunked;
 mod head;
@@ -32,12 +32,12 @@ pub use request::{Persistence, Request, TARGET_OCTETS_MAX, Unsendable};
 use chunked::Piece;
 use head::Framing;
 
-/// Octets of a head, with the empty line that ends it.
+/// Octets of a head, including the empty line that ends it.
 pub const HEAD_OCTETS_MAX: usize = 16 << 10;
-/// Heads with 1xx before the one that counts.
+/// Interim responses (1xx) before the final one.
 pub const INTERIM_HEADS_MAX: u32 = 8;
 
-/// What a server may do at the most.
+/// Limits on what a server may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Octets of a body.
@@ -50,55 +50,55 @@ impl Default for Limits {
     }
 }
 
-/// What came, in order: for each request one head, any number of pieces of the body, one end.
+/// What was received, in order: for each request one head, any number of body pieces, one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The head of the reply.
+    /// The head of the response.
     Head(Head),
-    /// The next octets of the body, without the marks of chunks between them. Never empty.
+    /// The next octets of the body, without chunk framing. Never empty.
     Body(&'a [u8]),
-    /// The reply is complete.
+    /// The response is complete.
     End,
 }
 
-/// How a server can break the protocol.
+/// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
-    /// Something came that no request asked for.
-    #[error("bytes came that nobody asked for")]
+    /// Bytes without a request.
+    #[error("unsolicited bytes received")]
     Unasked,
-    /// Over [`HEAD_OCTETS_MAX`].
-    #[error("the head of a reply is too long")]
+    /// Exceeds [`HEAD_OCTETS_MAX`].
+    #[error("response head too long")]
     HeadTooLong,
-    /// It is no head of HTTP/1.0 or 1.1, or has over [`FIELDS_MAX`] fields.
-    #[error("the head of a reply is not one of HTTP/1.1")]
+    /// Not a head of HTTP/1.0 or 1.1, or more than [`FIELDS_MAX`] fields.
+    #[error("invalid HTTP/1.1 response head")]
     NoHead,
-    /// Over [`INTERIM_HEADS_MAX`].
-    #[error("too many interim replies")]
+    /// Exceeds [`INTERIM_HEADS_MAX`].
+    #[error("too many interim responses")]
     TooManyInterim,
-    /// 101, which nobody asked for.
-    #[error("the server changes the protocol")]
+    /// An unsolicited 101 response.
+    #[error("unsolicited protocol upgrade")]
     Upgrade,
-    /// The length of the body is not said in exactly one way (RFC 9112 section 6.3).
-    #[error("the length of the body is not clear")]
+    /// The length of the body is not given in exactly one way (RFC 9112 section 6.3).
+    #[error("ambiguous body length")]
     Length,
-    /// Over [`Limits::body_octets_max`].
-    #[error("the body is too long")]
+    /// Exceeds [`Limits::body_octets_max`].
+    #[error("body too long")]
     BodyTooLong,
-    /// What should be the mark of a chunk is none, or is over [`FRAMING_OCTETS_MAX`].
-    #[error("a chunk of the body is not marked as it should be")]
+    /// Invalid chunk framing, or more than [`FRAMING_OCTETS_MAX`].
+    #[error("invalid chunk framing")]
     Chunk,
-    /// The connection ended first.
-    #[error("the connection ended before the reply did")]
+    /// The connection was closed too early.
+    #[error("connection closed before the end of the reply")]
     Cut,
 }
 
-/// One connection to one server. Requests go out one at a time.
+/// One connection to one server, with one request at a time.
 #[derive(Debug)]
 pub struct Client {
     limits: Limits,
     state: State,
-    /// The beginning of a head.
+    /// The beginning of an incomplete head.
     partial: Vec<u8>,
 }
 
@@ -110,36 +110,36 @@ enum State {
     Closed,
 }
 
-/// What is still to come of a body.
+/// The rest of a body.
 #[derive(Debug)]
 struct Body {
     framing: Framing,
-    /// What it may still have by our own limit.
+    /// The octets it may still have under our own limit.
     octets_max: u64,
-    /// Whether the connection may be used again.
+    /// Whether the connection can be reused.
     is_kept: bool,
 }
 
 impl Client {
-    /// A connection that was just made.
+    /// A new connection.
     pub fn new(limits: Limits) -> Self {
         Client { limits, state: State::Idle, partial: Vec::new() }
     }
 
-    /// Whether a request may go out.
+    /// Whether a request may be sent.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// A request with this method goes out. The connection must be idle; else there will be no event of it.
+    /// Call it when a request with this method is sent. Ignored unless the connection is idle.
     pub fn handle_request(&mut self, method: Method) {
         if self.is_idle() {
             self.state = State::Head { method, interim: 0 };
         }
     }
 
-    /// The next event of `input`, which is cut by what was used of it; None when all was used. After an error the
-    /// connection is of no more use.
+    /// Returns the next event and advances `input` past it; None at the end of the input. After an
+    /// error, the connection is unusable.
     pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
         let taken = match &mut self.state {
             State::Idle if input.is_empty() => Ok(None),
@@ -157,7 +157,8 @@ impl Client {
         taken
     }
 
-    /// The server closed its side, or the connection broke. A body that has no other end is complete by it.
+    /// The server closed its side, or the connection broke. This completes a body without any other
+    /// end.
     pub fn handle_end(&mut self) -> Result<Option<Event<'static>>, Misbehaviour> {
         let ended = match &self.state {
             State::Idle | State::Closed => Ok(None),
@@ -183,7 +184,8 @@ impl Client {
         Ok(None)
     }
 
-    /// The next head, which ends at the first CRLF CRLF and nowhere else. It is copied only if it comes in pieces.
+    /// The next head, which ends at the first CRLF CRLF and nowhere else. Copied only if it arrives
+    /// in pieces.
     fn next_head(&mut self, input: &mut &[u8]) -> Result<Option<head::Parsed>, Misbehaviour> {
         let known = self.partial.len();
         if known == 0
@@ -253,7 +255,7 @@ impl Body {
     }
 }
 
-/// Takes at most so many octets off the front.
+/// Takes at most `octets_max` octets from the front.
 fn split<'a>(input: &mut &'a [u8], octets_max: u64) -> &'a [u8] {
     let octets = usize::try_from(octets_max).map_or(input.len(), |octets_max| octets_max.min(input.len()));
     let (piece, rest) = input.split_at(octets);

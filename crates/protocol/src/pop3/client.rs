@@ -1,20 +1,21 @@
-//! The client's side of a POP3 session. [`Client`] knows which reply is due: a line, a list, a message. It promises that
-//! the bytes of a message are handed on once, in order and without being copied, its stuffed dots taken off, and that
-//! the same comes of the input however it was cut. What to say next is the driver's decision, and so is time; every
-//! other limit is here. Nothing is fatal: a server that misbehaves is hung up on.
+//! The client side of a POP3 session. [`Client`] knows which reply is due: a line, a list, a
+//! message. It passes on the bytes of a message once, in order, without copying and with
+//! dot-stuffing removed, and its events do not depend on how the input is split. The driver decides
+//! what to send next and handles timeouts; all other limits are here. No error is fatal: a server
+//! that violates the protocol is disconnected.
 //!
 //! # States
 //!
 //! | state  | waits for             | then                                                                        |
 //! |--------|-----------------------|-----------------------------------------------------------------------------|
 //! | Banner | `+OK`                 | Ready; `-ERR`: Closed                                                       |
-//! | Ready  | the driver            | a command: Reply. Input: misbehaviour                                       |
+//! | Ready  | the driver            | a command: Reply. Input: violation                                          |
 //! | Reply  | `+OK` or `-ERR`       | Ready; after `+OK` to LIST, UIDL, CAPA: List; to RETR: Message; QUIT: Closed |
 //! | List   | lines, and one of `.` | [`Event::End`], Ready                                                       |
 //! | Message| CRLF `.` CRLF         | [`Event::End`], Ready                                                       |
-//! | Closed | nothing               | the end; what still comes is dropped                                        |
+//! | Closed | nothing               | the end; further input is dropped                                           |
 //!
-//! Misbehaviour leads to Closed from everywhere, and so does the end of the connection.
+//! A protocol violation leads to Closed from every state, as does the end of the connection.
 
 mod command;
 mod dot;
@@ -29,10 +30,10 @@ use command::Answer;
 use dot::{Dots, Piece};
 use line::Lines;
 
-/// Lines of a list: as many messages can a mailbox have.
+/// Lines of a list, and so messages of a mailbox.
 pub const LIST_LINES_MAX: u32 = 1_000_000;
 
-/// What a server may do at the most.
+/// Limits on what a server may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Octets of a message.
@@ -45,47 +46,47 @@ impl Default for Limits {
     }
 }
 
-/// What came, in order.
+/// What was received, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// `+OK`: the banner, or the reply to the command. A list or a message follows where the command was for one.
+    /// `+OK`: the banner, or the reply to a command. A list or message may follow.
     Accepted,
     /// `+OK` to STAT.
     Stat {
-        /// How many messages there are; they are numbered from 1.
+        /// The number of messages; they are numbered from 1.
         messages: u32,
-        /// How many octets they have together.
+        /// Their total size in octets.
         octets: u64,
     },
-    /// `-ERR`, and what was said beside it, without control characters.
+    /// `-ERR` with its text, without control characters.
     Refused(Box<str>),
     /// A line of the reply to LIST.
     Size {
-        /// Which message.
+        /// The message number.
         number: u32,
-        /// How many octets it has.
+        /// Its size in octets.
         octets: u64,
     },
     /// A line of the reply to UIDL.
     Unique {
-        /// Which message.
+        /// The message number.
         number: u32,
-        /// What it is called for as long as it exists.
+        /// Its unique id, which never changes.
         id: Box<str>,
     },
     /// A line of the reply to CAPA (RFC 2449).
     Capability(Box<str>),
-    /// The next octets of a message, as it is. Never empty.
+    /// The next octets of a message, dot-unstuffed. Never empty.
     Content(&'a [u8]),
     /// The list or the message is complete.
     End,
 }
 
-/// How a server can break the protocol.
+/// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
-    /// Something came that no command asked for.
-    #[error("bytes came that nobody asked for")]
+    /// Bytes without a command.
+    #[error("unsolicited bytes received")]
     Unasked,
     /// A reply begins with neither `+OK` nor `-ERR`.
     #[error("a line is not a reply")]
@@ -93,24 +94,24 @@ pub enum Misbehaviour {
     /// A line has a CR without LF or an LF without CR.
     #[error("a line has a bare CR or LF")]
     BareNewline,
-    /// Over [`LINE_OCTETS_MAX`].
+    /// Exceeds [`LINE_OCTETS_MAX`].
     #[error("a line is too long")]
     LineTooLong,
-    /// The reply to STAT or a line of a list does not say what it should.
-    #[error("a line does not say what its command asks for")]
+    /// The reply to STAT or a line of a list is invalid.
+    #[error("unexpected content of a reply line")]
     NoAnswer,
-    /// Over [`LIST_LINES_MAX`].
+    /// Exceeds [`LIST_LINES_MAX`].
     #[error("a list is too long")]
     ListTooLong,
-    /// Over [`Limits::message_octets_max`].
+    /// Exceeds [`Limits::message_octets_max`].
     #[error("a message is too long")]
     MessageTooLong,
-    /// The connection ended first.
-    #[error("the connection ended before the session did")]
+    /// The connection was closed too early.
+    #[error("connection closed before the end of the session")]
     Cut,
 }
 
-/// One session with one server. Commands go out one at a time.
+/// One session with one server, with one command at a time.
 #[derive(Debug)]
 pub struct Client {
     limits: Limits,
@@ -129,12 +130,12 @@ enum State {
 }
 
 impl Client {
-    /// A session over a connection that was just made.
+    /// A session on a new connection.
     pub fn new(limits: Limits) -> Self {
         Client { limits, state: State::Banner, lines: Lines::default() }
     }
 
-    /// Whether a command may be said.
+    /// Whether a command may be sent.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready)
     }
@@ -144,7 +145,8 @@ impl Client {
         matches!(self.state, State::Closed)
     }
 
-    /// Says a command: appends its line to `out`, all of which is to be sent. After an error nothing was said.
+    /// Appends the line of a command to `out`, which must be sent completely. After an error
+    /// nothing was appended.
     pub fn say(&mut self, command: Command<'_>, out: &mut Vec<u8>) -> Result<(), Unsayable> {
         if !self.is_ready() {
             return Err(Unsayable::NotReady);
@@ -154,8 +156,8 @@ impl Client {
         Ok(())
     }
 
-    /// The next event of `input`, which is cut by what was used of it; None when all was used. After an error the
-    /// connection is of no more use.
+    /// Returns the next event and advances `input` past it; None at the end of the input. After an
+    /// error, the connection is unusable.
     pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
         let taken = match &mut self.state {
             State::Ready if input.is_empty() => Ok(None),
@@ -178,7 +180,8 @@ impl Client {
         taken
     }
 
-    /// The server closed its side, or the connection broke. Only after QUIT was answered may it do so.
+    /// The server closed its side, or the connection broke; an error unless the reply to QUIT was
+    /// received.
     pub fn handle_end(&mut self) -> Result<(), Misbehaviour> {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Closed => Ok(()),

@@ -1,11 +1,11 @@
-//! Messages with a password in them: PLAIN (RFC 4616) and LOGIN (draft-murchison-sasl-login), and what names and
-//! passwords may be.
+//! Messages that contain a password: PLAIN (RFC 4616) and LOGIN (draft-murchison-sasl-login), and
+//! the rules for user names and passwords.
 
 use std::borrow::Cow;
 
 use super::{PASSWORD_OCTETS_MAX, Refusal, Secret, USER_OCTETS_MAX};
 
-/// What LOGIN asks. Clients take no notice of the words, but there are some that wait for these.
+/// The challenges of LOGIN. Most clients ignore the text, but some expect exactly these.
 pub(super) enum Login {}
 
 impl Login {
@@ -13,7 +13,7 @@ impl Login {
     pub(super) const PASSWORD: &[u8] = b"Password:";
 }
 
-/// What a client says who it is.
+/// The message of PLAIN.
 pub(super) struct Plain {
     pub(super) user: Box<str>,
     pub(super) password: Secret,
@@ -35,7 +35,7 @@ impl Plain {
     }
 }
 
-/// A user's name, prepared by SASLprep (RFC 4013).
+/// Prepares a user name by SASLprep (RFC 4013).
 pub(super) fn name(octets: &[u8]) -> Result<Box<str>, Refusal> {
     let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
     if text.len() > USER_OCTETS_MAX {
@@ -44,20 +44,20 @@ pub(super) fn name(octets: &[u8]) -> Result<Box<str>, Refusal> {
     let prepared: Cow<'_, str> = stringprep::saslprep(text).map_err(|_| Refusal::Unprepared)?;
     match prepared.len() {
         0 => Err(Refusal::Unprepared),
-        // Preparing may make a text longer.
+        // Preparing may make the name longer.
         1..=USER_OCTETS_MAX => Ok(prepared.into()),
         _ => Err(Refusal::TooLong),
     }
 }
 
-/// As whom the client wants to act: nobody may act as somebody else here.
+/// Checks the authorization identity: clients can act only as themselves.
 pub(super) fn check_authzid(authzid: &str, user: &str) -> Result<(), Refusal> {
-    // Tables fold the case of names.
+    // Lookup tables are not case-sensitive for user names.
     let is_own = || name(authzid.as_bytes()).is_ok_and(|prepared| prepared.eq_ignore_ascii_case(user));
     if authzid.is_empty() || is_own() { Ok(()) } else { Err(Refusal::Authzid) }
 }
 
-/// A password as it came.
+/// Validates a password.
 pub(super) fn password_from(octets: &[u8]) -> Result<Secret, Refusal> {
     let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
     if text.len() > PASSWORD_OCTETS_MAX {

@@ -1,46 +1,46 @@
-//! How an exchange ends, and what SMTP says of it.
+//! The result of an exchange, and the SMTP reply for it.
 
 use mail::{Enhanced, Reply};
 
-/// How an exchange ended.
+/// The result of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The client is this user.
+    /// The client is authenticated.
     Accepted {
-        /// Who, in the spelling of the table.
+        /// The user name in the spelling of the lookup table.
         user: Box<str>,
     },
-    /// It is nobody, and may try again.
+    /// The client is not authenticated, and may try again.
     Refused(Refusal),
 }
 
-/// Why a client is nobody.
+/// Why a client was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// What it sent is not what the mechanism has.
+    /// A message violates the mechanism.
     Malformed,
-    /// The name or the password is beyond the limits.
+    /// The name or password exceeds its limit.
     TooLong,
-    /// A line is ([`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX)).
+    /// A line exceeds [`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX).
     LineTooLong,
-    /// The name, or the password, has characters that neither may have (RFC 4013 section 2.3), or is empty.
+    /// The name or password is empty or has forbidden characters (RFC 4013 section 2.3).
     Unprepared,
-    /// Wrong password, wrong proof or unknown user; which of them is not told.
+    /// Wrong password, wrong proof or unknown user; the client is not told which.
     Credentials,
-    /// It wants to act as somebody else.
+    /// The client wants to act as another user.
     Authzid,
-    /// It wants the channel bound (RFC 5802 section 6), or something else that is not spoken here.
+    /// The client requires channel binding (RFC 5802 section 6) or another unsupported feature.
     Unsupported,
-    /// Too many were wrong before.
+    /// Too many failures before.
     Throttled,
-    /// It cannot be said now.
+    /// The password cannot be checked at present.
     Unavailable,
-    /// The client gave up (RFC 4954 section 4: `*`).
+    /// The client cancelled (RFC 4954 section 4: `*`).
     Cancelled,
 }
 
 impl Outcome {
-    /// What SMTP answers (RFC 4954 section 6).
+    /// The SMTP reply (RFC 4954 section 6).
     pub fn reply(&self) -> Reply {
         match self {
             Outcome::Accepted { .. } => Reply::new(235, Enhanced(2, 7, 0), "Authentication successful"),
@@ -50,14 +50,14 @@ impl Outcome {
 }
 
 impl Refusal {
-    /// What SMTP answers (RFC 4954 sections 4 and 6). Clients take 535 for a wrong password and ask for another one, and
-    /// try the same one again after 454.
+    /// The SMTP reply (RFC 4954 sections 4 and 6). After 535 clients ask the user for another
+    /// password; after 454 they retry with the same one.
     pub fn reply(self) -> Reply {
         match self {
             Refusal::Malformed => Reply::new(501, Enhanced(5, 5, 2), "Malformed authentication data"),
             Refusal::LineTooLong => Reply::new(500, Enhanced(5, 5, 6), "Authentication Exchange line is too long"),
             Refusal::Cancelled => Reply::new(501, Enhanced(5, 7, 0), "Authentication cancelled"),
-            Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Not with these parameters of the mechanism"),
+            Refusal::Unsupported => Reply::new(504, Enhanced(5, 5, 4), "Unsupported parameter of the mechanism"),
             Refusal::Throttled => Reply::new(454, Enhanced(4, 7, 0), "Too many failures, try again later"),
             Refusal::Unavailable => Reply::new(454, Enhanced(4, 7, 0), "Temporary authentication failure"),
             Refusal::TooLong | Refusal::Unprepared | Refusal::Credentials | Refusal::Authzid => {

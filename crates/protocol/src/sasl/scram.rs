@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256 without channel binding: the messages and the proofs (RFC 5802, RFC 7677).
+//! SCRAM-SHA-256 without channel binding: messages and proofs (RFC 5802, RFC 7677).
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use subtle::ConstantTimeEq;
 use super::message;
 use super::{Config, Refusal};
 
-/// The longest nonce of a client, in octets.
+/// Octets of a client's nonce.
 const NONCE_OCTETS_MAX: usize = 256;
-/// The salt that a user seems to have whom nobody knows, in octets: as long as most servers make them.
+/// Octets of the salt for unknown users; a common length.
 const SALT_OCTETS: usize = 16;
 
-/// This server's part of the nonce of one exchange: what makes a proof that was overheard worth nothing.
+/// The server's part of the nonce of one exchange. It makes an intercepted proof useless.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Nonce(Box<str>);
 
 impl Nonce {
-    /// Octets of randomness in one.
+    /// Octets of randomness in a nonce.
     pub const OCTETS: usize = 18;
 
-    /// Of octets from a source of cryptographic quality, fresh for each exchange.
+    /// From cryptographically secure random octets, fresh for each exchange.
     pub fn from_random(octets: [u8; Nonce::OCTETS]) -> Nonce {
         Nonce(STANDARD.encode(octets).into())
     }
@@ -58,12 +58,12 @@ impl ClientFirst {
             return Err(Refusal::Malformed);
         };
         match flag {
-            // `y`: the client could bind the channel and thinks that we cannot, which is so.
+            // `y`: the client supports channel binding and thinks that we do not, which is correct.
             "n" | "y" => {}
             _ if flag.starts_with("p=") => return Err(Refusal::Unsupported),
             _ => return Err(Refusal::Malformed),
         }
-        // An extension that must be understood, and none is.
+        // A mandatory extension; none is supported.
         if bare.starts_with("m=") {
             return Err(Refusal::Unsupported);
         }
@@ -83,11 +83,11 @@ impl ClientFirst {
     }
 }
 
-/// The exchange between the server's first message and the client's proof.
+/// The state between the server's first message and the client's proof.
 pub(super) struct Scram {
     user: Box<str>,
     keys: ScramKeys,
-    /// Whether there is such a user: otherwise whatever comes fails.
+    /// Whether the user exists; if not, every proof fails.
     is_known: bool,
     header: Box<str>,
     nonce: Box<str>,
@@ -96,14 +96,15 @@ pub(super) struct Scram {
 }
 
 impl Scram {
-    /// With what is stored, and the name of the user in the spelling of the table.
+    /// For a known user, with the stored keys and the name in the spelling of the lookup table.
     pub(super) fn known(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys) -> Scram {
         Scram::new(first, nonce, user, keys, true)
     }
 
-    /// For a user whom nobody knows: with a salt that is the same each time, and keys that nobody has a proof for.
+    /// For an unknown user: with a stable salt, and keys for which no proof exists.
     pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config, iterations: u32) -> Scram {
-        // Tables fold the case of names, so a name in another case has the same salt there.
+        // Lookup tables are not case-sensitive for user names, so names that differ in case get the
+        // same salt.
         let user = first.user.to_lowercase();
         let made_up = |what: &[u8]| hmac(&config.secret, &[what, b"\0", user.as_bytes()]);
         let keys = ScramKeys {
@@ -134,7 +135,7 @@ impl Scram {
         self.is_known = false;
     }
 
-    /// Checks `client-final-message`; gives `server-final-message`, and who the client is.
+    /// Verifies `client-final-message`; returns `server-final-message` and the user name.
     pub(super) fn prove(self, octets: &[u8]) -> Result<(Box<[u8]>, Box<str>), Refusal> {
         let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
         let (without_proof, proof) = text.rsplit_once(",p=").ok_or(Refusal::Malformed)?;
@@ -143,7 +144,7 @@ impl Scram {
         let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(Refusal::Malformed)?;
         let proof = STANDARD.decode(proof).ok().and_then(|proof| <[u8; 32]>::try_from(proof).ok());
         let (true, Some(proof)) = (fields.all(is_extension), proof) else { return Err(Refusal::Malformed) };
-        // The header once more, so that nobody between could have changed it (RFC 5802 section 6).
+        // The header is repeated, so that an attacker cannot have changed it (RFC 5802 section 6).
         if STANDARD.encode(&*self.header) != binding || *self.nonce != *nonce {
             return Err(Refusal::Credentials);
         }
@@ -160,7 +161,7 @@ impl Scram {
 }
 
 pub(super) fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of HMAC may have any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
 }
@@ -170,12 +171,13 @@ fn is_nonce(text: &str) -> bool {
     (1..=NONCE_OCTETS_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// One that may be passed over: a letter, `=` and something.
+/// An optional extension: a letter, `=` and a value.
 fn is_extension(field: &str) -> bool {
     matches!(field.as_bytes(), [letter, b'=', _, ..] if letter.is_ascii_alphabetic() && *letter != b'm')
 }
 
-/// `saslname`: `=2C` is a comma and `=3D` an equals sign, and there is no other escape (RFC 5802 section 5.1).
+/// Decodes `saslname`: `=2C` is a comma, `=3D` is an equals sign, other escapes are invalid (RFC
+/// 5802 section 5.1).
 fn unescape(name: &str) -> Result<String, Refusal> {
     let mut pieces = name.split('=');
     let mut text = pieces.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Passwords, which are wiped from memory when they are dropped and never shown.
+//! Passwords; wiped from memory when dropped, and never shown.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes it over: what it was in is this one's now, and is wiped with it.
+    /// Takes ownership of the text, and wipes it when dropped.
     pub fn new(text: String) -> Secret {
         Secret(Zeroizing::new(text))
     }

@@ -1,4 +1,4 @@
-//! Exchanges word by word: the examples of the RFCs, and every form that is refused.
+//! Complete exchanges: the examples of the RFCs, and every input that is refused.
 
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ fn array(base64: &str) -> [u8; 32] {
     base64::engine::general_purpose::STANDARD.decode(base64).unwrap().try_into().unwrap()
 }
 
-/// What is stored for the password `pencil` of RFC 7677 section 3.
+/// The stored keys for the password `pencil` of RFC 7677 section 3.
 fn pencil() -> ScramKeys {
     ScramKeys {
         salt: decode(b"W22ZaJ0SNY7soEsUEjb6gQ==").unwrap().as_slice().into(),
@@ -51,7 +51,7 @@ const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
 const PROOF: &str =
     "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
 
-/// Up to where the proof is waited for.
+/// An exchange up to where the proof is expected.
 fn until_proof(keys: Keys) -> (Exchange, Action) {
     let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
     let asked = Some(Action::Ask(Question::Credentials { user: "user".into() }));
@@ -115,7 +115,7 @@ fn a_proof_that_differs_in_anything_is_refused() {
         (",p=", ",q=", Refusal::Malformed),
         ("c=biws,", "", Refusal::Malformed),
         (",p=", ",m=1,p=", Refusal::Malformed),
-        // An extension is part of what is proven.
+        // The proof covers extensions too.
         (",p=", ",x=1,p=", Refusal::Credentials),
     ];
     for (from, to, refusal) in changed {
@@ -126,7 +126,7 @@ fn a_proof_that_differs_in_anything_is_refused() {
     }
 }
 
-/// The final message of a client that knows the password `pencil`, whatever it says beside its proof.
+/// The final message of a client that knows the password `pencil`, with any other content.
 fn proven(without_proof: &str) -> String {
     let key = |proof: [u8; 32], without_proof: &str| {
         let first = "n=user,r=rOprNGfwEbeRWgbNEkqO";
@@ -172,7 +172,7 @@ fn who_is_unknown_looks_like_everybody_until_the_proof() {
     assert_eq!(decode(salt.as_bytes()).unwrap().len(), 16);
     exchange.handle_response(PROOF.as_bytes());
     assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
-    // Another server, or another user, has another salt.
+    // Another server, or another user, gets another salt.
     let other = Config { secret: [8; 32] };
     for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
         let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
@@ -180,7 +180,7 @@ fn who_is_unknown_looks_like_everybody_until_the_proof() {
         exchange.handle_keys(UNKNOWN, &nonce());
         assert_ne!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
     }
-    // Also one in another case, where tables would find the same entry.
+    // A name that differs only in case gets the same salt, as in case-insensitive tables.
     let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
     exchange.poll_action();
     exchange.handle_keys(UNKNOWN, &nonce());
@@ -226,7 +226,7 @@ fn what_is_not_as_defined_is_refused_at_once() {
     use Mechanism::{Login, Plain, ScramSha256};
     let (long_name, long_password) = (format!("\0{}\0x", "n".repeat(321)), format!("\0u\0{}", "p".repeat(513)));
     let long_nonce = format!("n,,n=user,r={}", "r".repeat(257));
-    // Every one of its characters becomes eighteen (U+FDFA, by NFKC).
+    // Each of these characters (U+FDFA) becomes eighteen by NFKC.
     let swelling = format!("\0{}\0x", "\u{fdfa}".repeat(100));
     let refusals = [
         (Plain, "", Refusal::Malformed),
@@ -267,7 +267,7 @@ fn what_is_not_as_defined_is_refused_at_once() {
         assert_eq!(exchange.poll_action(), refused(refusal), "{mechanism} {message:?}");
         assert_eq!(exchange.poll_action(), None);
         exchange.handle_response(message.as_bytes());
-        assert_eq!(exchange.poll_action(), None, "what comes behind the end is ignored");
+        assert_eq!(exchange.poll_action(), None, "input after the end was handled");
     }
     for octets in [&b"\0tim\0\xff"[..], b"\0\xff\0secret", b"\xff\0tim\0secret"] {
         let mut exchange = Exchange::begin(Plain, Some(octets), &CONFIG);
@@ -316,7 +316,7 @@ fn nobody_is_accepted_by_an_answer_that_nobody_asked_for() {
     exchange.handle_response(b"\0tim\0secret");
     exchange.handle_response(b"\0root\0secret");
     assert_eq!(exchange.poll_action(), verify("tim", "secret"));
-    assert_eq!(exchange.poll_action(), None, "a second message before the verdict is ignored");
+    assert_eq!(exchange.poll_action(), None, "a second message before the verdict was handled");
 }
 
 #[test]

@@ -1,34 +1,34 @@
-//! Base64 as the lines of an exchange have it (RFC 4954 section 4, RFC 4648 section 4).
+//! Base64 for the lines of an exchange (RFC 4954 section 4, RFC 4648 section 4).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-/// The longest line of an exchange in octets, its CRLF included (RFC 4954 section 4).
+/// Octets of a line of an exchange, including its CRLF (RFC 4954 section 4).
 pub const LINE_OCTETS_MAX: usize = 12_288;
 
-/// A line is no response.
+/// Why a line is not a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It is longer than [`LINE_OCTETS_MAX`] (RFC 4954 section 4: 500 5.5.6).
+    /// It exceeds [`LINE_OCTETS_MAX`] (RFC 4954 section 4: 500 5.5.6).
     #[error("longer than {LINE_OCTETS_MAX} octets")]
     TooLong,
-    /// It is no base64 (RFC 4954 section 4: 501 5.5.2).
+    /// It is not base64 (RFC 4954 section 4: 501 5.5.2).
     #[error("not base64")]
     Malformed,
-    /// It is `*`: the client gives up (RFC 4954 section 4: 501).
+    /// It is `*`: the client cancels (RFC 4954 section 4: 501).
     #[error("cancelled by the client")]
     Cancelled,
 }
 
-/// A response, from its line without the CRLF. An empty line is an empty response. Spaces, missing padding and bits
-/// beyond the last octet are refused.
+/// Decodes a line without its CRLF. An empty line is an empty response. Spaces, missing padding and
+/// bits beyond the last octet are errors.
 pub fn decode(line: &[u8]) -> Result<Zeroizing<Vec<u8>>, DecodeError> {
     match line {
         _ if line.len() + 2 > LINE_OCTETS_MAX => Err(DecodeError::TooLong),
         b"*" => Err(DecodeError::Cancelled),
         _ => {
-            // Not by `decode`: where that fails in the middle it drops what it has, unwiped.
+            // `decode` would drop a partial result without wiping it.
             let mut octets = Zeroizing::new(vec![0; base64::decoded_len_estimate(line.len())]);
             let length = STANDARD.decode_slice(line, &mut octets).map_err(|_| DecodeError::Malformed)?;
             octets.truncate(length);
@@ -37,13 +37,13 @@ pub fn decode(line: &[u8]) -> Result<Zeroizing<Vec<u8>>, DecodeError> {
     }
 }
 
-/// An initial response, the second argument of AUTH: as [`decode`], but `=` stands for an empty one, as nothing would be
-/// no argument (RFC 4954 section 4).
+/// Decodes an initial response, the second argument of AUTH. Like [`decode`], but `=` is an empty
+/// response, since an empty argument is not possible (RFC 4954 section 4).
 pub fn decode_initial(argument: &[u8]) -> Result<Zeroizing<Vec<u8>>, DecodeError> {
     if argument == b"=" { Ok(Zeroizing::default()) } else { decode(argument) }
 }
 
-/// A challenge in base64.
+/// Encodes a challenge in base64.
 pub fn encode(challenge: &[u8]) -> String {
     STANDARD.encode(challenge)
 }

@@ -1,10 +1,13 @@
-//! The client's side of an SMTP or LMTP session. [`Client`] owns the dialogue: what is said when, what each reply means,
-//! and what became of a message for each of its recipients. It promises that it tells this once for every transaction
-//! that began, and honestly: what may have been accepted is in doubt, never lost. The bytes of a message do not pass
-//! through it; it says which range of them is due. Nothing here is fatal: a server that breaks the protocol is hung up on.
+//! The client side of an SMTP or LMTP session. [`Client`] controls the dialogue: what to send when,
+//! what each reply means, and what happens to a message for each recipient. It reports this once
+//! for every transaction that began, and conservatively: a message that may have been accepted is
+//! reported as in doubt, never as unsent. The bytes of a message do not pass through it; it says
+//! which range of them to send. No error here is fatal: a server that breaks the protocol is
+//! disconnected.
 //!
-//! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN (3461), LIMITS (9422),
-//! STARTTLS (3207) and AUTH (4954, by PLAIN and LOGIN) are spoken where the server offers and the [`Config`] wants them.
+//! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN
+//! (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954, by PLAIN and LOGIN) are used if the
+//! server offers and the [`Config`] allows them.
 //!
 //! # States
 //!
@@ -16,13 +19,13 @@
 //! | Handshake | the driver            | all extensions forgotten, EHLO: Hello. Bytes in clear text: Closed             |
 //! | Auth      | 235, or 334 and again | Ready                                                                          |
 //! | Ready     | the driver            | a transaction: Exchange; QUIT: Quit                                            |
-//! | Exchange  | its replies           | Ready; or, where the server still has the envelope, RSET: Reset                |
+//! | Exchange  | its replies           | Ready; or, if the server still has the envelope, RSET: Reset                   |
 //! | Reset     | 2xx                   | Ready                                                                          |
 //! | Quit      | any reply             | Closed                                                                         |
 //! | Closed    | nothing               | the end                                                                        |
 //!
-//! 421 leads to Closed from everywhere, and so does the end of the connection, a deadline that has passed, and a reply
-//! that is none or that nobody asked for.
+//! A 421 leads to Closed from every state, as does the end of the connection, a timeout, or an
+//! invalid or unexpected reply.
 
 mod config;
 mod event;
@@ -59,13 +62,14 @@ use reply::ReplyReader;
 
 /// One session with one server.
 ///
-/// Events of the connection come in by the `handle_*` methods, events of the session go out by
-/// [`poll_event`](Client::poll_event). After each of them: send the [`output`](Client::output), poll until there is no
-/// event left, and close when [`wants_close`](Client::wants_close) says so and the output is sent.
+/// Connection events come in by the `handle_*` methods, session events go out by
+/// [`poll_event`](Client::poll_event). After each event: send the [`output`](Client::output), poll
+/// until no event is left, and close when [`wants_close`](Client::wants_close) is true and the
+/// output is sent.
 ///
-/// The driver must go on reading while the server takes no bytes, and say what was sent before it says what was read: a
-/// group of commands may be longer than the buffers between the two sides, and a reply that comes before its command
-/// went out is misbehaviour.
+/// The driver must keep reading while the server accepts no bytes, and report what was sent before
+/// what was received: a group of commands may exceed the buffers between the two sides, and a reply
+/// that precedes its command is a protocol violation.
 #[derive(Debug)]
 pub struct Client {
     config: Arc<Config>,
@@ -75,7 +79,7 @@ pub struct Client {
     reader: ReplyReader,
     outbox: Outbox,
     events: VecDeque<Event>,
-    /// The last time that something went on: a reply came, bytes went out.
+    /// When the last reply was received or bytes were sent.
     moved_at: Timestamp,
 }
 
@@ -94,7 +98,7 @@ enum State {
 }
 
 impl Client {
-    /// A session over a connection that was made `now`.
+    /// Starts a session on a connection made at `now`.
     pub fn new(config: Arc<Config>, now: Timestamp) -> Self {
         Client {
             config,
@@ -125,7 +129,8 @@ impl Client {
         }
     }
 
-    /// TLS stands, as [`Event::StartTls`] asked. What the server said before is forgotten (RFC 3207 section 4.2).
+    /// The TLS handshake requested by [`Event::StartTls`] has succeeded. Everything the server said
+    /// before is forgotten (RFC 3207 section 4.2).
     pub fn handle_secured(&mut self, now: Timestamp) {
         if matches!(self.state, State::Handshake) {
             self.moved_at = now;
@@ -144,15 +149,16 @@ impl Client {
         }
     }
 
-    /// Call it when [`poll_deadline`](Client::poll_deadline) has passed; earlier it does nothing.
+    /// Call it when [`poll_deadline`](Client::poll_deadline) has passed; before that it does
+    /// nothing.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.poll_deadline().is_some_and(|deadline| deadline <= now) {
             self.close(Closed::TimedOut(self.stage()));
         }
     }
 
-    /// Begins a transaction, after [`Event::Ready`]. Its end is told by [`Event::Finished`]; after an error it has not
-    /// begun.
+    /// Begins a transaction; call it after [`Event::Ready`]. [`Event::Finished`] reports its end.
+    /// After an error, no transaction has begun.
     pub fn begin(&mut self, now: Timestamp, transaction: &Transaction) -> Result<(), Unsendable> {
         if !self.is_ready() {
             return Err(Unsendable::NotReady);
@@ -162,7 +168,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says QUIT, after [`Event::Ready`]; else it does nothing.
+    /// Sends QUIT; call it after [`Event::Ready`], otherwise it does nothing.
     pub fn quit(&mut self, now: Timestamp) {
         if self.is_ready() {
             self.moved_at = now;
@@ -170,7 +176,7 @@ impl Client {
         }
     }
 
-    /// What happened next, in order.
+    /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         if self.events.is_empty() {
@@ -184,7 +190,8 @@ impl Client {
         self.outbox.output()
     }
 
-    /// The first `count` octets of the output went out: of the head, then of the content, then of the tail.
+    /// The first `count` octets of the output were sent: of the head, then the content, then the
+    /// tail.
     pub fn handle_sent(&mut self, now: Timestamp, count: u64) {
         if count > 0 {
             self.moved_at = now;
@@ -192,13 +199,13 @@ impl Client {
         }
     }
 
-    /// When [`handle_timeout`](Client::handle_timeout) is due. None while it is the driver's turn.
+    /// When to call [`handle_timeout`](Client::handle_timeout). None while the driver must act.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         self.patience().map(|span| self.moved_at + span)
     }
 
-    /// Whether the connection is to be closed once the output is sent, which is a QUIT at the most: it need not wait for
-    /// that long.
+    /// Whether to close the connection once the output is sent, which is at most a QUIT; closing
+    /// need not wait long for it.
     pub fn wants_close(&self) -> bool {
         matches!(self.state, State::Closed)
     }
@@ -208,12 +215,12 @@ impl Client {
         matches!(self.state, State::Ready)
     }
 
-    /// In which form the content of the next transaction goes out.
+    /// The form in which the content of the next transaction is sent.
     pub fn form(&self) -> Form {
         if self.config.chunking && self.extensions.chunking { Form::Plain } else { Form::Stuffed }
     }
 
-    /// What the server offered.
+    /// The extensions that the server offers.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
@@ -245,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Tells the reply, and then what it leads to.
+    /// Reports the reply before the events that it causes.
     fn take_reply(&mut self, reply: Reply) {
         let (stage, place) = (self.stage(), self.events.len());
         self.obey_reply(stage, &reply);
@@ -269,7 +276,7 @@ impl Client {
             State::Reset if reply.is_success() => self.ready(),
             State::Reset => self.give_up(stage, reply),
             State::Quit => self.close(Closed::Quit),
-            // Nothing was said, and so no line was found above.
+            // No command was sent, which was checked above.
             State::Ready | State::Handshake | State::Closed => self.misbehaved(Misbehaviour::Early),
         }
     }
@@ -296,7 +303,7 @@ impl Client {
         self.close(Closed::Misbehaved(misbehaviour));
     }
 
-    /// Ends the session, and the transaction before it. What was not sent is not sent any more.
+    /// Ends the session, and first its transaction. Unsent output is dropped.
     fn close(&mut self, closed: Closed) {
         if let State::Exchange(exchange) = std::mem::replace(&mut self.state, State::Closed) {
             self.events.push_back(Event::Finished(exchange.into_verdicts(&self.outbox)));

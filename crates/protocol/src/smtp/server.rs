@@ -1,27 +1,30 @@
-//! The server's side of an SMTP or LMTP session. [`Session`] owns the dialogue: what was greeted, which transaction is
-//! open, what the peer is told. It promises that no byte is handed on twice or out of order, that output and message
-//! are the same however the input was cut, and that the end of a message is found where RFC 5321 has it and nowhere
-//! else. Nothing here is fatal: a peer that goes beyond a limit is told so and, at the worst, hung up on.
+//! The server side of an SMTP or LMTP session. [`Session`] controls the dialogue: the greeting, the
+//! open transaction, the replies. It guarantees that no byte is passed on twice or out of order,
+//! that replies and messages do not depend on how the input is split, and that a message ends where
+//! RFC 5321 says and nowhere else. No error here is fatal: a peer that exceeds a limit gets a
+//! reply, and at worst is disconnected.
 //!
-//! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), ENHANCEDSTATUSCODES (2034),
-//! DSN (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954) are spoken. The handshake of TLS is the driver's, and so is
-//! what there is to know of users and their passwords. XCLIENT (`xclient.rs`) is for peers that the driver trusts.
+//! Supported are PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING
+//! (3030), ENHANCEDSTATUSCODES (2034), DSN (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954).
+//! The driver performs the TLS handshake and looks up users and passwords. XCLIENT (`xclient.rs`)
+//! is for peers that the driver trusts.
 //!
 //! # States
 //!
 //! | state    | waits for             | then                                                                         |
 //! |----------|-----------------------|------------------------------------------------------------------------------|
-//! | Command  | a line                | the verb's own function; over the limit: LongLine                            |
-//! | LongLine | CRLF                  | 500, Command; an exchange of AUTH has failed                                 |
+//! | Command  | a line                | the function of the verb; over the limit: LongLine                           |
+//! | LongLine | CRLF                  | 500, Command; fails an AUTH exchange                                         |
 //! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
-//! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or its end: 235, 4xx, 5xx, Command; over the limit: LongLine |
+//! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or the end: 235, 4xx, 5xx, Command; over the limit: LongLine |
 //! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
-//! | Chunk    | so many bytes         | 250, Command; after LAST as Data                                             |
-//! | Swallow  | so many bytes         | the refusal of their BDAT, Command                                           |
-//! | Securing | the end of the handshake | Command, as if the session had just begun; any byte in clear text: 554, Closed |
+//! | Chunk    | the rest of the chunk | 250, Command; after LAST as Data                                             |
+//! | Swallow  | the rest of the chunk | the refusal of its BDAT, Command                                             |
+//! | Securing | the end of the handshake | Command, as in a new session; any byte in clear text: 554, Closed         |
 //! | Closed   | nothing               | the end                                                                      |
 //!
-//! Beside the state stands the transaction, from the accepted MAIL until its message is answered or it is abandoned:
+//! The state is combined with the transaction, which exists from an accepted MAIL until its message
+//! is answered or it is abandoned:
 //!
 //! | verb            | no greeting | greeted                 | after MAIL      | after RCPT      | after BDAT |
 //! |-----------------|-------------|-------------------------|-----------------|-----------------|------------|
@@ -37,25 +40,29 @@
 //! | NOOP HELP VRFY  | 2xx         | 2xx                     | 2xx             | 2xx             | 2xx        |
 //! | QUIT            | 221, close  | 221, close              | abandon, close  | abandon, close  | abandon    |
 //!
-//! STARTTLS is there where the configuration offers it and TLS is not in force yet. Until it is, a listener that requires
-//! it answers 530 to everything but EHLO, LHLO, NOOP, STARTTLS and QUIT (RFC 3207 section 4). What stands behind the line
-//! of STARTTLS in clear text may have been put there by somebody else than the client, and is never worked on: the session
-//! ends (the command injection of CVE-2011-0411).
+//! STARTTLS is offered if it is configured and TLS is not active yet. Until then, a listener that
+//! requires TLS replies 530 to everything except EHLO, LHLO, NOOP, STARTTLS and QUIT (RFC 3207
+//! section 4). Clear text after the STARTTLS line may have been injected by an attacker and is
+//! never processed: the session ends (command injection, CVE-2011-0411).
 //!
-//! AUTH is there where the configuration offers it, and only within TLS unless that says otherwise (538). Where logging in
-//! is required MAIL is answered 530 before. A second AUTH after a 235 is 503; a STARTTLS takes the login away, with all else
-//! that was said in clear text, and so does an XCLIENT: who logged in was another client.
+//! AUTH is offered if it is configured, and only within TLS (538) unless the configuration allows
+//! otherwise. If login is required, MAIL gets 530 before it. A second AUTH after a 235 gets 503.
+//! STARTTLS discards the login with everything else received in clear text; so does XCLIENT, since
+//! another client had logged in.
 //!
-//! What stands behind the line of DATA before its reply has gone out is the message of a client that does not wait (RFC 2920
-//! section 3.1). Where the configuration wants that, it ends the session of a stranger (`tolerance.rs`), whether DATA would
-//! have been accepted or refused: a message behind a refused DATA would be read as commands. A stranger whose message comes
-//! too slowly loses its session too (`rate.rs`).
+//! Bytes after the DATA line that arrive before its reply are the message of a client that does not
+//! wait (RFC 2920 section 3.1). If configured, this ends the session of an untrusted client
+//! (`tolerance.rs`) whether DATA would be accepted or refused, since a message after a refused DATA
+//! would be read as commands. An untrusted client that sends its message too slowly is also
+//! disconnected (`rate.rs`).
 //!
-//! A refused Data question ends the transaction: DATA is answered at once, BDAT after its bytes were swallowed. So does a
-//! fault in the content, which the driver learns at once and the peer after the end of its data.
+//! A refused Data question ends the transaction: DATA gets its reply immediately, BDAT after its
+//! bytes are discarded. So does a fault in the content, which the driver learns immediately and the
+//! peer after the end of its data.
 //!
-//! A message becomes the driver's with [`Question::Message`]. From that moment no deadline, no end of input and no
-//! shutdown cuts the session short before the answer came: the peer must learn what became of its mail.
+//! [`Question::Message`] hands the message over to the driver. From then until the answer, no
+//! timeout, end of input or shutdown ends the session: the peer must learn what happened to its
+//! mail.
 
 mod command;
 mod content;
@@ -96,20 +103,20 @@ use dot::DotDecoder;
 use login::Login;
 use rate::Window;
 
-/// What all sessions of a listener share.
+/// The configuration shared by the sessions of a listener.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The name of this server: in the banner, and the domain of `<postmaster>`.
+    /// The host name of this server, for the banner and as the domain of `<postmaster>`.
     pub hostname: Box<str>,
-    /// The protocol.
+    /// SMTP or LMTP.
     pub flavor: Flavor,
-    /// Whether the session is, or may become, one over TLS.
+    /// Whether the session is, or may be, over TLS.
     pub tls: Tls,
-    /// Who may log in; None: there is no AUTH.
+    /// The settings of AUTH; None disables it.
     pub auth: Option<Auth>,
-    /// What is taken beyond RFC 5321.
+    /// What is accepted beyond RFC 5321.
     pub tolerance: Tolerance,
-    /// Where everything ends.
+    /// All limits.
     pub limits: Limits,
 }
 
@@ -124,36 +131,39 @@ impl Config {
     }
 }
 
-/// What TLS is to the sessions of a listener.
+/// The use of TLS by the sessions of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// There is none.
+    /// TLS is not available.
     #[default]
     Never,
-    /// STARTTLS may be used (RFC 3207).
+    /// STARTTLS is offered (RFC 3207).
     Offered,
-    /// Nothing of mail is spoken before STARTTLS.
+    /// STARTTLS is required before any mail command.
     Required,
-    /// The handshake came before the first byte of the session (RFC 8314 section 3).
+    /// The handshake precedes the first byte of the session (RFC 8314 section 3).
     Implicit,
 }
 
-/// What is known of the peer before it says a word.
+/// What is known of the peer before the session starts.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// Its address; None where nobody knows it.
+    /// Its IP address; None if unknown.
     pub address: Option<IpAddr>,
-    /// A bare CR or LF in its messages becomes CRLF, where others have the message refused.
+    /// A bare CR or LF in its messages is converted to CRLF; other peers' messages with one are
+    /// refused.
     pub normalise_bare_newlines: bool,
-    /// It may send to other people's domains. The session also accepts some input from it that it refuses to strangers.
+    /// It may relay to other domains. Some other input that is refused from untrusted clients is
+    /// accepted from it.
     pub may_relay: bool,
 }
 
 /// One session of one peer.
 ///
-/// Events come in by the `handle_*` methods, actions go out by the `poll_*` methods and [`output`](Session::output).
-/// After each event: send the output, do the actions until there are none, and close when
-/// [`wants_close`](Session::wants_close) says so and the output is sent.
+/// Events come in by the `handle_*` methods, actions go out by the `poll_*` methods and
+/// [`output`](Session::output). After each event: send the output, perform the actions until there
+/// are none left, and close when [`wants_close`](Session::wants_close) is true and the output is
+/// sent.
 #[derive(Debug)]
 pub struct Session {
     config: Arc<Config>,
@@ -162,7 +172,8 @@ pub struct Session {
     greeting: Option<Greeting>,
     state: State,
     transaction: Option<Transaction>,
-    /// Input that could not be worked on yet, from `backlog_used` on: part of a line, or what waits for an answer.
+    /// Input that cannot be processed yet, from `backlog_used` on: part of a line, or what follows
+    /// a pending question.
     backlog: Vec<u8>,
     backlog_used: usize,
     output: Vec<u8>,
@@ -174,22 +185,22 @@ pub struct Session {
     commands: u32,
     stopping: bool,
     ended: bool,
-    /// TLS is in force.
+    /// TLS is active.
     secured: bool,
-    /// Who has logged in.
+    /// The user who has logged in.
     user: Option<Box<str>>,
     failed_logins: u32,
-    /// The driver is asked of every greeting.
+    /// The driver is asked about every greeting.
     asks_hello: bool,
-    /// The peer may speak for others.
+    /// The peer may use XCLIENT.
     trusts_xclient: bool,
-    /// What the client calls itself for whom the peer speaks.
+    /// The HELO name of the client that the peer speaks for.
     named: Option<Box<str>>,
-    /// That was said before the address of the client whose name it is.
+    /// The name was given before the address of its client.
     named_ahead: bool,
 }
 
-/// How the peer introduced itself.
+/// The form of the peer's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Greeting {
     Helo,
@@ -202,26 +213,26 @@ enum State {
     Command,
     LongLine {
         after_cr: bool,
-        /// It is one of an exchange of AUTH, which is over with it.
+        /// The line belongs to an AUTH exchange, which fails with it.
         login: Option<Box<Login>>,
     },
     Asked(Asked),
-    /// AUTH has begun, and the client is to respond to a challenge.
+    /// AUTH has begun, and the client must respond to a challenge.
     Authenticating(Box<Login>),
     Data(DotDecoder),
     Chunk(Chunk),
-    /// So many octets of a refused BDAT are still to come.
+    /// The remaining octets of a refused BDAT.
     Swallow {
         octets: u64,
         reply: Reply,
         times: usize,
     },
-    /// STARTTLS was answered; the driver is to make the handshake.
+    /// STARTTLS got its 220; the driver must perform the handshake.
     Securing,
     Closed,
 }
 
-/// What the open question was about.
+/// What the pending question is about.
 #[derive(Debug)]
 enum Asked {
     Hello { name: Box<str>, greeting: Greeting },
@@ -237,19 +248,19 @@ enum Asked {
 #[derive(Debug)]
 struct Transaction {
     smtputf8: bool,
-    /// Accepted ones.
+    /// The number of accepted recipients.
     recipients: usize,
-    /// BDAT was accepted: the message has begun.
+    /// A BDAT was accepted: the message has begun.
     chunks_begun: bool,
     content: Content,
-    /// How fast its message comes; from the moment on at which it may.
+    /// Measures the data rate, once the message may come.
     window: Option<Window>,
-    /// Set: the driver was told to abandon the transaction, but the peer has not ended its data yet.
+    /// Set: the driver was told to abandon the transaction, but the peer is still sending its data.
     fault: Option<Fault>,
 }
 
 impl Session {
-    /// A session that begins `now`. The banner is in its output.
+    /// Starts a session at `now`; the banner is in its output.
     pub fn new(config: Arc<Config>, peer: Peer, now: Timestamp) -> Self {
         let output = config.banner().into_bytes();
         let secured = config.tls == Tls::Implicit;
@@ -281,13 +292,14 @@ impl Session {
         }
     }
 
-    /// Has the driver asked whether it likes what the peer calls itself; else every sound name is taken.
+    /// Makes the session ask the driver about every greeting; otherwise every valid name is
+    /// accepted.
     pub fn asking_of_greetings(mut self) -> Self {
         self.asks_hello = true;
         self
     }
 
-    /// Takes all of `input`. What cannot be worked on before an answer comes is kept and worked on when it is there.
+    /// Takes all of `input`. What cannot be processed before an answer is kept until then.
     pub fn handle_input(&mut self, now: Timestamp, input: &[u8], body: &mut impl BodySink) {
         self.heard_at = now;
         self.count_octets(input.len());
@@ -302,7 +314,8 @@ impl Session {
         }
     }
 
-    /// Takes the answer to the open question; without one it is ignored, for the session may have closed meanwhile.
+    /// Takes the answer to the pending question. Ignored if there is none, since the session may
+    /// have closed in the meantime.
     pub fn handle_answer(&mut self, now: Timestamp, answer: Answer, body: &mut impl BodySink) {
         if !matches!(self.state, State::Asked(_)) {
             return;
@@ -316,9 +329,10 @@ impl Session {
         self.end_if_due();
     }
 
-    /// The handshake that [`wants_handshake`](Session::wants_handshake) asked for has succeeded. Nothing that the peer said
-    /// before is known any more (RFC 3207 section 4.2); what it used up of its limits is. Where no handshake was wanted it
-    /// does nothing. One that failed is the end of the session: [`handle_end`](Session::handle_end).
+    /// The handshake requested by [`wants_handshake`](Session::wants_handshake) has succeeded.
+    /// Everything the peer said before is forgotten (RFC 3207 section 4.2), but counts towards its
+    /// limits. Ignored if no handshake was requested. A failed handshake ends the session: call
+    /// [`handle_end`](Session::handle_end).
     pub fn handle_secured(&mut self, now: Timestamp) {
         if !matches!(self.state, State::Securing) {
             return;
@@ -335,7 +349,8 @@ impl Session {
         self.stop_if_due();
     }
 
-    /// Call it when [`poll_deadline`](Session::poll_deadline) has passed; earlier it does nothing.
+    /// Call it when [`poll_deadline`](Session::poll_deadline) has passed; before that it does
+    /// nothing.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.poll_deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -349,19 +364,20 @@ impl Session {
         }
     }
 
-    /// The server stops: 421, at once or as soon as the message that is just coming is answered.
+    /// The server shuts down: 421, immediately or after the reply to a message in progress.
     pub fn handle_shutdown(&mut self, _now: Timestamp) {
         self.stopping = true;
         self.stop_if_due();
     }
 
-    /// The peer closed its side. What it sent before is still answered; an unfinished transaction is abandoned.
+    /// The peer closed its side. Earlier input is still answered; an unfinished transaction is
+    /// abandoned.
     pub fn handle_end(&mut self) {
         self.ended = true;
         self.end_if_due();
     }
 
-    /// The next thing to do, in order.
+    /// The next action, in order.
     pub fn poll_action(&mut self) -> Option<Action> {
         let action = self.actions.pop_front();
         if self.actions.is_empty() {
@@ -370,12 +386,12 @@ impl Session {
         action
     }
 
-    /// Bytes to send, in order.
+    /// The bytes to send.
     pub fn output(&self) -> &[u8] {
         &self.output[self.output_sent..]
     }
 
-    /// The first `count` bytes of the output went out.
+    /// The first `count` bytes of the output were sent.
     pub fn handle_sent(&mut self, count: usize) {
         self.output_sent = self.output.len().min(self.output_sent + count);
         if self.output_sent == self.output.len() {
@@ -384,7 +400,7 @@ impl Session {
         }
     }
 
-    /// When [`handle_timeout`](Session::handle_timeout) is due. None while it is the driver's turn.
+    /// When to call [`handle_timeout`](Session::handle_timeout). None while the driver must act.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let limits = &self.config.limits;
         match self.state {
@@ -396,39 +412,40 @@ impl Session {
         }
     }
 
-    /// Whether more input could be worked on now. While it cannot, reading on only fills memory.
+    /// Whether more input can be processed now. If not, reading more would only use memory.
     pub fn wants_input(&self) -> bool {
         !matches!(self.state, State::Asked(_) | State::Securing | State::Closed)
     }
 
-    /// Whether the driver is to make the handshake of TLS as soon as the output is sent. What it has read of the peer by
-    /// then belongs to [`handle_input`](Session::handle_input), which ends the session; what comes later is the handshake's.
+    /// Whether the driver must perform the TLS handshake once the output is sent. Bytes read before
+    /// belong to [`handle_input`](Session::handle_input), which ends the session; later ones belong
+    /// to the handshake.
     pub fn wants_handshake(&self) -> bool {
         matches!(self.state, State::Securing)
     }
 
-    /// Whether the connection is to be closed once the output is sent.
+    /// Whether to close the connection once the output is sent.
     pub fn wants_close(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// The name that the peer gave itself; empty before.
+    /// The peer's HELO name; empty before HELO.
     pub fn helo(&self) -> &str {
         &self.helo
     }
 
-    /// The peer, as it was given to [`Session::new`], or as it named itself since by XCLIENT.
+    /// The peer as passed to [`Session::new`], or as changed by XCLIENT.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Who has logged in, in the spelling of the table (RFC 4954).
+    /// The user who has logged in, in the spelling of the lookup table (RFC 4954).
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The protocol of the open transaction, as Received lines name it (RFC 3848, RFC 6531 section 4.3): with the greeting's
-    /// word, `S` for TLS and `A` for a login.
+    /// The protocol name of the open transaction for Received lines (RFC 3848, RFC 6531 section
+    /// 4.3), from the greeting, with `S` for TLS and `A` for a login.
     pub fn protocol_name(&self) -> &'static str {
         let utf8 = self.transaction.as_ref().is_some_and(|t| t.smtputf8);
         let names = match (self.config.flavor, self.greeting) {
@@ -436,7 +453,7 @@ impl Session {
             (Flavor::Lmtp, _) => ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
             (Flavor::Smtp, _) if utf8 => ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
             (Flavor::Smtp, Some(Greeting::Extended)) => ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
-            // No name stands for HELO over TLS, nor for HELO after a login.
+            // There are no names for HELO with TLS or a login.
             (Flavor::Smtp, _) => ["SMTP"; 4],
         };
         names[usize::from(self.secured) * 2 + usize::from(self.user.is_some())]
@@ -513,7 +530,7 @@ impl Session {
         self.state = State::Chunk(chunk);
     }
 
-    /// The chunk is not wanted, and so neither is the message.
+    /// The chunk is refused, and with it the message.
     fn refuse_chunk(&mut self, chunk: Chunk, reply: Reply) {
         let times = if chunk.last { self.replies_at_end() } else { 1 };
         self.abandon();
@@ -524,7 +541,7 @@ impl Session {
         self.state = State::Swallow { octets: chunk.octets, reply, times };
     }
 
-    /// How many replies the end of a message gets (RFC 2033 section 4.2).
+    /// The number of replies to the end of a message (RFC 2033 section 4.2).
     fn replies_at_end(&self) -> usize {
         match (self.config.flavor, &self.transaction) {
             (Flavor::Lmtp, Some(transaction)) => transaction.recipients.max(1),
@@ -549,14 +566,14 @@ impl Session {
     }
 }
 
-/// Replies, and the ways in which a session ends.
+/// Replies, and the ways a session ends.
 impl Session {
     fn say(&mut self, reply: &[u8]) {
         // Writing to a Vec cannot fail.
         let _ = self.output.write_all(reply);
     }
 
-    /// Replies to a command that brings no mail forward.
+    /// Replies to a command that makes no progress with mail.
     fn say_idle(&mut self, reply: &[u8]) {
         self.commands += 1;
         if self.commands > self.config.limits.commands_max {
@@ -570,7 +587,7 @@ impl Session {
         self.refuse_times(stage, address, reply, 1);
     }
 
-    /// Replies 4xx or 5xx, unless the peer had too many of these already.
+    /// Replies 4xx or 5xx, unless the peer has exceeded its limit of errors.
     fn refuse_times(&mut self, stage: &'static str, address: Option<Address>, reply: Reply, times: usize) {
         if self.goes_too_far(stage, &reply) {
             return;
@@ -584,12 +601,14 @@ impl Session {
         }
     }
 
-    /// Counts a reply 4xx or 5xx, and closes where there were too many.
+    /// Counts a 4xx or 5xx reply, and closes the session beyond the limit.
     fn goes_too_far(&mut self, stage: &'static str, reply: &Reply) -> bool {
-        // Recipients over the limit, or whose directory is down, are no sign of a peer that only plays.
+        // Once a recipient is accepted, others that are over the limit, or whose lookup failed, are
+        // normal.
         let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
         self.commands += u32::from(plays);
-        // RCPT gets 454 for relaying that is denied for now: a stranger must not try for as long as it likes.
+        // A 454 to RCPT is a temporary refusal to relay: an untrusted client must not retry without
+        // limit.
         let denies_relaying = reply.code == 454 && stage == Verb::Rcpt.stage();
         self.errors += u32::from(reply.is_permanent() || denies_relaying);
         let limits = &self.config.limits;
@@ -608,7 +627,7 @@ impl Session {
         self.state = State::Closed;
     }
 
-    /// Drops the transaction, if there is one. After a fault the driver has been told before.
+    /// Drops the open transaction, if any. After a fault, the driver was told before.
     fn abandon(&mut self) {
         if self.transaction.take().is_some_and(|t| t.fault.is_none()) {
             self.actions.push_back(Action::Abandon);

@@ -1,4 +1,5 @@
-//! Reads transcripts of a client's sessions; the format is told in `tests/client_transcripts/README.md`.
+//! Parses transcripts of client sessions; `tests/client_transcripts/README.md` describes the
+//! format.
 
 #[path = "../transcript/text.rs"]
 mod text;
@@ -10,50 +11,50 @@ use text::unescape;
 
 pub(crate) use text::duration;
 
-/// One file.
+/// One transcript.
 pub(crate) struct Transcript {
-    /// The file's name without its ending.
+    /// The file name without its extension.
     pub(crate) name: String,
-    /// Settings of the client: a name and a value.
+    /// Settings of the client: names and values.
     pub(crate) settings: Vec<(String, String)>,
-    /// What happens, in order.
+    /// The steps, in order.
     pub(crate) steps: Vec<Step>,
 }
 
-/// One thing that happens or is expected.
+/// Something that happens or is expected.
 pub(crate) struct Step {
-    /// The line of the file where it begins.
+    /// The line number in the file.
     pub(crate) line: usize,
-    /// What it is.
+    /// The event.
     pub(crate) event: Event,
 }
 
 /// The kinds of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The server sends these bytes: all its lines up to the next other step.
+    /// The server sends these bytes: all its lines up to the next step of another kind.
     Receive(Vec<u8>),
-    /// The client sends exactly these bytes: all its lines up to the next other step.
+    /// The client sends exactly these bytes: all its lines up to the next step of another kind.
     Send(Vec<u8>),
-    /// The next transaction's sender, and his parameters.
+    /// The sender of the next transaction, with its parameters.
     Sender { address: String, parameters: Vec<String> },
-    /// The next transaction's next recipient, and his parameters.
+    /// Another recipient of the next transaction, with its parameters.
     Recipient { address: String, parameters: Vec<String> },
     /// More bytes of the next transaction's message.
     Message(Vec<u8>),
     /// The next transaction begins.
     Begin,
-    /// The client is told to say QUIT.
+    /// The driver calls `quit`.
     Quit,
-    /// TLS stands.
+    /// The TLS handshake has succeeded.
     Secured,
     /// Time passes.
     Wait(Duration),
     /// The server closes.
     End,
-    /// From here on the connection takes so many octets more; None for all.
+    /// From here on the connection accepts this many more octets; None for no limit.
     Room(Option<u64>),
-    /// What the client tells.
+    /// An event that the client reports.
     Told(String),
     /// The client closes.
     Closed,
@@ -106,7 +107,7 @@ impl Transcript {
         Some(())
     }
 
-    /// Bytes that go the same way join.
+    /// Joins bytes of the same direction.
     fn push(&mut self, line: usize, event: Event) {
         match (self.steps.last_mut().map(|step| &mut step.event), event) {
             (Some(Event::Receive(before)), Event::Receive(bytes)) => before.extend(bytes),

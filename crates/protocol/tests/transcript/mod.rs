@@ -1,5 +1,5 @@
-//! Reads transcripts of SMTP sessions; the format is told in `tests/transcripts/README.md`. This does not
-//! drive the machine, so that a runner over TCP can play the same files.
+//! Parses transcripts of SMTP sessions; `tests/transcripts/README.md` describes the format. This
+//! does not drive the machine, so that a runner over TCP can play the same files.
 
 mod text;
 mod users;
@@ -11,32 +11,32 @@ pub(crate) use text::duration;
 use text::unescape;
 pub(crate) use users::{auth, keys, verdict};
 
-/// One file.
+/// One transcript.
 pub(crate) struct Transcript {
-    /// The file's name without its ending.
+    /// The file name without its extension.
     pub(crate) name: String,
-    /// Settings of the server: a name and a value.
+    /// Settings of the server: names and values.
     pub(crate) settings: Vec<(String, String)>,
-    /// What happens, in order.
+    /// The steps, in order.
     pub(crate) steps: Vec<Step>,
 }
 
-/// One thing that happens or is expected.
+/// Something that happens or is expected.
 pub(crate) struct Step {
-    /// The line of the file where it begins.
+    /// The line number in the file.
     pub(crate) line: usize,
-    /// What it is.
+    /// The event.
     pub(crate) event: Event,
 }
 
 /// The kinds of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The client sends these bytes: all its lines up to the next other step.
+    /// The client sends these bytes: all its lines up to the next step of another kind.
     Send(Vec<u8>),
     /// The server sends exactly this line.
     Line(String),
-    /// The server sends a line that begins so.
+    /// The server sends a line with this prefix.
     Prefix(String),
     /// The server closes.
     Closed,
@@ -44,13 +44,13 @@ pub(crate) enum Event {
     Wait(Duration),
     /// The client closes its side.
     End,
-    /// The server is told to stop.
+    /// The server shuts down.
     Shutdown,
-    /// The handshake of TLS that the server asks for succeeds.
+    /// The TLS handshake that the server requested succeeds.
     Secured,
-    /// From here on the question is answered so: a code, an enhanced code as three numbers, a text.
+    /// The answer to a question from here on: a code, an enhanced code as three numbers, a text.
     Script { question: String, code: u16, enhanced: (u8, u16, u16), text: String },
-    /// What became of the mail, and for messages their bytes.
+    /// The result for the mail; for messages with their bytes.
     Outcome { text: String, body: Vec<u8> },
 }
 
@@ -69,7 +69,7 @@ impl Transcript {
             .collect()
     }
 
-    /// Reads the text of one. A line that is not understood is a panic that names it.
+    /// Parses a transcript. Panics with the line number if a line is invalid.
     pub(crate) fn parse(name: &str, text: &str) -> Transcript {
         let mut transcript = Transcript { name: name.to_owned(), settings: Vec::new(), steps: Vec::new() };
         for (index, line) in text.lines().enumerate() {

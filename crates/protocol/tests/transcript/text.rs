@@ -1,4 +1,4 @@
-//! What the transcripts of servers and of clients write alike: times, and bytes with escapes.
+//! Syntax shared by server and client transcripts: times, and bytes with escapes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(text[..digits].parse::<u64>().ok()? * unit_ms))
 }
 
-/// `\r \n \t \0 \\ \xFF`, and all other letters as they are.
+/// Decodes `\r \n \t \0 \\ \xFF`; other characters stand for themselves.
 pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,12 +1,12 @@
-//! What transcripts say of users: the settings of AUTH, and the answers to what is asked of users, by their script.
+//! Users in transcripts: the settings of AUTH, and scripted answers to password checks.
 
 use mail::{Reply, ScramKeys};
 use protocol::sasl::{self, Keys, Mechanism, Nonce, Verdict};
 use protocol::smtp::server::{Answer, Auth, KeysRequest, LoginRequest};
 
-/// AUTH with these mechanisms, within TLS alone and for whoever wants to.
+/// AUTH with these mechanisms, only within TLS, and optional.
 pub(crate) fn auth(mechanisms: &str) -> Auth {
-    let mechanism = |name| Mechanism::from_name(name).expect("a mechanism has a name of SASL's");
+    let mechanism = |name| Mechanism::from_name(name).expect("a registered SASL mechanism name");
     Auth {
         mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
         clear_text: false,
@@ -15,8 +15,8 @@ pub(crate) fn auth(mechanisms: &str) -> Auth {
     }
 }
 
-/// Everybody is let in, in lower case, unless the script says 535, 454 4.7.0 (too many failures) or anything else (it
-/// cannot be said).
+/// Accepts every password, with the user name in lower case, unless the script says 535 (refused),
+/// 454 (throttled) or anything else (unavailable).
 pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> Answer {
     Answer::Verdict(match reply.map(|reply| reply.code) {
         None => Verdict::Accepted { user: request.user.to_lowercase().into() },
@@ -26,7 +26,7 @@ pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> Answer {
     })
 }
 
-/// Everybody has the password of RFC 7677 section 3, with the same exceptions.
+/// Every user has the password of RFC 7677 section 3, with the same exceptions.
 pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> Answer {
     let keys = match reply.map(|reply| reply.code) {
         None => Keys::Found { user: request.user.to_lowercase().into(), keys: pencil() },

@@ -1,5 +1,5 @@
-//! A body in chunks (RFC 9112 section 7.1): the pieces between the marks are handed on, the marks, their extensions and
-//! the trailer are dropped. Lines end in CRLF and nothing else.
+//! The chunked transfer coding (RFC 9112 section 7.1): passes on the chunk data, and drops sizes,
+//! extensions and the trailer. Lines end only in CRLF.
 //!
 //! | state     | byte                  | then                            |
 //! |-----------|-----------------------|---------------------------------|
@@ -9,7 +9,7 @@
 //! | Extension | CR                    | SizeLf                          |
 //! |           | any but LF            | Extension                       |
 //! | SizeLf    | LF                    | Data; TrailerLine if size is 0  |
-//! | Data      | so many               | DataCr                          |
+//! | Data      | the last octet        | DataCr                          |
 //! | DataCr    | CR                    | DataLf                          |
 //! | DataLf    | LF                    | Size                            |
 //! | TrailerLine | CR                  | LastLf                          |
@@ -21,22 +21,22 @@
 
 use super::{Misbehaviour, split};
 
-/// Octets from the end of one piece to the begin of the next one, and those of the trailer with the mark before it.
+/// Octets between two pieces of data; also octets of the trailer with the line before it.
 pub const FRAMING_OCTETS_MAX: usize = 8 << 10;
-/// Digits of a size; so many fit.
+/// Hex digits of a chunk size; they fit into u64.
 const SIZE_DIGITS_MAX: u32 = 15;
 
-/// What is found in a body.
+/// A piece of the body.
 pub(super) enum Piece<'a> {
     Body(&'a [u8]),
     End,
 }
 
-/// How far the body was read.
+/// The decoder.
 #[derive(Debug, Default)]
 pub(super) struct Chunked {
     state: State,
-    /// Since the last octet of a piece.
+    /// Octets since the last piece of data.
     framing_octets: usize,
 }
 
@@ -62,7 +62,7 @@ impl Default for State {
 }
 
 impl Chunked {
-    /// The next piece of `input`, which is cut by what was used of it; None when all was used.
+    /// Returns the next piece and advances `input` past it; None at the end of the input.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Misbehaviour> {
         while let Some((&byte, rest)) = input.split_first() {
             if let State::Data { octets } = self.state {
@@ -85,7 +85,7 @@ impl Chunked {
     }
 }
 
-/// The state after a byte of a mark; None where there is no such byte.
+/// The state after a byte of framing; None if the byte is invalid.
 fn after(state: State, byte: u8) -> Option<State> {
     Some(match (state, byte) {
         (State::Size { octets, digits }, _) if byte.is_ascii_hexdigit() && digits < SIZE_DIGITS_MAX => {

@@ -1,28 +1,28 @@
-//! The head of a reply: what it says of the body's length and of the connection. The syntax is `httparse`'s business;
-//! what the fields mean together is decided here, and where they contradict each other nothing is.
+//! The head of a response: the length of the body, and whether the connection persists. `httparse`
+//! parses the syntax; this module combines the fields and rejects contradictions.
 
 use std::mem::MaybeUninit;
 
 use super::chunked::Chunked;
 use super::{HEAD_OCTETS_MAX, Method, Misbehaviour};
 
-/// Fields of a head.
+/// Fields in a head.
 pub const FIELDS_MAX: usize = 64;
-/// An empty line after a line.
+/// The end of a line and the empty line after it.
 pub(super) const END: &[u8] = b"\r\n\r\n";
 
-/// What a driver wants to know of a head.
+/// The parts of a head that the driver needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// 200 to 599.
     pub status: u16,
-    /// Content-Length, where the server says it; after HEAD no body of that length comes.
+    /// Content-Length, if given; after HEAD no body of that length follows.
     pub length: Option<u64>,
-    /// Whether the connection may be used again after this reply.
+    /// Whether the connection can be reused after this response.
     pub is_kept: bool,
 }
 
-/// A head by itself, before it is known what it answers.
+/// A parsed head, independent of its request.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) status: u16,
@@ -31,13 +31,13 @@ pub(super) struct Parsed {
     is_chunked: bool,
 }
 
-/// Where a body ends.
+/// How the end of the body is found.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// After so many octets more.
+    /// After this many more octets.
     Length(u64),
     Chunked(Chunked),
-    /// With the connection.
+    /// At the end of the connection.
     UntilEnd,
 }
 
@@ -54,7 +54,7 @@ impl Parsed {
     }
 }
 
-/// Reads a head with the empty line that ends it.
+/// Parses a head, including the empty line that ends it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     if bytes.len() > HEAD_OCTETS_MAX {
         return Err(Misbehaviour::HeadTooLong);
@@ -63,7 +63,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     let mut response = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
     let parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields);
-    // It takes an LF alone for the end of a line, so it may see an end that we do not.
+    // httparse accepts a bare LF as a line end, so it may find another end.
     if !matches!(parsed, Ok(httparse::Status::Complete(used)) if used == bytes.len()) {
         return Err(Misbehaviour::NoHead);
     }
@@ -72,7 +72,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     };
     let mut meaning = Meaning::default();
     response.headers.iter().try_for_each(|field| meaning.add(field))?;
-    // RFC 9112 section 6.1: both at once, or chunks from HTTP/1.0, are how replies are smuggled.
+    // Both together, or chunks from HTTP/1.0, are used for response smuggling (RFC 9112 section
+    // 6.1).
     if meaning.is_chunked && (meaning.length.is_some() || version == 0) {
         return Err(Misbehaviour::Length);
     }
@@ -81,7 +82,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     Ok(Parsed { status, length: meaning.length, is_kept, is_chunked: meaning.is_chunked })
 }
 
-/// The fields that matter, gathered.
+/// The values of the relevant fields.
 #[derive(Default)]
 struct Meaning {
     length: Option<u64>,
@@ -112,7 +113,7 @@ impl Meaning {
     }
 }
 
-/// Digits and nothing else.
+/// Parses digits only.
 fn number(digits: &[u8]) -> Option<u64> {
     let is_sound = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     is_sound.then(|| str::from_utf8(digits).ok()?.parse().ok())?

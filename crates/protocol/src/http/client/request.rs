@@ -1,39 +1,41 @@
-//! A request as it goes out, made once and sent often.
+//! A prepared request, which can be sent any number of times.
 
 use super::Method;
 
-/// Octets of the host and of the target of a request, each. RFC 9112 section 3 wants 8,000 to be possible.
+/// Octets of the host and of the target, each. RFC 9112 section 3 requires support for 8,000.
 pub const TARGET_OCTETS_MAX: usize = 8000;
 
-/// Whether the client wants to use the connection again.
+/// Whether the client wants to reuse the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// Yes; HTTP/1.1 says so without a word.
+    /// Yes, the default of HTTP/1.1.
     Keep,
     /// No: `Connection: close`.
     Close,
 }
 
-/// The bytes of a request.
+/// A prepared request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     method: Method,
     bytes: Box<[u8]>,
 }
 
-/// Why there is no such request.
+/// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
-    /// It is empty, over [`TARGET_OCTETS_MAX`], or has something else than visible ASCII in it, or a `/`.
-    #[error("not a host that can be asked for")]
+    /// The host is empty, exceeds [`TARGET_OCTETS_MAX`], or contains `/` or anything but visible
+    /// ASCII.
+    #[error("invalid host")]
     Host,
-    /// It does not begin with `/`, is over [`TARGET_OCTETS_MAX`], or has something else than visible ASCII in it.
-    #[error("not a path that can be asked for: visible ASCII that begins with a slash is")]
+    /// The target does not begin with `/`, exceeds [`TARGET_OCTETS_MAX`], or contains anything but
+    /// visible ASCII.
+    #[error("invalid path: expected visible ASCII starting with a slash")]
     Target,
 }
 
 impl Request {
-    /// Asks `host` (`example.org:8080`) for `target` (`/page?question`).
+    /// A request to `host` (`example.org:8080`) for `target` (`/page?query`).
     pub fn new(method: Method, host: &str, target: &str, persistence: Persistence) -> Result<Self, Unsendable> {
         let is_sound = |text: &str| text.len() <= TARGET_OCTETS_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
         if host.is_empty() || host.contains('/') || !is_sound(host) {
@@ -50,12 +52,12 @@ impl Request {
         Ok(Request { method, bytes: bytes.into_bytes().into() })
     }
 
-    /// What it asks.
+    /// The method.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// What goes over the wire.
+    /// The bytes to send.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,10 +1,10 @@
-//! What a server can send, whole and cut at every byte: the same must come of it.
+//! Server responses, whole and split at every byte: the result must be the same.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One reply as a driver gathers it, or why there is none.
+/// A response as a driver receives it, or the error.
 #[derive(Debug, PartialEq)]
 struct Gathered {
     head: Option<Head>,
@@ -14,7 +14,7 @@ struct Gathered {
     is_idle: bool,
 }
 
-/// What comes of the pieces and then, if `ends`, of the end of the connection.
+/// The result of the pieces and, if `ends`, of the end of the connection.
 fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Gathered {
     let mut client = Client::new(limits);
     client.handle_request(method);
@@ -22,7 +22,7 @@ fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Gathe
     for mut input in pieces.iter().copied() {
         loop {
             match client.handle_input(&mut input) {
-                Ok(None) => break assert!(input.is_empty(), "input was left over"),
+                Ok(None) => break assert!(input.is_empty(), "unused input"),
                 Ok(Some(event)) => gathered.take(event),
                 Err(fault) => return Gathered { fault: Some(fault), ..gathered },
             }
@@ -50,7 +50,7 @@ impl Gathered {
     }
 }
 
-/// The same comes of the input whole and cut at any byte.
+/// Checks that the result is the same for whole input and any split.
 fn check(method: Method, input: &[u8], ends: bool) -> Gathered {
     let limits = Limits { body_octets_max: 1000 };
     let whole = gather(method, limits, &[input], ends);
@@ -63,7 +63,7 @@ fn check(method: Method, input: &[u8], ends: bool) -> Gathered {
     whole
 }
 
-/// How much of a body comes before misbehaviour that is found behind it depends on the cuts.
+/// How much of a body comes before a violation found behind it depends on the split.
 fn assert_same(one: &Gathered, other: &Gathered, what: &str) {
     assert_eq!(
         (&one.head, one.ends, &one.fault, one.is_idle),
@@ -98,7 +98,7 @@ fn the_server_may_want_to_close() {
     sound(Method::Get, b"HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 2\r\n\r\nab", b"ab", false);
     sound(Method::Get, b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nab", b"ab", false);
     sound(Method::Get, b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab", b"ab", true);
-    // What it sends behind its last reply is nobody's.
+    // Bytes after the last response are ignored.
     sound(Method::Get, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nabcde", b"ab", false);
 }
 
@@ -244,7 +244,10 @@ fn a_kept_connection_serves_one_request_after_the_other() {
         let place = input[38..].as_ptr();
         assert!(matches!(client.handle_input(&mut input), Ok(Some(Event::Head(_)))), "round {round}");
         let body = client.handle_input(&mut input);
-        assert!(matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)), "it was copied");
+        assert!(
+            matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)),
+            "the body was copied"
+        );
         assert_eq!(client.handle_input(&mut input), Ok(Some(Event::End)));
         assert_eq!(client.handle_input(&mut input), Ok(None));
         assert!(client.is_idle());

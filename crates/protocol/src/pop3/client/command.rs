@@ -1,5 +1,5 @@
-//! What a client says, and how what comes back is read. Whatever goes into a line was looked at before, so that no
-//! command can carry another one.
+//! Commands, and how to parse their replies. Arguments are checked so that they cannot inject
+//! another command.
 
 use std::fmt;
 
@@ -11,44 +11,44 @@ pub const COMMAND_OCTETS_MAX: usize = 255;
 /// Octets of a unique id (RFC 1939 section 7).
 const UNIQUE_ID_OCTETS_MAX: usize = 70;
 
-/// One command.
+/// A POP3 command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Whose mailbox.
+    /// The user name.
     User(&'a str),
     /// The password, in clear text.
     Pass(&'a str),
-    /// What the server can do (RFC 2449).
+    /// List the server's capabilities (RFC 2449).
     Capa,
-    /// How many messages there are.
+    /// Get the number of messages.
     Stat,
-    /// Their sizes.
+    /// List the sizes of the messages.
     List,
-    /// Their unique ids.
+    /// List the unique ids of the messages.
     Uidl,
-    /// A message.
+    /// Get a message.
     Retr(u32),
-    /// A message is to be deleted when the session ends by QUIT.
+    /// Delete a message when the session ends by QUIT.
     Dele(u32),
-    /// The end.
+    /// End the session.
     Quit,
 }
 
-/// Why a command cannot be said.
+/// Why a command cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsayable {
-    /// The reply to the one before is not complete, or the session is over.
-    #[error("it is not the client's turn")]
+    /// A reply is pending, or the session is over.
+    #[error("a reply is pending or the session is over")]
     NotReady,
-    /// A control character is in it.
-    #[error("a user's name and password can have no control characters")]
+    /// An argument contains a control character.
+    #[error("user name and password must not contain control characters")]
     ControlCharacter,
-    /// Over [`COMMAND_OCTETS_MAX`].
+    /// Exceeds [`COMMAND_OCTETS_MAX`].
     #[error("a command has at most {COMMAND_OCTETS_MAX} octets")]
     TooLong,
 }
 
-/// What a command's reply is read as.
+/// How to parse the reply to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Banner,
@@ -62,7 +62,7 @@ pub(super) enum Answer {
 }
 
 impl Command<'_> {
-    /// Its first word.
+    /// The command name.
     pub fn verb(&self) -> &'static str {
         match self {
             Command::User(_) => "USER",
@@ -77,12 +77,12 @@ impl Command<'_> {
         }
     }
 
-    /// Whether it can be said at all: it fits in a line, and is one.
+    /// Whether the command is valid.
     pub fn check(&self) -> Result<(), Unsayable> {
         self.write(&mut Vec::new())
     }
 
-    /// Appends its line.
+    /// Appends the command line.
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
         match self {
             Command::User(argument) | Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
@@ -104,7 +104,7 @@ impl Command<'_> {
     }
 }
 
-/// The argument may be a password.
+/// Hides the argument, which may be a password.
 impl fmt::Debug for Command<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.verb())
@@ -112,7 +112,7 @@ impl fmt::Debug for Command<'_> {
 }
 
 impl Answer {
-    /// Reads the first line of a reply (RFC 1939 section 3), without its CRLF.
+    /// Parses the first line of a reply (RFC 1939 section 3), without its CRLF.
     pub(super) fn reply(self, line: &[u8]) -> Result<Event<'static>, Misbehaviour> {
         if let Some(text) = after_word(line, b"-ERR") {
             return Ok(Event::Refused(printable(text).into()));
@@ -125,7 +125,7 @@ impl Answer {
         Ok(Event::Stat { messages, octets })
     }
 
-    /// Reads a further line, without its CRLF.
+    /// Parses a further line, without its CRLF.
     pub(super) fn list_line(self, line: &[u8]) -> Result<Event<'static>, Misbehaviour> {
         if line == b"." {
             return Ok(Event::End);
@@ -153,7 +153,7 @@ fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), Unsayable> {
     Ok(())
 }
 
-/// What follows a word and a space.
+/// The text after a word and a space.
 fn after_word<'a>(line: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     match line.strip_prefix(word)? {
         [b' ', text @ ..] => Some(text),
@@ -162,7 +162,7 @@ fn after_word<'a>(line: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Two numbers; what a server may add is not looked at (RFC 1939 section 5, scan listing).
+/// Two numbers; anything after them is ignored (RFC 1939 section 5, scan listing).
 fn numbers(line: &[u8]) -> Option<(u32, u64)> {
     let mut words = str::from_utf8(line).ok()?.split(' ');
     let mut word = || words.next().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()));

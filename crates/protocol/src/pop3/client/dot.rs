@@ -1,12 +1,12 @@
-//! The content of a message: takes the dot off each line that begins with one, and finds the end, which is CRLF `.` CRLF
-//! and nothing else (RFC 1939 section 3). A bare CR or LF is content like any other byte: what a server gives out is
-//! for others to judge.
+//! Dot unstuffing of messages: removes the dot that begins a line, and finds the end, which is CRLF
+//! `.` CRLF and nothing else (RFC 1939 section 3). A bare CR or LF is content like any other byte;
+//! judging it is up to the caller.
 //!
 //! | state     | byte      | then                                   |
 //! |-----------|-----------|----------------------------------------|
-//! | LineStart | `.`       | Dot; the dot is nobody's               |
+//! | LineStart | `.`       | Dot; the dot is removed                |
 //! |           | any other | as Within                              |
-//! | Dot       | CR        | DotCr; the CR waits                    |
+//! | Dot       | CR        | DotCr; the CR is held back             |
 //! |           | any other | as Within                              |
 //! | DotCr     | LF        | the end                                |
 //! |           | any other | the CR was content: as AfterCr         |
@@ -17,14 +17,14 @@
 
 use memchr::memmem;
 
-/// What is found in it.
+/// A piece of the input.
 pub(super) enum Piece<'a> {
     /// Never empty.
     Content(&'a [u8]),
     End,
 }
 
-/// How far it was read.
+/// The state of the decoder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Dots {
     #[default]
@@ -36,7 +36,7 @@ pub(super) enum Dots {
 }
 
 impl Dots {
-    /// The next piece of `input`, which is cut by what was used of it; None when all was used.
+    /// Returns the next piece and advances `input` past it; None at the end of the input.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         while let Some((&byte, rest)) = input.split_first() {
             match (*self, byte) {
@@ -57,7 +57,7 @@ impl Dots {
         None
     }
 
-    /// Takes what there is up to the next line that begins with a dot.
+    /// Takes everything up to the next line that begins with a dot.
     fn stretch<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let end = match (*self, *input) {
             (Dots::AfterCr, [b'\n', b'.', ..]) => 1,

@@ -1,20 +1,23 @@
-//! Lines that come in pieces. They end in CRLF and nothing else; one that comes whole is not copied.
+//! Assembles lines that arrive in pieces. They end only in CRLF; a line that arrives whole is not
+//! copied.
 
 use memchr::memchr;
 
 use super::Misbehaviour;
 
-/// Octets of a line of a reply or a list, with its CRLF. RFC 1939 section 3 has 512; servers go beyond it.
+/// Octets of a line of a reply or list, with its CRLF. RFC 1939 section 3 has 512; servers exceed
+/// it.
 pub const LINE_OCTETS_MAX: usize = 2048;
 
-/// The beginning of a line.
+/// The beginning of an incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
 }
 
 impl Lines {
-    /// Reads the next line of `input`, which is cut by what was used of it, without its CRLF. None when all was used.
+    /// Passes the next line of `input`, without its CRLF, to `read` and advances `input` past it.
+    /// None at the end of the input.
     pub(super) fn next<T>(
         &mut self,
         input: &mut &[u8],
@@ -44,7 +47,7 @@ impl Lines {
     }
 }
 
-/// The line without its CRLF, if it is one.
+/// Strips the CRLF of a complete line.
 fn whole(line: &[u8]) -> Result<&[u8], Misbehaviour> {
     if line.len() > LINE_OCTETS_MAX {
         return Err(Misbehaviour::LineTooLong);

@@ -1,13 +1,13 @@
-//! What a server can send, whole and cut at every byte: the same must come of it.
+//! Server replies, whole and split at every byte: the result must be the same.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What came after a command, as a driver gathers it.
+/// The result of a command, as a driver receives it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Gathered {
-    /// All but content.
+    /// All events except content.
     events: Vec<Event<'static>>,
     content: Vec<u8>,
     fault: Option<Misbehaviour>,
@@ -25,7 +25,7 @@ fn gather(command: Option<Command<'_>>, limits: Limits, pieces: &[&[u8]]) -> Gat
     for mut input in pieces.iter().copied() {
         loop {
             match client.handle_input(&mut input) {
-                Ok(None) => break assert!(input.is_empty(), "input was left over"),
+                Ok(None) => break assert!(input.is_empty(), "unused input"),
                 Ok(Some(event)) => gathered.take(event),
                 Err(fault) => return Gathered { fault: Some(fault), ..gathered },
             }
@@ -53,13 +53,13 @@ impl Gathered {
     }
 }
 
-/// The same comes of the input whole, cut at any byte, and byte by byte.
+/// Checks that the result is the same for whole input, any split, and single bytes.
 fn check(command: Option<Command<'_>>, input: &[u8]) -> Gathered {
     let limits = Limits { message_octets_max: 100 };
     let whole = gather(command, limits, &[input]);
     let same = |mut other: Gathered, how: &str| {
         if whole.fault.is_some() {
-            // How much comes before misbehaviour that is found behind it depends on the cuts.
+            // How much content comes before a violation found behind it depends on the split.
             other.content.clone_from(&whole.content);
         }
         assert_eq!(whole, other, "{} {how}", input.escape_ascii());
@@ -230,7 +230,7 @@ fn a_command_carries_no_other_one() {
     assert_eq!(format!("{:?}", Command::Pass("secret")), "PASS");
 }
 
-/// RFC 1939 section 3, written the plain way.
+/// RFC 1939 section 3, implemented in the simplest way.
 fn plain(wire: &[u8]) -> Option<Vec<u8>> {
     let wire = [b"\r\n", wire].concat();
     let end = wire.windows(5).position(|bytes| bytes == b"\r\n.\r\n")?;

@@ -1,66 +1,68 @@
-//! What all sessions with one kind of server share: who we are, what we insist on, how long we wait. Whatever of it
-//! goes into a command line was looked at when it was made, so that no command can carry another one.
+//! The configuration shared by all sessions with one kind of server: identity, requirements,
+//! timeouts. Text for command lines is validated when it is created, so that it cannot inject
+//! another command.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::smtp::Flavor;
 
-/// Octets of a [`Word`]. RFC 3461 section 4.2 has the longest that is ours to send.
+/// Octets of a [`Word`]. The limit of RFC 3461 section 4.2 is the highest that applies.
 pub const WORD_OCTETS_MAX: usize = 500;
-/// Octets of a user's name or password.
+/// Octets of a user name or password.
 pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
 
-/// How a client behaves.
+/// The behaviour of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The protocol.
+    /// SMTP or LMTP.
     pub flavor: Flavor,
-    /// The name that the client gives itself in EHLO, LHLO or HELO.
+    /// The name for EHLO, LHLO or HELO.
     pub helo: Word,
-    /// Whether it asks for TLS.
+    /// Whether to use STARTTLS.
     pub tls: Tls,
-    /// It logs in as this user, or not at all. Without [`Tls::Required`] the password may go out in clear text.
+    /// The user to log in as, if any. Without [`Tls::Required`] the password may be sent in clear
+    /// text.
     pub credentials: Option<Credentials>,
-    /// Commands go out in groups (RFC 2920) where the server offers it.
+    /// Send commands in groups (RFC 2920) if the server offers it.
     pub pipelining: bool,
-    /// Messages go out by BDAT (RFC 3030) where the server offers it.
+    /// Send messages by BDAT (RFC 3030) if the server offers it.
     pub chunking: bool,
-    /// How long it waits.
+    /// The timeouts.
     pub timeouts: Timeouts,
 }
 
 impl Config {
-    /// TLS where offered, nobody logs in, commands in groups, messages by DATA.
+    /// TLS if offered, no login, commands in groups, messages by DATA.
     pub fn new(flavor: Flavor, helo: Word) -> Self {
         let timeouts = Timeouts::default();
         Config { flavor, helo, tls: Tls::Offered, credentials: None, pipelining: true, chunking: false, timeouts }
     }
 }
 
-/// Whether STARTTLS (RFC 3207) is asked for. A session that stands on TLS from its first byte says [`Tls::Never`].
+/// Whether to use STARTTLS (RFC 3207). Use [`Tls::Never`] for a session over implicit TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// Not at all.
+    /// Never.
     Never,
-    /// Where the server offers it; if it then refuses, the session goes on in clear text.
+    /// If the server offers it; if it then refuses, the session continues in clear text.
     Offered,
-    /// Always; without it the session ends before anything else was said.
+    /// Always; without it, the session ends before anything else is sent.
     Required,
 }
 
-/// Text that stands in a command as one word: neither empty nor over [`WORD_OCTETS_MAX`], no white space, no control
-/// characters.
+/// Text that forms a single word of a command: not empty, at most [`WORD_OCTETS_MAX`], no white
+/// space, no control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word(Box<str>);
 
-/// Why a text is no [`Word`].
+/// The text is not a valid [`Word`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a word of 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
+#[error("expected 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
 pub struct NoWord;
 
 impl Word {
-    /// Takes a text that is one.
+    /// Validates the text.
     pub fn new(text: &str) -> Result<Self, NoWord> {
         let sound = (1..=WORD_OCTETS_MAX).contains(&text.len())
             && !text.chars().any(|letter| letter.is_control() || letter.is_whitespace());
@@ -73,20 +75,20 @@ impl Word {
     }
 }
 
-/// Who logs in (RFC 4954).
+/// The user name and password to log in with (RFC 4954).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     user: Box<str>,
     password: Box<str>,
 }
 
-/// Why nobody can log in so.
+/// The user name or password is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("user and password must have 1 to {CREDENTIAL_OCTETS_MAX} octets each, and no NUL")]
 pub struct BadCredentials;
 
 impl Credentials {
-    /// RFC 4616 section 2: a NUL would end the name, or the password, early.
+    /// Validates both; a NUL would end one early (RFC 4616 section 2).
     pub fn new(user: &str, password: &str) -> Result<Self, BadCredentials> {
         let sound = |text: &str| (1..=CREDENTIAL_OCTETS_MAX).contains(&text.len()) && !text.contains('\0');
         if !sound(user) || !sound(password) {
@@ -95,7 +97,7 @@ impl Credentials {
         Ok(Credentials { user: user.into(), password: password.into() })
     }
 
-    /// The name.
+    /// The user name.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -111,8 +113,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How long the server may be silent before the session is given up (RFC 5321 section 4.5.3.2). A reply that is not
-/// complete does not count as a word.
+/// How long the server may be silent before the session is closed (RFC 5321 section 4.5.3.2). An
+/// incomplete reply does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// For the banner.
@@ -121,14 +123,14 @@ pub struct Timeouts {
     pub command: Duration,
     /// For 354.
     pub data: Duration,
-    /// For any of the message's bytes to go out.
+    /// For any progress in sending the message.
     pub block: Duration,
-    /// For the final reply, or the next one where there are several.
+    /// For the final reply, or for each if there are several.
     pub message: Duration,
 }
 
 impl Timeouts {
-    /// The same time for everything.
+    /// The same time for each.
     pub fn all(span: Duration) -> Self {
         Timeouts { banner: span, command: span, data: span, block: span, message: span }
     }

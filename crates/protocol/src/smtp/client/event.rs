@@ -1,4 +1,4 @@
-//! What a client tells its driver, and why it does what it does not do.
+//! The events of a client, and the reasons for its failures.
 
 use std::fmt;
 
@@ -7,43 +7,43 @@ use mail::Reply;
 /// What happened, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The server replied. Every reply comes so, also those that decide something and come again in another event.
+    /// The server replied. Reports every reply, including those that also cause another event.
     Replied {
-        /// What it replied to.
+        /// What the reply is for.
         stage: Stage,
-        /// What it said.
+        /// The reply.
         reply: Reply,
     },
-    /// Do the TLS handshake on this connection, then call `handle_secured`; where it fails, close.
+    /// Perform the TLS handshake, then call `handle_secured`; if it fails, close the connection.
     StartTls,
     /// A transaction may begin.
     Ready,
-    /// The transaction is over; for each of its recipients, in order, what became of the message.
+    /// The transaction is over; the results are in the order of its recipients.
     Finished(Vec<Verdict>),
-    /// The session is over, and so is the transaction: it was finished before.
+    /// The session is over. An open transaction was finished before.
     Closed(Closed),
 }
 
-/// What a reply answers, or what the client waits for.
+/// What a reply is for, or what the client is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The connection.
+    /// The connection is open.
     Banner,
     /// EHLO, LHLO or HELO.
     Hello,
-    /// STARTTLS, and the handshake after it.
+    /// STARTTLS, and the following handshake.
     StartTls,
     /// AUTH and its steps.
     Auth,
-    /// Nothing: no transaction is open.
+    /// No transaction is open.
     Idle,
     /// MAIL.
     Mail,
-    /// RCPT of the recipient of this index.
+    /// RCPT for the recipient with this index.
     Rcpt(usize),
     /// DATA.
     Data,
-    /// The whole message, after DATA or BDAT; with LMTP for the recipient of this index.
+    /// The message, after DATA or BDAT; with LMTP for the recipient with this index.
     Message(Option<usize>),
     /// RSET.
     Rset,
@@ -51,7 +51,7 @@ pub enum Stage {
     Quit,
 }
 
-/// As an operator calls it, or a sender who reads of it in a notice.
+/// A name for operators, and for senders in notices.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -70,115 +70,118 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What became of the message for one recipient.
+/// The result for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The server has it.
+    /// The server has accepted the message.
     Accepted(Reply),
-    /// The server does not want it: 4xx or 5xx.
+    /// The server refused it with 4xx or 5xx.
     Refused {
-        /// To what it said so.
+        /// What the reply was for.
         stage: Stage,
-        /// How it said so.
+        /// The reply.
         reply: Reply,
     },
-    /// The session ended before the message did: the server cannot have it.
+    /// The session ended before the message was sent completely: the server cannot have it.
     NotSent,
-    /// The session ended after the message's last byte went out and before the reply: the server may have it, or not.
+    /// The session ended after the last byte of the message and before the reply: the server may
+    /// have it.
     InDoubt,
 }
 
 /// Why a session is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// We said QUIT.
+    /// We sent QUIT.
     Quit,
-    /// The server said 421.
+    /// The server sent 421.
     Shutdown(Reply),
-    /// The server refused what the session needs, or a message before all of it had come.
+    /// The server refused something the session requires, or a message before it was complete.
     Refused {
-        /// To what it said so.
+        /// What the reply was for.
         stage: Stage,
-        /// How it said so.
+        /// The reply.
         reply: Reply,
     },
-    /// The server lacks what we insist on.
+    /// The server lacks a required extension.
     Lacks(Lack),
-    /// The server ended the connection.
+    /// The server closed the connection.
     Ended(Stage),
     /// The server was silent for too long.
     TimedOut(Stage),
-    /// The server does not speak the protocol.
+    /// The server violated the protocol.
     Misbehaved(Misbehaviour),
 }
 
-/// What we insist on and the server does not offer.
+/// A requirement that the server does not offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
     /// RFC 3207.
-    #[error("TLS is required and not offered")]
+    #[error("TLS is required but not offered")]
     StartTls,
     /// RFC 4954.
-    #[error("no way to log in that is known here: PLAIN or LOGIN is needed, offered is {offered:?}")]
+    #[error("no supported authentication mechanism: need PLAIN or LOGIN, server offers {offered:?}")]
     Mechanism {
-        /// The names of those that the server offers.
+        /// The mechanisms that the server offers.
         offered: Box<str>,
     },
 }
 
-/// How a server can break the protocol.
+/// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
-    /// A line is no reply: three digits and a space or hyphen.
+    /// A line is not a reply: three digits and a space or hyphen.
     #[error("a line is not a reply")]
     NoReply,
     /// A line has a CR without LF or an LF without CR.
     #[error("a reply has a bare CR or LF")]
     BareNewline,
-    /// The lines of one reply bear different codes.
+    /// The lines of one reply have different codes.
     #[error("the lines of a reply have different codes")]
     CodesDiffer,
-    /// Over [`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX).
+    /// Exceeds [`LINE_OCTETS_MAX`](super::LINE_OCTETS_MAX).
     #[error("a line of a reply is too long")]
     LineTooLong,
-    /// Over [`REPLY_LINES_MAX`](super::REPLY_LINES_MAX) or [`REPLY_OCTETS_MAX`](super::REPLY_OCTETS_MAX).
+    /// Exceeds [`REPLY_LINES_MAX`](super::REPLY_LINES_MAX) or
+    /// [`REPLY_OCTETS_MAX`](super::REPLY_OCTETS_MAX).
     #[error("a reply is too long")]
     ReplyTooLong,
-    /// A reply that nothing was said to, or that came before what it replies to was sent.
-    #[error("a reply came before its question")]
+    /// A reply without a command, or before its command was sent.
+    #[error("a reply came before its command was sent")]
     Early,
-    /// A reply whose code has no meaning here.
-    #[error("{code} has no meaning here")]
+    /// A reply with an unexpected code.
+    #[error("unexpected reply {code}")]
     Unexpected {
-        /// To what it replied.
+        /// What the reply was for.
         stage: Stage,
-        /// What it said.
+        /// The code.
         code: u16,
     },
-    /// Bytes in clear text after STARTTLS was granted: whoever sent them wants them taken for the server's.
-    #[error("clear text came after STARTTLS")]
+    /// Clear text after STARTTLS was accepted; it may have been injected.
+    #[error("clear text received after STARTTLS")]
     ClearText,
 }
 
-/// Why a transaction did not begin. Nothing was sent, and the session is as it was.
+/// Why a transaction did not begin. Nothing was sent, and the session is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
-    /// It is not the time; what happened is among the events.
+    /// The session is not ready; its events say why.
     #[error("the session is not ready")]
     NotReady,
-    /// To nobody.
+    /// There are no recipients.
     #[error("the transaction has no recipients")]
     NoRecipients,
-    /// Over the SIZE of the server (RFC 1870).
-    #[error("the server takes messages of {octets_max} octets at the most")]
+    /// The message exceeds the server's SIZE (RFC 1870).
+    #[error("the server accepts messages of up to {octets_max} octets")]
     TooBig {
         /// The server's limit.
         octets_max: u64,
     },
-    /// It has 8-bit bytes, and the server no 8BITMIME (RFC 6152).
-    #[error("the server does not take 8-bit messages")]
+    /// The message is 8-bit, and the server lacks 8BITMIME (RFC 6152).
+    #[error("the server does not accept 8-bit messages")]
     EightBit,
-    /// The server has no SMTPUTF8 (RFC 6531), or the transaction does not ask for it although an address needs it.
-    #[error("the server, or the transaction, does without SMTPUTF8")]
+    /// The server lacks SMTPUTF8 (RFC 6531), or an address needs it and the transaction does not
+    /// request it.
+    #[error("SMTPUTF8 is required but not offered or not requested")]
     Smtputf8,
 }

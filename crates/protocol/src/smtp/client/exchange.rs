@@ -1,17 +1,17 @@
-//! The open transaction: which reply is due, and what is decided. The commands of one go out in a group where the
-//! server has PIPELINING (RFC 2920), else each after the reply to the one before; either way the replies are taken one
-//! after the other, and what is left to say is decided when none is outstanding.
+//! The open transaction: the reply that is due, and the results so far. If the server has
+//! PIPELINING (RFC 2920), the commands are sent in a group, otherwise one after the other; either
+//! way the replies are handled one by one, and the next step is decided when none is outstanding.
 //!
 //! | due        | 2xx                     | 3xx                               | 4xx, 5xx                           |
 //! |------------|-------------------------|-----------------------------------|------------------------------------|
-//! | Mail       | Rcpt(0)                 | misbehaviour                      | all are refused                    |
-//! | Rcpt(i)    | the next one            | misbehaviour                      | this one is refused                |
-//! | Data       | misbehaviour            | Message; a lone dot if to nobody  | all left are refused; over         |
-//! | Message    | all left are accepted   | misbehaviour                      | all left are refused; over         |
-//! | Message(i) | this one is accepted    | misbehaviour                      | this one is refused; over with all |
+//! | Mail       | Rcpt(0)                 | violation                         | all are refused                    |
+//! | Rcpt(i)    | the next one            | violation                         | this one is refused                |
+//! | Data       | violation               | Message; a lone dot if all failed | the rest is refused; over          |
+//! | Message    | the rest is accepted    | violation                         | the rest is refused; over          |
+//! | Message(i) | this one is accepted    | violation                         | this one is refused; over with all |
 //!
-//! A message that nobody is left to get is not sent, unless a group has said BDAT already. What MAIL opened and no
-//! final reply has closed is ended by RSET.
+//! A message without remaining recipients is not sent, unless the group already contained BDAT. A
+//! transaction that MAIL opened and no final reply closed is ended by RSET.
 
 use mail::Reply;
 
@@ -20,8 +20,8 @@ use super::transaction::{Content, Form, Transaction};
 use super::{Client, Closed, Event, Misbehaviour, Stage, State, Unsendable, Verdict};
 use crate::smtp::Flavor;
 
-/// Up to so many octets a BDAT goes out in one group with its envelope; a larger message waits until somebody is known
-/// to want it.
+/// A BDAT of up to this many octets is sent in one group with its envelope; a larger message waits
+/// until a recipient is accepted.
 pub const GROUPED_CHUNK_OCTETS_MAX: u64 = 1 << 20;
 
 /// The open transaction.
@@ -32,21 +32,21 @@ pub(super) struct Exchange {
     chunked: bool,
     /// MAIL was accepted.
     is_open: bool,
-    /// The content, or the lone dot, was handed to the outbox.
+    /// The content, or the lone dot, was passed to the outbox.
     content_begun: bool,
-    /// [`Verdict::NotSent`] where nothing is decided yet.
+    /// [`Verdict::NotSent`] until the result is known.
     verdicts: Vec<Verdict>,
     undecided: usize,
 }
 
-/// The reply that comes next.
+/// The next expected reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Mail,
     Rcpt(usize),
     Data,
     Message,
-    /// With LMTP, for this recipient.
+    /// LMTP: for this recipient.
     MessageFor(usize),
 }
 
@@ -61,7 +61,8 @@ impl Exchange {
         }
     }
 
-    /// What became of the message when the session ends here. The end of the content went out if nothing is left to send.
+    /// The results if the session ends here. The end of the content was sent if nothing is left to
+    /// send.
     pub(super) fn into_verdicts(self, outbox: &Outbox) -> Vec<Verdict> {
         let mut verdicts = self.verdicts;
         if self.content_begun && outbox.output().is_empty() {
@@ -71,7 +72,7 @@ impl Exchange {
         verdicts
     }
 
-    /// The server goes away, and says so instead of an answer. With LMTP it answers for one recipient only.
+    /// The server sent 421 instead of a reply. With LMTP, the reply is for one recipient only.
     pub(super) fn handle_shutdown(&mut self, stage: Stage, reply: &Reply) {
         match self.due {
             Due::MessageFor(index) => self.decide(index, stage, reply),
@@ -79,7 +80,7 @@ impl Exchange {
         }
     }
 
-    /// The reply is the last word on this recipient, unless that was said before.
+    /// Sets the result for this recipient, unless it is known already.
     fn decide(&mut self, index: usize, stage: Stage, reply: &Reply) {
         let verdict = &mut self.verdicts[index];
         if *verdict == Verdict::NotSent {
@@ -93,13 +94,14 @@ impl Exchange {
         (0..self.verdicts.len()).for_each(|index| self.decide(index, stage, reply));
     }
 
-    /// The final reply came. RFC 3030 section 2: after a refused BDAT only RSET makes sure that nothing is left.
+    /// After the final reply. After a refused BDAT only RSET ensures that nothing remains (RFC 3030
+    /// section 2).
     fn end(&mut self) {
         let is_accepted = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_));
         self.is_open &= self.chunked && !self.verdicts.iter().any(is_accepted);
     }
 
-    /// The first recipient from `index` on about whom nothing is decided.
+    /// The first recipient from `index` on without a result.
     fn next_undecided(&self, index: usize) -> Option<usize> {
         (index..self.verdicts.len()).find(|index| self.verdicts[*index] == Verdict::NotSent)
     }
@@ -142,7 +144,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the reply to the stage that the exchange was in.
+    /// Handles the reply for the current stage.
     pub(super) fn take_exchange_reply(&mut self, exchange: Exchange, stage: Stage, reply: &Reply) {
         let expected = match exchange.due {
             Due::Data => reply.code == 354,
@@ -178,7 +180,7 @@ impl Client {
         if !reply.is_success() {
             exchange.decide(index, stage, reply);
         } else if !exchange.is_open {
-            // A recipient of a transaction that was refused: what would be sent could go anywhere.
+            // A recipient accepted in a refused transaction: anything sent now could go anywhere.
             self.state = State::Exchange(exchange);
             return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
         }
@@ -196,7 +198,8 @@ impl Client {
             return self.finish(exchange);
         }
         if exchange.undecided == 0 && self.config.flavor == Flavor::Lmtp {
-            // RFC 2033 section 4.2 has 503 here, and says not how many replies a message to nobody would get.
+            // RFC 2033 section 4.2 requires 503 here, and does not say how many replies a message
+            // without recipients would get.
             self.state = State::Exchange(exchange);
             return self.misbehaved(Misbehaviour::Unexpected { stage: Stage::Data, code: reply.code });
         }
@@ -205,7 +208,7 @@ impl Client {
         self.state = State::Exchange(exchange);
     }
 
-    /// RFC 2033 section 4.2: LMTP has a reply for each recipient that it accepted.
+    /// LMTP has a reply for each accepted recipient (RFC 2033 section 4.2).
     fn due_for_message(&self, exchange: &Exchange) -> Due {
         match (self.config.flavor, exchange.next_undecided(0)) {
             (Flavor::Lmtp, Some(index)) => Due::MessageFor(index),
@@ -233,7 +236,8 @@ impl Client {
         }
     }
 
-    /// A final reply before the last byte: a refusal is believed, but nobody knows what the server takes the rest for.
+    /// A final reply before the last byte: a refusal is trusted, but how the server interprets the
+    /// rest is unknown.
     fn replied_too_early(&mut self, mut exchange: Exchange, stage: Stage, reply: &Reply) {
         if reply.is_success() {
             self.state = State::Exchange(exchange);
@@ -244,7 +248,8 @@ impl Client {
         self.close(Closed::Refused { stage, reply: reply.clone() });
     }
 
-    /// Once all that was released is answered: the next line, or the end where nobody is left to get the message.
+    /// When all released lines are answered: releases the next line, or finishes if no recipient
+    /// remains.
     fn go_on(&mut self, mut exchange: Exchange) {
         if !self.outbox.is_awaiting() {
             if exchange.undecided == 0 {
@@ -262,7 +267,7 @@ impl Client {
         let content = &exchange.content;
         match exchange.chunked {
             true => self.outbox.send_content(content.octets, Form::Plain, b""),
-            // Nobody is left: the server waits for a message, and gets an empty one.
+            // No recipient remains: the server waits for a message, and gets an empty one.
             false if exchange.undecided == 0 => self.outbox.send_content(0, Form::Stuffed, b".\r\n"),
             false => {
                 let tail: &[u8] = if content.ends_in_crlf { b".\r\n" } else { b"\r\n.\r\n" };

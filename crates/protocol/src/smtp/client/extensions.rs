@@ -1,14 +1,14 @@
-//! What a server offered in its reply to EHLO or LHLO (RFC 5321 section 4.1.1.1).
+//! The extensions offered in the reply to EHLO or LHLO (RFC 5321 section 4.1.1.1).
 
 use std::num::NonZeroU32;
 
 use mail::Address;
 
-/// The extensions that matter to a client; all absent before EHLO was answered, after HELO, and from STARTTLS until
-/// EHLO was said again.
+/// The extensions that a client can use. All are absent before the reply to EHLO, after HELO, and
+/// between STARTTLS and the next EHLO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// SIZE (RFC 1870), with the server's limit; 0 is none.
+    /// SIZE (RFC 1870), with the server's limit; 0 means no limit.
     pub size: Option<u64>,
     /// PIPELINING (RFC 2920).
     pub pipelining: bool,
@@ -24,18 +24,18 @@ pub struct Extensions {
     pub dsn: bool,
     /// ENHANCEDSTATUSCODES (RFC 2034).
     pub enhanced_codes: bool,
-    /// LIMITS (RFC 9422 section 4): MAILMAX, the transactions of a session.
+    /// MAILMAX of LIMITS (RFC 9422 section 4): transactions per session.
     pub transactions_max: Option<NonZeroU32>,
-    /// RCPTMAX, the recipients of a transaction.
+    /// RCPTMAX: recipients per transaction.
     pub recipients_max: Option<NonZeroU32>,
-    /// RCPTDOMAINMAX, the domains that the recipients of a transaction are of.
+    /// RCPTDOMAINMAX: recipient domains per transaction.
     pub recipient_domains_max: Option<NonZeroU32>,
-    /// The names behind AUTH (RFC 4954), parted by spaces; empty without it.
+    /// The mechanisms of AUTH (RFC 4954), separated by spaces; empty without AUTH.
     pub mechanisms: Box<str>,
 }
 
 impl Extensions {
-    /// Reads the text of a reply. Its first line is the server's name.
+    /// Parses the text of a reply. Its first line is the server's name.
     pub(super) fn parse(text: &str) -> Self {
         let mut found = Extensions::default();
         for line in text.split('\n').skip(1) {
@@ -44,12 +44,12 @@ impl Extensions {
         found
     }
 
-    /// Whether AUTH has this mechanism.
+    /// Whether AUTH offers this mechanism.
     pub fn has_mechanism(&self, name: &str) -> bool {
         self.mechanisms.split(' ').any(|offered| offered.eq_ignore_ascii_case(name))
     }
 
-    /// How many of these recipients, the first ones, go into one transaction; at least one of them.
+    /// How many of these recipients, from the first on, fit into one transaction; at least one.
     pub fn recipients_that_fit<'a>(&self, recipients: impl IntoIterator<Item = &'a Address>) -> usize {
         let most = |max: Option<NonZeroU32>| max.map_or(usize::MAX, |max| max.get() as usize);
         let recipients = recipients.into_iter().take(most(self.recipients_max));
@@ -65,7 +65,7 @@ impl Extensions {
     }
 
     fn take(&mut self, line: &str) {
-        // Old servers write `AUTH=LOGIN`, beside the line of RFC 4954 or instead of it.
+        // Old servers send `AUTH=LOGIN`, in addition to the line of RFC 4954 or instead of it.
         let (keyword, rest) = line.split_once([' ', '=']).unwrap_or((line, ""));
         match keyword {
             _ if keyword.eq_ignore_ascii_case("SIZE") => self.size = Some(rest.trim().parse().unwrap_or(0)),
@@ -82,7 +82,7 @@ impl Extensions {
         }
     }
 
-    /// RFC 9422 section 3: what is unknown, or has no sound value, is passed over.
+    /// Unknown limits and invalid values are ignored (RFC 9422 section 3).
     fn take_limits(&mut self, limits: &str) {
         for limit in limits.split(' ') {
             let Some((name, value)) = limit.split_once('=') else { continue };
@@ -97,7 +97,7 @@ impl Extensions {
     }
 }
 
-/// One to six digits, the first of which is not 0.
+/// One to six digits without a leading 0.
 fn limit_value(digits: &str) -> Option<NonZeroU32> {
     let sound = digits.len() <= 6 && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
     if sound { digits.parse().ok() } else { None }

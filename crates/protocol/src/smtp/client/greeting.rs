@@ -1,6 +1,6 @@
-//! From the connection to the first transaction: banner, EHLO, STARTTLS and EHLO again, AUTH.
+//! From the connection to the first transaction: banner, EHLO, STARTTLS with another EHLO, AUTH.
 //!
-//! Whatever the server refuses on this way that the configuration insists on ends the session with QUIT.
+//! If the server refuses a step that the configuration requires, the session ends with QUIT.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -9,21 +9,21 @@ use mail::Reply;
 use super::{Client, Closed, Credentials, Event, Extensions, Lack, Misbehaviour, Stage, State, Tls};
 use crate::smtp::Flavor;
 
-/// Where a login stands.
+/// The progress of AUTH LOGIN or PLAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Login {
-    /// The server will ask for the user's name.
+    /// The server will ask for the user name.
     User,
     /// The server will ask for the password.
     Password,
-    /// All was said.
+    /// Everything was sent.
     Done,
 }
 
 /// How the client introduced itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// By HELO, for a server that knows no extensions.
+    /// By HELO, to a server without extensions.
     Plain,
     /// By EHLO or LHLO.
     Extended,
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// RFC 5321 section 4.1.4: HELO where EHLO is not understood.
+    /// Use HELO if EHLO is not supported (RFC 5321 section 4.1.4).
     fn may_do_without_extensions(&self) -> bool {
         let needs_tls = self.config.tls == Tls::Required && !self.secured;
         self.config.flavor == Flavor::Smtp && self.config.credentials.is_none() && !needs_tls
@@ -86,7 +86,7 @@ impl Client {
         }
     }
 
-    /// RFC 4954 section 4. PLAIN comes first: it takes one turn.
+    /// RFC 4954 section 4. PLAIN is preferred: it takes one round trip.
     fn log_in(&mut self) {
         let config = self.config.clone();
         match &config.credentials {
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Ends the session over a reply that leaves no way on.
+    /// Ends the session after a reply that makes it impossible to continue.
     pub(super) fn give_up(&mut self, stage: Stage, reply: &Reply) {
         if !reply.is_transient() && !reply.is_permanent() {
             return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
@@ -134,7 +134,7 @@ impl Client {
     }
 }
 
-/// RFC 4616: no authorization identity, the user, the password.
+/// RFC 4616: empty authorization identity, user name, password.
 fn plain_response(credentials: &Credentials) -> String {
     BASE64.encode(format!("\0{}\0{}", credentials.user(), credentials.password()))
 }

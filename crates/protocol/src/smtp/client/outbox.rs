@@ -1,8 +1,8 @@
-//! What is to be sent, in order: command lines, the message's bytes by their range, the mark of its end. Empty of
-//! buffers when all lines were answered.
+//! The output, in order: command lines, the range of the message to send, the end-of-data mark. Has
+//! no buffers when all lines are answered.
 //!
-//! Lines wait here until they are released: all at once in a group, else one after the other. A line counts as sent
-//! when its last byte went out, and no reply may come before that.
+//! Lines wait here until they are released: all together in a group, otherwise one after the other.
+//! A line counts as sent when its last byte was sent; a reply before that is a protocol violation.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,16 +11,16 @@ use memchr::memchr;
 
 use super::transaction::Form;
 
-/// What to send now: first all of the head, then that range of the content, then all of the tail.
+/// What to send now: the whole head, then the range of the content, then the whole tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output<'a> {
     /// Commands.
     pub head: &'a [u8],
-    /// Octets of the transaction's content in its `form`; empty where none are due.
+    /// A range of the transaction's content in `form`; empty if none is due.
     pub content: Range<u64>,
-    /// The form that the range is counted in.
+    /// The form of the content.
     pub form: Form,
-    /// The end of the data.
+    /// The end-of-data mark.
     pub tail: &'a [u8],
 }
 
@@ -30,32 +30,32 @@ impl Output<'_> {
         self.head.is_empty() && self.content.is_empty() && self.tail.is_empty()
     }
 
-    /// How many octets there are to send.
+    /// The number of octets to send.
     pub fn octets(&self) -> u64 {
         self.head.len() as u64 + (self.content.end - self.content.start) + self.tail.len() as u64
     }
 }
 
-/// Sent, unsent and unreleased bytes; each place is an index into the lines.
+/// Sent, unsent and unreleased bytes; the positions are indexes into the lines.
 #[derive(Default)]
 pub(super) struct Outbox {
     lines: Vec<u8>,
     answered: usize,
     sent: usize,
     released: usize,
-    /// What is left of the content.
+    /// The unsent range of the content.
     content: Range<u64>,
     form: Form,
     tail: &'static [u8],
 }
 
 impl Outbox {
-    /// Takes lines none of which is released. All lines before them were answered.
+    /// Stores lines without releasing any. All earlier lines must be answered.
     pub(super) fn hold(&mut self, lines: Vec<u8>) {
         *self = Outbox { lines, ..Outbox::default() };
     }
 
-    /// Sends a line, or several, now.
+    /// Sends one or more lines now.
     pub(super) fn send(&mut self, lines: Vec<u8>) {
         self.hold(lines);
         self.release(self.lines.len());
@@ -66,19 +66,19 @@ impl Outbox {
         self.release(line_end(&self.lines, self.released));
     }
 
-    /// Releases what is before `place`.
+    /// Releases everything before `place`.
     pub(super) fn release(&mut self, place: usize) {
         self.released = place;
     }
 
-    /// Lets content follow the lines, all of which are released.
+    /// Sends content after the lines, all of which are released.
     pub(super) fn send_content(&mut self, octets: u64, form: Form, tail: &'static [u8]) {
         self.content = 0..octets;
         self.form = form;
         self.tail = tail;
     }
 
-    /// Notes that the next line was answered; false if it was not sent.
+    /// Records the reply to the next line; false if that was not sent yet.
     pub(super) fn answer_line(&mut self) -> bool {
         let end = line_end(&self.lines, self.answered);
         if end == self.answered || end > self.sent {
@@ -92,7 +92,7 @@ impl Outbox {
         true
     }
 
-    /// Whether a released line was not answered yet.
+    /// Whether a released line is not answered yet.
     pub(super) fn is_awaiting(&self) -> bool {
         self.answered < self.released
     }
@@ -107,7 +107,7 @@ impl Outbox {
         Output { head, content: self.content.clone(), form: self.form, tail: self.tail }
     }
 
-    /// The first `count` octets of the output went out.
+    /// The first `count` octets of the output were sent.
     pub(super) fn handle_sent(&mut self, count: u64) {
         let head = count.min((self.released - self.sent) as u64);
         self.sent += head as usize;
@@ -118,7 +118,7 @@ impl Outbox {
     }
 }
 
-/// What goes out may be a password.
+/// Hides the lines, which may contain a password.
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outbox { lines, answered, sent, released, content, form, tail } = self;
@@ -134,7 +134,7 @@ impl fmt::Debug for Outbox {
     }
 }
 
-/// Where the line ends that begins at `place`.
+/// The end of the line that starts at `place`.
 fn line_end(lines: &[u8], place: usize) -> usize {
     memchr(b'\n', &lines[place..]).map_or(lines.len(), |end| place + end + 1)
 }

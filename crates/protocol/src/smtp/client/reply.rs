@@ -1,6 +1,6 @@
-//! Replies as they come over the wire (RFC 5321 section 4.2), read strictly: three digits, a space or a hyphen, text,
-//! CRLF; all lines of a reply bear one code. Whatever the text is, what becomes of it holds no control characters but
-//! the LF between lines, so that it may go into logs and bounces. Nothing is kept between replies.
+//! Parses replies (RFC 5321 section 4.2) strictly: three digits, a space or a hyphen, text, CRLF;
+//! the same code in all lines of a reply. The resulting text has no control characters except the
+//! LF between lines, so it is safe for logs and bounces. Nothing is kept between replies.
 
 use std::borrow::Cow;
 
@@ -10,19 +10,19 @@ use memchr::memchr;
 use super::Misbehaviour;
 use crate::text::printable;
 
-/// Octets of a line of a reply with its CRLF. RFC 5321 section 4.5.3.1.5 has 512; servers go beyond it.
+/// Octets of a reply line with its CRLF. RFC 5321 section 4.5.3.1.5 has 512; servers exceed it.
 pub const LINE_OCTETS_MAX: usize = 2048;
 /// Lines of a reply.
 pub const REPLY_LINES_MAX: usize = 128;
 /// Octets of a reply's text.
 pub const REPLY_OCTETS_MAX: usize = 16 << 10;
 
-/// Makes replies of bytes that come in pieces.
+/// Assembles replies from bytes that arrive in pieces.
 #[derive(Debug, Default)]
 pub(super) struct ReplyReader {
     /// The beginning of a line.
     partial: Vec<u8>,
-    /// The lines before it that belong to the same reply.
+    /// The previous lines of the same reply.
     gathered: Option<Box<Gathered>>,
 }
 
@@ -34,7 +34,7 @@ struct Gathered {
     lines: usize,
 }
 
-/// One line, taken apart.
+/// A parsed line.
 struct Line<'a> {
     code: u16,
     is_last: bool,
@@ -42,7 +42,7 @@ struct Line<'a> {
 }
 
 impl ReplyReader {
-    /// The next reply of `input`, which is cut by what was used of it; None when all was used.
+    /// Returns the next reply and advances `input` past it; None at the end of the input.
     pub(super) fn next_reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Misbehaviour> {
         while let Some(end) = memchr(b'\n', input) {
             let (line, rest) = input.split_at(end + 1);
@@ -107,7 +107,7 @@ impl<'a> Line<'a> {
         }
         let (digits, rest) = line.split_first_chunk().ok_or(Misbehaviour::NoReply)?;
         let code = code(*digits).ok_or(Misbehaviour::NoReply)?;
-        // A code alone is a whole line (RFC 5321 section 4.2).
+        // A code alone is a complete line (RFC 5321 section 4.2).
         let (is_last, text) = match rest {
             [] => (true, rest),
             [b' ', text @ ..] => (true, text),
@@ -153,13 +153,13 @@ impl Gathered {
     }
 }
 
-/// 200 to 599.
+/// A code from 200 to 599.
 fn code(digits: [u8; 3]) -> Option<u16> {
     let sound = (b'2'..=b'5').contains(&digits[0]) && digits.iter().all(u8::is_ascii_digit);
     sound.then(|| digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0')))
 }
 
-/// The enhanced code that a text begins with, if its class is that of the code (RFC 2034 section 4).
+/// Splits off an enhanced code, if its class matches the code (RFC 2034 section 4).
 fn split_enhanced(code: u16, text: &str) -> (Option<Enhanced>, &str) {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     match enhanced(code, word) {
@@ -186,7 +186,7 @@ fn number(digits: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// All replies of the pieces, or the fault after them.
+    /// All replies in the pieces, or the first error.
     fn read(pieces: &[&[u8]]) -> Result<Vec<Reply>, Misbehaviour> {
         let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
         for mut piece in pieces.iter().copied() {

@@ -1,4 +1,5 @@
-//! What holds whatever a server says, in any pieces; what cannot be said to one; and what a session costs while it waits.
+//! Properties that hold for any server in any pieces, text that must be rejected, and the memory
+//! use of a waiting session.
 
 use mail::Address;
 use proptest::prelude::*;
@@ -9,18 +10,18 @@ const NOW: Timestamp = Timestamp(0);
 const MESSAGE: &[u8] = b"Subject: x\r\n\r\n.text";
 const TRANSACTIONS_MAX: usize = 3;
 
-/// What a session is like.
+/// The settings of a test session.
 #[derive(Clone, Copy, Debug)]
 struct Mode {
     lmtp: bool,
     pipelining: bool,
     chunking: bool,
     log_in: bool,
-    /// Octets that the connection takes after each of the server's turns.
+    /// Octets that the connection accepts after each turn of the server.
     room: u64,
 }
 
-/// What came of some turns of the server.
+/// The result of some server turns.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     output: Vec<u8>,
@@ -44,7 +45,7 @@ fn transaction() -> Transaction {
     Transaction::new(Some(address("a@b.example")), recipients, Content::of(MESSAGE))
 }
 
-/// Plays the server's turns, each in pieces of `size` octets. Between two turns the client gets ahead.
+/// Plays the server's turns, each in pieces of `size` octets. The client acts between two turns.
 fn play(mode: Mode, turns: &[Vec<u8>], size: usize) -> Outcome {
     let mut client = Client::new(Arc::new(config(mode)), NOW);
     let mut outcome = Outcome::default();
@@ -97,7 +98,7 @@ fn send(client: &mut Client, outcome: &mut Outcome, room: u64) {
     client.handle_sent(NOW, count);
 }
 
-/// What servers say, and what hurts, so that chance gets beyond the banner.
+/// Common and difficult replies, so that random input gets beyond the banner.
 fn turn() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         8 => Just(&b"250 2.0.0 ok\r\n"[..]),
@@ -157,11 +158,11 @@ proptest! {
         let finished = whole.events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
         prop_assert_eq!(finished, whole.begun, "each transaction is finished once");
         let closed = whole.events.iter().position(|event| matches!(event, Event::Closed(_)));
-        prop_assert_eq!(closed, Some(whole.events.len() - 1), "the last event says why");
+        prop_assert_eq!(closed, Some(whole.events.len() - 1), "Closed is not the last event");
     }
 }
 
-/// A client that has been greeted.
+/// A client after the greeting.
 fn ready(config: Config) -> Client {
     let mut client = Client::new(Arc::new(config), NOW);
     for input in [&b"220 mx\r\n"[..], b"250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n"] {

@@ -1,4 +1,4 @@
-//! A message as the client is to send it: its envelope, what is known of its bytes, and the commands made of them.
+//! A message to send: its envelope, the properties of its content, and the resulting commands.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -8,34 +8,35 @@ use memchr::memmem;
 
 use super::{Extensions, Unsendable, Word};
 
-/// One message to some recipients of one server. The client keeps none of it once it has begun.
+/// One message to some recipients at one server. The client keeps none of it once it has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     /// The reverse-path; None is the null sender `<>`.
     pub sender: Option<Address>,
-    /// To whom.
+    /// The recipients.
     pub recipients: Vec<Recipient>,
-    /// What is known of its bytes.
+    /// The properties of the message content.
     pub content: Content,
-    /// BODY= of RFC 6152. Whoever says 7BIT of an 8-bit message has it sent as it is.
+    /// BODY= (RFC 6152). An 8-bit message declared as 7BIT is sent unchanged.
     pub body_type: BodyType,
-    /// Asks for SMTPUTF8 (RFC 6531).
+    /// Requests SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
-    /// RET= of RFC 3461. This and its like are left out where the server has no DSN.
+    /// RET= (RFC 3461). All DSN parameters are omitted if the server lacks DSN.
     pub ret: Option<Return>,
-    /// ENVID= of RFC 3461, in xtext.
+    /// ENVID= (RFC 3461), in xtext.
     pub envid: Option<Word>,
 }
 
-/// One of its recipients.
+/// A recipient of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipient {
     /// The forward-path.
     pub address: Address,
-    /// NOTIFY= of RFC 3461.
+    /// NOTIFY= (RFC 3461).
     pub notify: Notify,
-    /// ORCPT= of RFC 3461: a type, a semicolon, xtext. One beyond ASCII (RFC 6533 section 3) is left out unless the
-    /// transaction asks for SMTPUTF8: a notification that names fewer addresses is better than no message.
+    /// ORCPT= (RFC 3461): a type, a semicolon, xtext. A non-ASCII one (RFC 6533 section 3) is
+    /// omitted unless the transaction requests SMTPUTF8: an incomplete notification is better than
+    /// no message.
     pub orcpt: Option<Word>,
 }
 
@@ -45,37 +46,37 @@ impl From<Address> for Recipient {
     }
 }
 
-/// What is known of a message without its bytes, which the driver has. Its lines end in CRLF, and it has no bare CR or
-/// LF: the driver answers for that.
+/// The properties of a message; the driver has the bytes. The driver must ensure that lines end in
+/// CRLF, and that there is no bare CR or LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Octets of the message itself, dots not doubled.
+    /// Octets of the message, before dot-stuffing.
     pub octets: u64,
-    /// How many of its lines begin with a dot. DATA sends so many octets more.
+    /// Lines that begin with a dot. DATA sends that many more octets.
     pub dot_lines: u64,
-    /// Its last two octets are CRLF; so it is with an empty message.
+    /// Whether the last two octets are CRLF; true for an empty message.
     pub ends_in_crlf: bool,
 }
 
-/// In which form the bytes of a message go out. Without lines that begin with a dot both are the same.
+/// The form in which a message is sent. Both are the same without lines that begin with a dot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As they are, for BDAT.
+    /// Unchanged, for BDAT.
     #[default]
     Plain,
-    /// With a second dot before each dot that begins a line (RFC 5321 section 4.5.2), for DATA.
+    /// Dot-stuffed (RFC 5321 section 4.5.2), for DATA.
     Stuffed,
 }
 
 impl Content {
-    /// Looks at the bytes of a message.
+    /// Determines the properties of a message.
     pub fn of(message: &[u8]) -> Self {
         let dot_lines = dot_lines(message).count() as u64;
         let ends_in_crlf = message.is_empty() || message.ends_with(b"\r\n");
         Content { octets: message.len() as u64, dot_lines, ends_in_crlf }
     }
 
-    /// How many octets go out in that form.
+    /// The number of octets to send in this form.
     pub fn octets_as(&self, form: Form) -> u64 {
         match form {
             Form::Plain => self.octets,
@@ -83,13 +84,13 @@ impl Content {
         }
     }
 
-    /// RFC 1870 section 3: the message with the CRLF that DATA would have to add.
+    /// The size to declare, with the CRLF that DATA would have to add (RFC 1870 section 3).
     fn declared_octets(&self) -> u64 {
         self.octets + if self.ends_in_crlf { 0 } else { 2 }
     }
 }
 
-/// A message in the form that DATA sends ([`Form::Stuffed`]).
+/// Dot-stuffs a message for DATA ([`Form::Stuffed`]).
 pub fn stuff_dots(message: &[u8]) -> Cow<'_, [u8]> {
     let mut stuffed = Vec::new();
     let mut done = 0;
@@ -105,14 +106,14 @@ pub fn stuff_dots(message: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(stuffed)
 }
 
-/// The places of the dots that begin a line.
+/// The positions of the dots that begin a line.
 fn dot_lines(message: &[u8]) -> impl Iterator<Item = usize> {
     let first = message.starts_with(b".").then_some(0);
     first.into_iter().chain(memmem::find_iter(message, b"\r\n.").map(|place| place + 2))
 }
 
 impl Transaction {
-    /// A plain one: nothing asked for beyond RFC 5321.
+    /// A transaction without any extensions.
     pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: Content) -> Self {
         Transaction {
             sender,
@@ -125,7 +126,7 @@ impl Transaction {
         }
     }
 
-    /// Whether a server with these extensions can be asked to take it.
+    /// Whether a server with these extensions can accept it.
     pub(super) fn check(&self, extensions: &Extensions) -> Result<(), Unsendable> {
         let octets_max = extensions.size.filter(|size| *size > 0).unwrap_or(u64::MAX);
         if self.recipients.is_empty() {
@@ -147,7 +148,8 @@ impl Transaction {
             && self.recipients.iter().all(|recipient| recipient.address.is_ascii())
     }
 
-    /// MAIL and all RCPT, as lines. Every text in them is an [`Address`] or a [`Word`], so none ends a line early.
+    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`Word`], so none
+    /// can end a line early.
     pub(super) fn envelope_lines(&self, extensions: &Extensions) -> Vec<u8> {
         const LINE_OCTETS_EXPECTED: usize = 64;
         let mut lines = Vec::with_capacity(LINE_OCTETS_EXPECTED * (2 + self.recipients.len()));

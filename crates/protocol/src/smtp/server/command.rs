@@ -1,4 +1,4 @@
-//! Command lines (RFC 5321 section 4.1): the verb, and the arguments of those verbs that have few.
+//! Command lines (RFC 5321 section 4.1): the verb, and simple arguments.
 
 use memchr::memchr2;
 
@@ -20,7 +20,7 @@ pub(super) enum Verb {
     Quit,
     Help,
     Vrfy,
-    /// Known to some RFC, but not to us.
+    /// A verb of some RFC that is not implemented.
     Unimplemented,
     Unknown,
 }
@@ -53,7 +53,7 @@ impl Verb {
         }
     }
 
-    /// The stage of the dialogue that a refusal is logged with.
+    /// The stage name for logging a refusal.
     pub(super) fn stage(self) -> &'static str {
         match self {
             Verb::Helo => "HELO",
@@ -75,32 +75,33 @@ impl Verb {
         }
     }
 
-    /// Whether it may come before TLS where that is required (RFC 3207 section 4).
+    /// Whether it is allowed before a required STARTTLS (RFC 3207 section 4).
     pub(super) fn needs_no_tls(self) -> bool {
         matches!(self, Verb::Ehlo | Verb::Lhlo | Verb::Noop | Verb::Starttls | Verb::Quit)
     }
 }
 
-/// Whether a line without its CRLF is free of bare CR and NUL. It has no LF, since the first of those ended it.
+/// Whether a line (without its CRLF) has no bare CR or NUL. It cannot have an LF, since the first
+/// LF ended it.
 pub(super) fn is_sound(line: &[u8]) -> bool {
     memchr2(b'\r', b'\0', line).is_none()
 }
 
-/// The verb and its arguments, without white space around them.
+/// The verb and its arguments, trimmed.
 pub(super) fn split(line: &[u8]) -> (Verb, &[u8]) {
     let end = memchr2(b' ', b'\t', line).unwrap_or(line.len());
     (Verb::of(&line[..end]), line[end..].trim_ascii())
 }
 
-/// What follows a keyword such as `FROM:`, in any case of letters. White space after the colon, which many clients
-/// send, is not minded.
+/// The text after a keyword such as `FROM:`, in any case. White space after the colon, which many
+/// clients send, is ignored.
 pub(super) fn after_keyword<'a>(arguments: &'a str, keyword: &str) -> Option<&'a str> {
     let (head, rest) = arguments.split_at_checked(keyword.len())?;
     head.eq_ignore_ascii_case(keyword).then(|| rest.trim_start())
 }
 
-/// The name that a client gives itself. It goes into Received lines, so nothing that has a meaning there gets through;
-/// else names are taken as they come, underscores and all.
+/// A valid HELO name. It goes into Received lines, so characters with a meaning there are refused;
+/// otherwise names are accepted as sent, including underscores.
 pub(super) fn host(arguments: &str) -> Option<&str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]+/~=%#*".contains(&b);
     let fits = (1..=mail::DOMAIN_OCTETS_MAX).contains(&arguments.len());
@@ -110,14 +111,14 @@ pub(super) fn host(arguments: &str) -> Option<&str> {
 /// The arguments of BDAT (RFC 3030).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// How many bytes follow the command line.
+    /// The size of the chunk that follows the command line.
     pub(super) octets: u64,
-    /// The message ends with them.
+    /// The chunk is the last of the message.
     pub(super) last: bool,
 }
 
 impl Chunk {
-    /// Reads `octets [LAST]`.
+    /// Parses `octets [LAST]`.
     pub(super) fn parse(arguments: &[u8]) -> Option<Chunk> {
         let mut words = str::from_utf8(arguments).ok()?.split_ascii_whitespace();
         let octets = number(words.next()?)?;
@@ -129,13 +130,13 @@ impl Chunk {
         words.next().is_none().then_some(Chunk { octets, last })
     }
 
-    /// Whether it brings the message no further.
+    /// Whether the chunk makes no progress with the message.
     pub(super) fn is_idle(self) -> bool {
         self.octets == 0 && !self.last
     }
 }
 
-/// Digits and nothing else; None too where they are more than a u64 holds.
+/// Parses digits only; also None if the number exceeds u64.
 pub(super) fn number(digits: &str) -> Option<u64> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }

@@ -1,11 +1,12 @@
-//! The way of a message's bytes to the sink, from DATA and BDAT alike: every newline is CRLF, or the message is
-//! refused or mended; sizes and Received lines stay within their limits; the flags say what the bytes are like.
+//! Passes message bytes from DATA and BDAT to the sink: ensures that every newline is CRLF, or
+//! refuses or repairs the message; enforces the limits on sizes and Received lines; collects the
+//! body flags.
 //!
-//! A bare CR or LF is what smuggling is made of: some server on the way takes it for a newline, and what it then finds
-//! is another message. So none is passed on. Where the configuration says to mend it, each becomes CRLF. A NUL is kept,
-//! taken out or refused before that, as the configuration says.
+//! A bare CR or LF enables SMTP smuggling: some server on the way may take it for a newline, and
+//! find another message after it. So none is passed on; if configured, each is converted to CRLF. A
+//! NUL is first kept, removed or refused, as configured.
 //!
-//! The hot path looks at a whole piece at once, in a loop without branches, and hands it on as it is.
+//! The hot path checks a whole piece in a loop without branches, and passes it on unchanged.
 
 use mail::{BodyFlags, Reply};
 use memchr::{memchr, memchr2};
@@ -14,39 +15,39 @@ use super::header::HeaderScan;
 use super::tolerance::NulPolicy;
 use super::{BodySink, Limits, MessageEnd, replies};
 
-/// What is done about bytes that a message may not have.
+/// How to treat bytes that a message must not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repair {
     pub(super) bare: BareNewlines,
     pub(super) nul: NulPolicy,
 }
 
-/// What is done about a bare CR or LF.
+/// How to treat a bare CR or LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BareNewlines {
-    /// The message is refused.
+    /// Refuse the message.
     Refuse,
-    /// It becomes CRLF.
+    /// Convert it to CRLF.
     Mend,
 }
 
-/// Why a message is refused whatever comes after.
+/// Why the message is refused, whatever follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It has a bare CR or LF.
+    /// It contains a bare CR or LF.
     BareNewline,
-    /// It has a NUL.
+    /// It contains a NUL.
     Nul,
-    /// Over [`Limits::message_octets_max`].
+    /// It exceeds [`Limits::message_octets_max`].
     TooBig,
-    /// Over [`Limits::header_octets_max`].
+    /// It exceeds [`Limits::header_octets_max`].
     HeaderTooBig,
-    /// Over [`Limits::received_max`].
+    /// It exceeds [`Limits::received_max`].
     Loop,
 }
 
 impl Fault {
-    /// What the peer is told once the data has ended.
+    /// The reply after the end of the data.
     pub(super) fn reply(self) -> Reply {
         match self {
             Fault::BareNewline => replies::BARE_NEWLINE,
@@ -58,29 +59,29 @@ impl Fault {
     }
 }
 
-/// What is known of the bytes appended so far.
+/// The state of the message after the bytes appended so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     octets: u64,
     header: HeaderScan,
-    /// The byte before the next one. A message begins as after a newline.
+    /// The previous byte. A message begins as if after a newline.
     previous: u8,
     dot_lines: bool,
     eight_bit: bool,
 }
 
 impl Content {
-    /// Of a message that has no bytes yet.
+    /// The state of an empty message.
     pub(super) fn new() -> Self {
         Content { octets: 0, header: HeaderScan::default(), previous: b'\n', dot_lines: false, eight_bit: false }
     }
 
-    /// How many bytes the sink got.
+    /// The number of bytes passed to the sink.
     pub(super) fn octets(&self) -> u64 {
         self.octets
     }
 
-    /// Hands `bytes` on. After a fault it must not be called again.
+    /// Checks `bytes` and passes them on. Must not be called again after a fault.
     pub(super) fn append(
         &mut self,
         mut bytes: &[u8],
@@ -120,7 +121,7 @@ impl Content {
         }
     }
 
-    /// All bytes were appended. Only the last chunk of BDAT can end in a CR.
+    /// Completes the message. Only the last BDAT chunk can end in a CR.
     pub(super) fn finish(
         &mut self,
         bare: BareNewlines,
@@ -137,7 +138,7 @@ impl Content {
         Ok(MessageEnd { flags, octets: self.octets })
     }
 
-    /// Every CR goes out at once; if no LF follows it, that is put in.
+    /// Passes on each CR immediately; adds an LF if none follows.
     fn append_mended(&mut self, mut bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
         while let Some(&first) = bytes.first() {
             if self.previous == b'\r' {
@@ -150,7 +151,7 @@ impl Content {
             if plain < bytes.len() {
                 self.append_sound(b"\r", limits, sink)?;
             }
-            // A bare LF stays in the input and goes out after the CR that was just put in.
+            // A bare LF stays in the input, and is passed on after the CR just added.
             bytes = &bytes[plain..];
             bytes = bytes.strip_prefix(b"\r").unwrap_or(bytes);
         }
@@ -170,7 +171,7 @@ impl Content {
                 Ok(())
             }
             Some(fault) if bytes.len() <= 1 => Err(fault),
-            // Which limit is broken first must not depend on how the input was cut: look closer.
+            // The first limit exceeded must not depend on how the input is split, so look closer.
             Some(_) => {
                 let (left, right) = bytes.split_at(bytes.len() / 2);
                 self.append_sound(left, limits, sink)?;
@@ -179,7 +180,7 @@ impl Content {
         }
     }
 
-    /// What is known once `bytes` are appended too.
+    /// The state after `bytes`.
     fn after(&self, bytes: &[u8], marks: Marks) -> Content {
         let mut after = *self;
         after.octets += bytes.len() as u64;
@@ -203,7 +204,7 @@ impl Content {
     }
 }
 
-/// What a piece of a message has in it.
+/// Properties of a piece of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Marks {
     bare_newline: bool,
@@ -212,8 +213,8 @@ struct Marks {
 }
 
 impl Marks {
-    /// Newlines are sound when, of any two neighbours, the second is LF exactly if the first is CR. Written so that the
-    /// compiler makes vector instructions of it: no branch, bytes only.
+    /// Newlines are valid if, of any two neighbours, the second is LF exactly when the first is CR.
+    /// Written without branches, on bytes only, so that the compiler vectorises it.
     fn of(previous: u8, bytes: &[u8]) -> Marks {
         let Some(&first) = bytes.first() else { return Marks::default() };
         let mut bare = u8::from(previous == b'\r') ^ u8::from(first == b'\n');
@@ -227,7 +228,7 @@ impl Marks {
         Marks { bare_newline: bare != 0, dot_line: dot != 0, eight_bit: bits >= 0x80 }
     }
 
-    /// The bytes before the first that shows a bare CR or LF.
+    /// The bytes before the first sign of a bare CR or LF.
     fn sound_prefix(previous: u8, bytes: &[u8]) -> &[u8] {
         let lefts = std::iter::once(&previous).chain(bytes);
         let bare = lefts.zip(bytes).position(|(&left, &right)| (left == b'\r') != (right == b'\n'));

@@ -1,8 +1,10 @@
-//! The dots of DATA (RFC 5321 section 4.5.2): takes away the one that begins a line, and finds the end.
+//! Dot unstuffing of DATA (RFC 5321 section 4.5.2): removes the dot that begins a line, and finds
+//! the end of the data.
 //!
-//! The end is CRLF `.` CRLF and nothing else, the first CRLF being that of the DATA command where the message is empty.
-//! A line begins after CRLF only, so that a dot after a bare CR or LF is a byte like others. No byte is held back but a
-//! dot and the CR after it; whatever the input's pieces, the bytes given out are the same.
+//! The end is CRLF `.` CRLF and nothing else; for an empty message, the first CRLF is that of the
+//! DATA command. A line begins only after CRLF, so a dot after a bare CR or LF is an ordinary byte.
+//! Only a dot and the CR after it are ever held back; the output does not depend on how the input
+//! is split.
 //!
 //! | place     | `.`       | CR             | LF        | other     |
 //! |-----------|-----------|----------------|-----------|-----------|
@@ -12,10 +14,11 @@
 //! | Dot       | Line      | DotCr          | Line      | Line      |
 //! | DotCr     | Line + CR | Cr + CR        | the end   | Line + CR |
 //!
-//! A byte is given out unless it leads to Dot, DotCr or the end; `+ CR` gives out the CR that was held back before it.
+//! A byte is passed on unless it leads to Dot, DotCr or the end; `+ CR` passes on the CR that was
+//! held back.
 //!
-//! Where bare newlines are made CRLF, the client has stuffed the lines after them too. There one of two dots goes, and no
-//! other: a lone dot stays, and nothing there is the end.
+//! If bare newlines are converted to CRLF, the client has also stuffed the lines after them. There,
+//! one of two dots is removed and no other: a lone dot stays, and nothing there ends the data.
 //!
 //! | place     | `.`        | CR        | LF        | other    |
 //! |-----------|------------|-----------|-----------|----------|
@@ -24,19 +27,19 @@
 //! | BareStart | BareDot    | Cr        | BareStart | Line     |
 //! | BareDot   | Line + `.` | Cr + `.`  | BareStart + `.` | Line + `.` |
 //!
-//! BareDot holds its dot back; `+ .` gives it out, and of two dots only that one.
+//! BareDot holds its dot back; `+ .` passes it on, and of two dots only that one.
 
 use memchr::{memchr_iter, memmem};
 
-/// Takes the dots out of the data of one message.
+/// Decodes the data of one message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DotDecoder {
     place: Place,
-    /// A bare CR or LF ends a line too, but never the data.
+    /// A bare CR or LF also ends a line, but never the data.
     repairs: bool,
 }
 
-/// Where in the data the next byte stands.
+/// The position of the next byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     /// After CRLF.
@@ -44,34 +47,35 @@ enum Place {
     LineStart,
     /// Inside a line.
     Line,
-    /// After a CR inside a line.
+    /// After a CR within a line.
     Cr,
-    /// After a dot that began a line.
+    /// After a dot at the start of a line.
     Dot,
     /// After such a dot and a CR.
     DotCr,
-    /// After a bare LF that ends a line.
+    /// After a bare LF.
     BareStart,
-    /// After a dot that began a line after a bare CR or LF.
+    /// After a dot at the start of a line that follows a bare CR or LF.
     BareDot,
 }
 
-/// What a stretch of input means.
+/// The meaning of a piece of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     /// Bytes of the message.
     Bytes(&'a [u8]),
-    /// The message is complete; what is left of the input comes after it.
+    /// The message is complete; the rest of the input comes after it.
     End,
 }
 
 impl DotDecoder {
-    /// At the start of the data. With `repairs`, lines may end in a bare CR or LF, which somebody else makes CRLF.
+    /// Starts at the beginning of the data. With `repairs`, lines may end in a bare CR or LF, which
+    /// the caller converts to CRLF.
     pub(super) fn new(repairs: bool) -> Self {
         DotDecoder { place: Place::LineStart, repairs }
     }
 
-    /// The next piece of `input`, which is cut by what was used of it; None when all was used.
+    /// Returns the next piece and advances `input` past it; None at the end of the input.
     pub(super) fn next_piece<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         while let Some((&byte, rest)) = input.split_first() {
             self.place = match (self.place, byte) {
@@ -89,7 +93,7 @@ impl DotDecoder {
                 (Place::BareStart, b'.') => Place::BareDot,
                 (Place::Cr, b'.') if self.repairs => Place::BareDot,
                 (Place::BareDot, _) => {
-                    // One dot is given out: the first, or of two the second.
+                    // Pass on one dot: the first, or the second of two.
                     *input = if byte == b'.' { rest } else { *input };
                     self.place = Place::Line;
                     return Some(Piece::Bytes(b"."));
@@ -103,10 +107,10 @@ impl DotDecoder {
         None
     }
 
-    /// Takes all up to the next line that begins with a dot.
+    /// Takes everything up to the next line that begins with a dot.
     fn next_run<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let length = match self.next_dot_line(input) {
-            // The CR was in an earlier piece of the input.
+            // The CR was in an earlier input.
             _ if self.place == Place::Cr && input[0] == b'\n' => 1,
             Some(place) => place,
             None => input.len(),
@@ -123,7 +127,7 @@ impl DotDecoder {
         run
     }
 
-    /// Where the first dot is that begins a line which begins in `input`.
+    /// The index of the first dot that begins a line in `input`.
     fn next_dot_line(&self, input: &[u8]) -> Option<usize> {
         if self.repairs {
             memchr_iter(b'.', input).find(|&place| place > 0 && matches!(input[place - 1], b'\r' | b'\n'))
@@ -137,7 +141,7 @@ impl DotDecoder {
 mod tests {
     use super::*;
 
-    /// The decoded bytes, and what is left after the end if there is one.
+    /// The decoded bytes, and the rest of the input after the end, if found.
     fn decode(pieces: &[&[u8]], repairs: bool) -> (Vec<u8>, Option<Vec<u8>>) {
         let mut decoder = DotDecoder::new(repairs);
         let (mut bytes, mut after) = (Vec::new(), None::<Vec<u8>>);
@@ -205,7 +209,8 @@ mod tests {
         }
     }
 
-    /// A client that ends lines in LF stuffs the lines after them. Its dots stayed double.
+    /// Regression: a client that ends lines in LF also stuffs the lines after them, and its dots
+    /// stayed doubled.
     #[test]
     fn after_a_bare_newline_that_is_repaired_one_of_two_dots_goes() {
         for (input, bytes) in [
@@ -222,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What is held back at the end of `input` comes out once the data goes on.
+    /// Bytes held back at the end of `input` are passed on once the data continues.
     fn repaired_whole(bytes: &[u8], input: &[u8]) -> Vec<u8> {
         let held: &[u8] = if input.ends_with(b"\n.") { b"." } else { b"" };
         [bytes, held, b"\r\n"].concat()

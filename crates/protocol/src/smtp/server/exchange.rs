@@ -1,4 +1,4 @@
-//! What a session and its driver say to each other: actions out, answers in.
+//! The interface between a session and its driver: actions out, answers in.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use mail::{Address, BodyFlags, BodyType, Notify, Reply, Return};
 use super::replies;
 use crate::sasl::{Keys, Mechanism, Nonce, Outcome, Secret, Verdict};
 
-/// Where decoded message bytes go: CRLF line ends, not dot-stuffed.
+/// Receives the decoded bytes of a message: CRLF line ends, not dot-stuffed.
 pub trait BodySink {
-    /// Takes the next bytes of the message.
+    /// Appends the next bytes of the message.
     fn append(&mut self, bytes: &[u8]);
 }
 
@@ -19,150 +19,154 @@ impl BodySink for Vec<u8> {
     }
 }
 
-/// What the driver is to do, in this order.
+/// What the driver must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Find the answer and bring it by `handle_answer`. Until then the session works on nothing.
+    /// Find the answer and pass it to `handle_answer`. Until then, the session processes nothing.
     Ask(Question),
-    /// The transaction that MAIL began is over without a message: drop its state and its bytes.
+    /// The transaction ended without a message: drop its state and its bytes.
     Abandon,
-    /// For the log: the peer was told 4xx or 5xx.
+    /// For the log: the peer got a 4xx or 5xx reply.
     Refused {
-        /// The verb or the moment: `MAIL`, `RCPT`, `message`, `idle`...
+        /// The verb or stage: `MAIL`, `RCPT`, `message`, `idle`...
         stage: &'static str,
-        /// The address in question, where there is one.
+        /// The address concerned, if any.
         address: Option<Address>,
-        /// What the peer was told.
+        /// The reply.
         reply: Reply,
     },
-    /// A try to log in has ended (RFC 4954). The peer was told so, and there is no [`Action::Refused`] beside it.
+    /// An authentication attempt has ended (RFC 4954). The peer got its reply; there is no
+    /// [`Action::Refused`] for it.
     Login {
-        /// By what.
+        /// The mechanism.
         mechanism: Mechanism,
-        /// Who the peer said it is, or as much as is known of that: empty where it did not come so far.
+        /// The user name that the peer gave; empty if it did not get that far.
         user: Box<str>,
-        /// How.
+        /// The result.
         outcome: Outcome,
     },
 }
 
-/// What a session cannot know by itself.
+/// A decision or lookup that the session needs from its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// May a peer that calls itself so come in? Asked only of a session that is to ask
+    /// May a peer with this HELO name continue? Only if the session was told to ask
     /// ([`asking_of_greetings`](super::Session::asking_of_greetings)).
     Hello(Box<str>),
-    /// May the client come in for whom the peer speaks (XCLIENT)? If so, it takes the peer's place. If not, the session is
-    /// over. Asked only of a peer that is trusted.
+    /// May the client continue that the peer speaks for (XCLIENT)? If so, it replaces the peer; if
+    /// not, the session ends. Only for trusted peers.
     Identity(Identity),
     /// May this transaction begin?
     Mail(MailRequest),
     /// May this recipient be added to it?
     Recipient(RcptRequest),
-    /// May the message come? Asked before 354 goes out, or before the first byte of the first chunk is handed on.
+    /// May the message be sent? Asked before the 354, or before the first byte of the first chunk
+    /// is passed on.
     Data,
-    /// The message is complete, all its bytes are in the sink: is it kept?
+    /// The message is complete and all its bytes are in the sink: is it accepted?
     Message(MessageEnd),
-    /// Is this the user's password? Answered by [`Answer::Verdict`].
+    /// Is this the user's password? The answer is [`Answer::Verdict`].
     Login(LoginRequest),
-    /// What is stored of the user's password? Answered by [`Answer::Keys`]; of how the exchange went on tells
-    /// [`Action::Login`], unless the session is over before.
+    /// Which SCRAM keys are stored for the user? The answer is [`Answer::Keys`]; [`Action::Login`]
+    /// reports the result of the exchange, unless the session ends before.
     Keys(KeysRequest),
 }
 
-/// The driver's answer to the [`Question`] that is open.
+/// The driver's answer to the pending [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Yes. The session words the reply.
+    /// Yes; the session chooses the reply.
     Accept,
-    /// No. After a 421 the session closes.
+    /// No, with this reply. The session closes after a 421.
     Refuse(Reply),
-    /// What became of a message: 2xx if it is kept. LMTP repeats it once for each accepted recipient.
+    /// The result of a message: 2xx if accepted. LMTP repeats it for each accepted recipient.
     Done(Reply),
-    /// What was found out about a password.
+    /// The result of a password check.
     Verdict(Verdict),
-    /// What was found out about a user.
+    /// The result of a SCRAM key lookup.
     Keys {
-        /// What is stored.
+        /// The stored keys.
         keys: Keys,
-        /// Of randomness that was not used before.
+        /// The server nonce, from fresh random octets.
         nonce: Nonce,
     },
 }
 
 impl Answer {
-    /// The refusal, if it is one.
+    /// The refusal, if the answer is one.
     pub(super) fn refusal(self) -> Option<Reply> {
         match self {
             Answer::Accept => None,
             Answer::Refuse(reply) => Some(reply),
             Answer::Done(reply) => (!reply.is_success()).then_some(reply),
-            // An answer to another question says nothing.
+            // An answer to another kind of question is treated as a failure.
             Answer::Verdict(_) | Answer::Keys { .. } => Some(replies::UNANSWERED),
         }
     }
 }
 
-/// XCLIENT: for whom the peer speaks. The outer None is what it did not tell, and stays; the inner one what it does not know.
+/// XCLIENT attributes: the client that the peer speaks for. The outer None means not given and
+/// unchanged; the inner None means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The client's address.
+    /// The client's IP address.
     pub address: Option<Option<IpAddr>>,
-    /// Under which address of this host it came.
+    /// The address of this host that the client connected to.
     pub own_address: Option<Option<IpAddr>>,
-    /// What it calls itself.
+    /// The client's HELO name.
     pub helo: Option<Option<Box<str>>>,
 }
 
-/// MAIL FROM.
+/// The parameters of MAIL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailRequest {
     /// The reverse-path; None is the null sender `<>`.
     pub sender: Option<Address>,
-    /// SIZE= of RFC 1870, never beyond the limit.
+    /// SIZE= (RFC 1870), never over the limit.
     pub size: Option<u64>,
-    /// BODY= of RFC 6152.
+    /// BODY= (RFC 6152).
     pub body_type: BodyType,
-    /// SMTPUTF8 of RFC 6531.
+    /// SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
-    /// RET= of RFC 3461.
+    /// RET= (RFC 3461).
     pub ret: Option<Return>,
-    /// ENVID= of RFC 3461, as it came: sound xtext that decodes to printable ASCII.
+    /// ENVID= (RFC 3461) as received: valid xtext that decodes to printable ASCII.
     pub envid: Option<Box<str>>,
 }
 
-/// A password that a client sent.
+/// A password sent by a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginRequest {
-    /// Who the client says it is.
+    /// The user name that the client gave.
     pub user: Box<str>,
-    /// What shows it.
+    /// The password.
     pub password: Secret,
 }
 
-/// A client that is going to prove that it knows a password.
+/// A client that is about to prove that it knows a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeysRequest {
-    /// Who the client says it is.
+    /// The user name that the client gave.
     pub user: Box<str>,
 }
 
-/// RCPT TO.
+/// The parameters of RCPT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RcptRequest {
-    /// The forward-path; `<postmaster>` has become postmaster at the host name of the server.
+    /// The forward-path; `<postmaster>` is replaced by postmaster at the server's host name.
     pub address: Address,
-    /// NOTIFY= of RFC 3461.
+    /// NOTIFY= (RFC 3461).
     pub notify: Notify,
-    /// ORCPT= of RFC 3461, as it came: a type, a semicolon, and sound xtext without control characters.
+    /// ORCPT= (RFC 3461) as received: a type, a semicolon, and valid xtext without control
+    /// characters.
     pub orcpt: Option<Box<str>>,
 }
 
 /// The end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageEnd {
-    /// What is known of the bytes that were appended.
+    /// The properties of the bytes appended.
     pub flags: BodyFlags,
-    /// How many they are.
+    /// The number of bytes appended.
     pub octets: u64,
 }

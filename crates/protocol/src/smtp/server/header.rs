@@ -1,11 +1,12 @@
-//! Watches a message's header go by: counts its octets, and its Received lines, which tell a loop (RFC 5321 section
-//! 6.3). The header ends at the first empty line. Sees the bytes that go to the sink, whose newlines are all CRLF.
+//! Scans the header of a message as it passes: counts its octets, and its Received lines to detect
+//! loops (RFC 5321 section 6.3). The header ends at the first empty line. The input is what goes to
+//! the sink, so all newlines are CRLF.
 
 use memchr::memchr;
 
 const RECEIVED: &[u8] = b"received:";
 
-/// What was seen so far.
+/// The state of the scan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeaderScan {
     octets: u64,
@@ -15,9 +16,9 @@ pub(super) struct HeaderScan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the first bytes of a line; so many of them are those of [`RECEIVED`].
+    /// At the start of a line; this many bytes match [`RECEIVED`].
     Name(u8),
-    /// Further on in a line.
+    /// Further along a line.
     Line,
     /// After the empty line.
     Body,
@@ -40,7 +41,7 @@ impl HeaderScan {
         self.received
     }
 
-    /// Looks at the next bytes of the message.
+    /// Scans the next bytes of the message.
     pub(super) fn scan(&mut self, mut bytes: &[u8]) {
         while self.place != Place::Body
             && let Some(&first) = bytes.first()
@@ -51,7 +52,7 @@ impl HeaderScan {
         }
     }
 
-    /// Moves on by as many bytes as it returns.
+    /// Takes one step; returns the number of bytes used.
     fn step(&mut self, first: u8, bytes: &[u8]) -> usize {
         match self.place {
             Place::Name(0) if first == b'\r' => {

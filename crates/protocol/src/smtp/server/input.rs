@@ -1,6 +1,6 @@
-//! The loop over the input: one step of the state table after the other, until the input is used up or an answer is
-//! needed. Lines end in CRLF; message bytes pass through [`DotDecoder`] or are counted off a chunk, and go on by
-//! [`Content`](super::content::Content).
+//! The input loop: takes one step of the state table after the other, until the input is used up or
+//! an answer is needed. Lines end in CRLF; message bytes pass through [`DotDecoder`] or are counted
+//! off a chunk, then go to [`Content`](super::content::Content).
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use super::{Action, Asked, BodySink, Question, Session, State, replies};
 use crate::sasl::{self, Outcome, Refusal};
 
 impl Session {
-    /// Goes as far as it can, and returns how far that was.
+    /// Processes as much input as possible; returns the number of bytes used.
     pub(super) fn work(&mut self, input: &[u8], body: &mut impl BodySink) -> usize {
         let mut used = 0;
         while let Some(count) = self.step(&input[used..], body) {
@@ -31,12 +31,13 @@ impl Session {
             self.backlog = backlog;
             self.backlog_used = used;
         } else if used < backlog.len() {
-            // Part of a line, for which the peer may let us wait: not worth a big buffer.
+            // Part of a line, which the peer may take long to complete: not worth a large buffer.
             self.backlog = backlog.split_off(used);
         }
     }
 
-    /// One step of the state table: how many bytes it took, or None if it cannot be done yet.
+    /// Takes one step of the state table. Returns the number of bytes used, or None if more input
+    /// or an answer is needed.
     fn step(&mut self, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
         match self.state {
             State::Command | State::Authenticating(_) => self.take_line(input),
@@ -50,8 +51,8 @@ impl Session {
         }
     }
 
-    /// A line ends at its first LF, whatever stands before that: if it is no CR, the peer and we do not agree on what
-    /// a line is, and the session is over.
+    /// A line ends at its first LF. If there is no CR before it, the peer disagrees on what a line
+    /// is, and the session ends.
     fn take_line(&mut self, input: &[u8]) -> Option<usize> {
         let of_exchange = matches!(self.state, State::Authenticating(_));
         let limit = self.line_octets_max(of_exchange, input);
@@ -75,7 +76,7 @@ impl Session {
         Some(place + 1)
     }
 
-    /// With its CRLF. What AUTH brings is longer than other commands (RFC 4954 section 4).
+    /// Includes the CRLF. AUTH lines may be longer than other commands (RFC 4954 section 4).
     fn line_octets_max(&self, of_exchange: bool, input: &[u8]) -> usize {
         let limit = self.config.limits.command_line_octets_max;
         let is_auth = || input.get(..5).is_some_and(|word| word.eq_ignore_ascii_case(b"AUTH "));
@@ -83,7 +84,7 @@ impl Session {
         if is_longer { limit.max(sasl::LINE_OCTETS_MAX) } else { limit }
     }
 
-    /// An exchange is over with a line that is too long, and the driver is told so.
+    /// A line that is too long also fails an AUTH exchange, which is reported to the driver.
     fn skip_line(&mut self, after_cr: bool, input: &[u8]) -> Option<usize> {
         let last = *input.last()?;
         let end = match memmem::find(input, b"\r\n") {
@@ -153,7 +154,7 @@ impl Session {
         Some(count)
     }
 
-    /// Whoever sent this, it is not to be taken for the client's own words.
+    /// Clear text after STARTTLS may not come from the client itself.
     fn refuse_clear_text(&mut self, input: &[u8]) -> Option<usize> {
         if input.is_empty() {
             return None;
@@ -162,7 +163,7 @@ impl Session {
         Some(input.len())
     }
 
-    /// Hands bytes of the message on, unless it was refused already.
+    /// Passes message bytes on, unless the message was refused already.
     fn take_content(&mut self, bytes: &[u8], body: &mut impl BodySink) {
         let repair = Repair { bare: self.bare_newlines(), nul: self.config.tolerance.nul };
         if !bytes.is_empty()
@@ -175,7 +176,7 @@ impl Session {
         }
     }
 
-    /// The peer has sent all of its message.
+    /// Completes the message after the end of its data.
     fn finish_message(&mut self, body: &mut impl BodySink) {
         let bare = self.bare_newlines();
         let Some(transaction) = &mut self.transaction else { return };
@@ -192,7 +193,7 @@ impl Session {
         }
     }
 
-    /// The message had a fault, of which the driver knows already; now the peer can be told.
+    /// Replies for a message with a fault, of which the driver knows already.
     fn drop_message(&mut self, fault: Fault, times: usize) {
         self.state = State::Command;
         self.transaction = None;
@@ -204,7 +205,7 @@ impl Session {
     }
 }
 
-/// The first `count` bytes, or all where there are fewer.
+/// The first `count` bytes, or all if there are fewer.
 fn first_of(input: &[u8], count: u64) -> &[u8] {
     &input[..usize::try_from(count).map_or(input.len(), |count| count.min(input.len()))]
 }

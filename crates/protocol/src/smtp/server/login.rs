@@ -1,8 +1,10 @@
-//! AUTH (RFC 4954): the command, the lines of its exchange, and its end. The exchange itself is one of
-//! [`sasl`](crate::sasl); what it asks goes to the driver, what it challenges with goes to the client.
+//! AUTH (RFC 4954): the command, the lines of its exchange, and its end. The exchange itself is
+//! implemented by [`sasl`](crate::sasl); its questions go to the driver, its challenges to the
+//! client.
 //!
-//! A client logs in once in a session, outside of transactions, and only where what it sends cannot be overheard, unless
-//! the configuration allows that. Each failed try is told to the driver, and beyond a limit the session is over.
+//! A client logs in once per session, outside of transactions, and only over TLS unless the
+//! configuration allows clear text. Each failed attempt is reported to the driver; too many end the
+//! session.
 
 use std::mem;
 
@@ -12,42 +14,43 @@ use super::command::Verb;
 use super::{Action, Answer, Asked, Greeting, KeysRequest, LoginRequest, Question, Session, State, Tls, replies};
 use crate::sasl::{self, DecodeError, Exchange, Mechanism, Outcome, Refusal};
 
-/// Who may log in to the sessions of a listener, and who has to.
+/// The AUTH settings of a listener.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    /// What is spoken, in the order in which it is advertised.
+    /// The mechanisms, in the order in which they are advertised.
     pub mechanisms: Box<[Mechanism]>,
-    /// Whether it is spoken without TLS too, where passwords can be overheard (RFC 4954 section 4). Where TLS is required it
-    /// never is.
+    /// Whether AUTH is offered without TLS, where passwords can be intercepted (RFC 4954 section
+    /// 4). Ignored if TLS is required.
     pub clear_text: bool,
-    /// Nobody else may send: MAIL is told 530 before (RFC 6409 section 4.3).
+    /// Clients must log in before MAIL, or get 530 (RFC 6409 section 4.3).
     pub required: bool,
-    /// What all exchanges share.
+    /// Settings shared by all exchanges.
     pub exchanges: sasl::Config,
 }
 
-/// One try of one client.
+/// One authentication attempt.
 #[derive(Debug)]
 pub(super) struct Login {
     exchange: Exchange,
-    /// Who it says it is; empty before it did.
+    /// The user name that the client gave; empty before it did.
     user: Box<str>,
 }
 
 impl Session {
-    /// What can be used now, for the reply to EHLO: `AUTH PLAIN LOGIN`. None where nothing can.
+    /// The AUTH line for the reply to EHLO, such as `AUTH PLAIN LOGIN`. None if no mechanism is
+    /// available now.
     pub(super) fn offered_mechanisms(&self) -> Option<String> {
         let auth = self.config.auth.as_ref().filter(|auth| self.user.is_none() && self.may_log_in(auth))?;
         let names: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
         (!names.is_empty()).then(|| format!("AUTH {}", names.join(" ")))
     }
 
-    /// Whether what the client sends is overheard by nobody, or that is allowed; nothing is where TLS is required.
+    /// Whether AUTH is available: over TLS, or if clear text is allowed and TLS is not required.
     fn may_log_in(&self, auth: &Auth) -> bool {
         self.secured || auth.clear_text && self.config.tls != Tls::Required
     }
 
-    /// Whether somebody has to log in first who has not.
+    /// Whether the client must log in before it may send mail.
     pub(super) fn lacks_login(&self) -> bool {
         self.user.is_none() && self.config.auth.as_ref().is_some_and(|auth| auth.required)
     }
@@ -81,7 +84,7 @@ impl Session {
         Ok(())
     }
 
-    /// A line of the client in the middle of the exchange.
+    /// Handles a response line of the client.
     pub(super) fn respond(&mut self, line: &[u8]) {
         let State::Authenticating(mut login) = mem::replace(&mut self.state, State::Command) else { return };
         match sasl::decode(line) {
@@ -93,18 +96,18 @@ impl Session {
         self.go_on(login);
     }
 
-    /// What the exchange asked is answered.
+    /// Handles the answer to a question of the exchange.
     pub(super) fn login_answered(&mut self, mut login: Box<Login>, answer: Answer) {
         match answer {
             Answer::Verdict(verdict) => login.exchange.handle_verdict(verdict),
             Answer::Keys { keys, nonce } => login.exchange.handle_keys(keys, &nonce),
-            // These answer other questions: nothing was found out.
+            // These answer other questions, so nothing is known.
             Answer::Accept | Answer::Refuse(_) | Answer::Done(_) => login.exchange.handle_cancel(Refusal::Unavailable),
         }
         self.go_on(login);
     }
 
-    /// Does the one thing that the exchange wants after each event.
+    /// Performs the one action that the exchange wants after each event.
     fn go_on(&mut self, mut login: Box<Login>) {
         match login.exchange.poll_action() {
             Some(sasl::Action::Challenge(challenge)) => {
@@ -120,7 +123,7 @@ impl Session {
                 self.ask(Asked::Login(login), Question::Keys(KeysRequest { user }));
             }
             Some(sasl::Action::Done(outcome)) => self.end_login(*login, outcome),
-            // The answer was one to a question of another mechanism.
+            // The answer was for a question of another mechanism.
             None => self.end_login(*login, Outcome::Refused(Refusal::Unavailable)),
         }
     }
@@ -138,7 +141,8 @@ impl Session {
         }
     }
 
-    /// The driver has been told. Where nothing could be said of a password nobody has guessed one.
+    /// The driver has been told. If the password could not be checked, the attempt does not count
+    /// as failed.
     fn refuse_login(&mut self, refusal: Refusal, reply: &Reply) {
         self.failed_logins += u32::from(refusal != Refusal::Unavailable);
         if self.failed_logins > self.config.limits.failed_logins_max {

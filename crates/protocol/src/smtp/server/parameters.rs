@@ -1,6 +1,6 @@
-//! The parameters after the paths of MAIL and RCPT: SIZE (RFC 1870), BODY (RFC 6152), SMTPUTF8 (RFC 6531), AUTH (RFC
-//! 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). A parameter that is unknown, wrong or there twice refuses
-//! the command.
+//! The parameters of MAIL and RCPT: SIZE (RFC 1870), BODY (RFC 6152), SMTPUTF8 (RFC 6531), AUTH
+//! (RFC 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). The command is refused if a
+//! parameter is unknown, invalid or repeated.
 
 use mail::{BodyType, Notify, Reply, Return};
 
@@ -16,7 +16,7 @@ const AUTH_OCTETS_MAX: usize = 500;
 /// RFC 1870 section 3.
 const SIZE_DIGITS_MAX: usize = 20;
 
-/// Those of MAIL.
+/// The parameters of MAIL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MailParameters {
     pub(super) size: Option<u64>,
@@ -24,12 +24,13 @@ pub(super) struct MailParameters {
     pub(super) smtputf8: Option<()>,
     pub(super) ret: Option<Return>,
     pub(super) envid: Option<Box<str>>,
-    /// AUTH=: on whose authority somebody else says it is. Nobody is believed here, which is as good as `<>`.
+    /// AUTH=, the identity asserted by another server. It is not trusted, which is equivalent to
+    /// `<>`.
     pub(super) auth: Option<()>,
 }
 
 impl MailParameters {
-    /// Reads what follows the path.
+    /// Parses what follows the path.
     pub(super) fn parse(text: &str) -> Result<Self, Reply> {
         let mut found = MailParameters::default();
         for (keyword, value) in words(text) {
@@ -47,7 +48,7 @@ impl MailParameters {
     }
 }
 
-/// Those of RCPT.
+/// The parameters of RCPT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RcptParameters {
     pub(super) notify: Option<Notify>,
@@ -55,7 +56,7 @@ pub(super) struct RcptParameters {
 }
 
 impl RcptParameters {
-    /// Reads what follows the path.
+    /// Parses what follows the path.
     pub(super) fn parse(text: &str) -> Result<Self, Reply> {
         let mut found = RcptParameters::default();
         for (keyword, value) in words(text) {
@@ -88,7 +89,7 @@ fn absent(value: Option<&str>) -> Option<()> {
     value.is_none().then_some(())
 }
 
-/// A number of 20 digits may be more than a u64 holds; it is then more than any limit, too.
+/// A number of 20 digits may exceed u64; it then exceeds any limit too.
 fn size(value: &str) -> Option<u64> {
     let digits = (1..=SIZE_DIGITS_MAX).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| number(value).unwrap_or(u64::MAX))
@@ -134,7 +135,8 @@ fn notify(value: &str) -> Option<Notify> {
     })
 }
 
-/// An address type, a semicolon, xtext. The type utf-8 may have the letters themselves (RFC 6533 section 3).
+/// An address type, a semicolon, and xtext. The type utf-8 may contain non-ASCII characters
+/// directly (RFC 6533 section 3).
 fn orcpt(value: &str) -> Option<Box<str>> {
     let (kind, address) = value.split_once(';')?;
     let is_atom = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
@@ -145,13 +147,13 @@ fn orcpt(value: &str) -> Option<Box<str>> {
     (is_atom && sound && !address.is_empty() && value.len() <= ORCPT_OCTETS_MAX).then(|| value.into())
 }
 
-/// The text with a plain letter for each that is beyond ASCII.
+/// The text with each non-ASCII character replaced by an ASCII letter.
 fn with_letters(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii() { c } else { 'x' }).collect()
 }
 
-/// Xtext (RFC 3461 section 4) that decodes to printable ASCII: whoever decodes it later, into a bounce, must find
-/// neither line ends nor other controls.
+/// Whether the text is xtext (RFC 3461 section 4) that decodes to printable ASCII. It may be
+/// decoded into a bounce, which must get no line ends or other control characters.
 fn is_printable_xtext(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -167,7 +169,7 @@ fn is_printable_xtext(text: &str) -> bool {
     true
 }
 
-/// A digit of xtext: upper case only.
+/// A hex digit of xtext: upper case only.
 fn hex(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),

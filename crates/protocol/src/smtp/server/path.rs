@@ -1,15 +1,15 @@
-//! Paths in angle brackets (RFC 5321 section 4.1.2). A source route before the address is read and forgotten, as
-//! section 3.6.1 and appendix C want. Unless the grammar is strict, the brackets may be missing, the domain may end in a
-//! dot, and clients of ours may leave the domain out.
+//! Paths in angle brackets (RFC 5321 section 4.1.2). A source route before the address is parsed
+//! and ignored, as section 3.6.1 and appendix C require. Unless the grammar is strict, the brackets
+//! may be missing, the domain may end in a dot, and trusted clients may omit the domain.
 
 use mail::{Address, AddressError};
 
-/// What stands between the brackets.
+/// The content of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     /// `<>`.
     Null,
-    /// `<postmaster>` without a domain, in any case of letters.
+    /// `<postmaster>` without a domain, in any case.
     Postmaster,
     /// An address.
     Address(Address),
@@ -18,23 +18,23 @@ pub(super) enum Path {
 /// How clients may write paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grammar<'a> {
-    /// As RFC 5321 has them and not otherwise.
+    /// Only as in RFC 5321.
     pub(super) strict: bool,
-    /// The domain of an address without one; None: it needs one.
+    /// The domain to append to an address without one; None if it is required.
     pub(super) origin: Option<&'a str>,
 }
 
-/// Why a path is none.
+/// Why a path is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathError {
     /// No angle brackets around it, or no space after it.
     Brackets,
-    /// What is in them is no address.
+    /// The content is not a valid address.
     Address(AddressError),
 }
 
 impl Path {
-    /// Reads the path that `text` begins with; gives what follows it too.
+    /// Parses the path at the start of `text`; returns it with the rest of the text.
     pub(super) fn parse<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
         let Some(inner) = text.strip_prefix('<') else { return Path::parse_bare(text, grammar) };
         let end = closing_bracket(inner).ok_or(PathError::Brackets)?;
@@ -45,8 +45,8 @@ impl Path {
         Ok((Path::of(inner, grammar).map_err(PathError::Address)?, rest))
     }
 
-    /// The same without brackets: up to the first white space. Nothing at all is no null path, and a parameter, as in
-    /// `MAIL FROM: SIZE=1000`, is no address without a domain.
+    /// Parses a path without brackets: up to the first white space. An empty text is not a null
+    /// path, and a parameter, as in `MAIL FROM: SIZE=1000`, is not an address without a domain.
     fn parse_bare<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
         let end = text.find([' ', '\t']).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
@@ -73,7 +73,7 @@ impl Path {
     }
 }
 
-/// `@one,@two:user@domain` is `user@domain`. None where the route is no route.
+/// Converts `@one,@two:user@domain` to `user@domain`. None if the route is invalid.
 fn without_route(inner: &str) -> Option<&str> {
     if !inner.starts_with('@') {
         return Some(inner);
@@ -83,7 +83,7 @@ fn without_route(inner: &str) -> Option<&str> {
     route.split(',').all(is_hop).then_some(address)
 }
 
-/// The place of the first `>` that is not inside a quoted local part.
+/// The index of the first `>` outside a quoted local part.
 fn closing_bracket(text: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     text.bytes().position(|byte| {

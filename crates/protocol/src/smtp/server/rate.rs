@@ -1,15 +1,15 @@
-//! How fast a message has to come. A message under way has memory that others wait for, so a stranger that sends a byte now
-//! and then must not keep it.
+//! The minimum data rate of messages. A message in progress uses memory that others wait for, so an
+//! untrusted client that sends a byte now and then must not occupy it.
 //!
-//! Time is cut into windows, from the 354 or the first chunk on; each has to bring its octets, whatever they are. The next
-//! window begins when one was found to be full. What the driver asks and does meanwhile is not the client's time: while a
-//! question is open no window ends.
+//! Time is divided into windows, from the 354 or the first chunk on; each must bring a minimum of
+//! octets of any kind. The next window begins when the last one was found sufficient. Time the
+//! driver needs does not count: no window ends while a question is pending.
 
 use mail::Timestamp;
 
 use super::{Session, replies};
 
-/// A stretch of time and what came in it.
+/// A span of time and the octets received in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     began_at: Timestamp,
@@ -17,7 +17,7 @@ pub(super) struct Window {
 }
 
 impl Session {
-    /// The message may come now. What came before counts.
+    /// Starts measuring; input received before counts.
     pub(super) fn begin_window(&mut self) {
         if self.config.limits.data_rate_min > 0
             && !self.is_trusted()
@@ -28,20 +28,20 @@ impl Session {
         }
     }
 
-    /// So many octets came in.
+    /// Counts octets received.
     pub(super) fn count_octets(&mut self, octets: usize) {
         if let Some(window) = self.transaction.as_mut().and_then(|transaction| transaction.window.as_mut()) {
             window.octets += octets as u64;
         }
     }
 
-    /// When it is found out whether the message comes fast enough.
+    /// When to check whether the message comes fast enough.
     pub(super) fn window_end(&self) -> Option<Timestamp> {
         let window = self.transaction.as_ref()?.window?;
         Some(window.began_at + self.config.limits.data_rate_window)
     }
 
-    /// Begins the next window, or ends the session where this one brought too little.
+    /// Starts the next window, or ends the session if this one brought too little.
     pub(super) fn end_window(&mut self, now: Timestamp) {
         let octets_min = self.config.limits.window_octets_min();
         let window = self.transaction.as_mut().and_then(|transaction| transaction.window.as_mut());

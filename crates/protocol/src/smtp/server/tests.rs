@@ -1,15 +1,15 @@
-//! What holds for any bytes from outside, in any pieces; and what a session costs while nobody speaks.
+//! Properties that hold for any input in any pieces, and the memory use of idle sessions.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::sasl::{self, Mechanism, Verdict};
 
-/// What came of some input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     output: Vec<u8>,
-    /// Each with the bytes of its message, if it has one.
+    /// Each action with the bytes of its message, if any.
     actions: Vec<(Action, Vec<u8>)>,
     closed: bool,
 }
@@ -28,7 +28,7 @@ fn small_limits() -> Limits {
     }
 }
 
-/// Two mechanisms, in clear text too.
+/// Two mechanisms, also in clear text.
 fn auth() -> Auth {
     Auth {
         mechanisms: [Mechanism::Plain, Mechanism::Login].into(),
@@ -54,7 +54,7 @@ fn tolerant(flavor: Flavor, mend: bool, nul: NulPolicy, limits: Limits) -> Sessi
     Session::new(Arc::new(config), Peer { normalise_bare_newlines: mend, ..Peer::default() }, Timestamp(0))
 }
 
-/// Some questions are answered with no, always the same ones.
+/// Refuses some questions, always the same ones.
 fn answer(question: &Question) -> Answer {
     let refused = match question {
         Question::Recipient(request) => request.address.as_str().starts_with('n'),
@@ -69,7 +69,7 @@ fn answer(question: &Question) -> Answer {
     if refused { Answer::Refuse(Reply::plain(451, "not now")) } else { Answer::Accept }
 }
 
-/// Plays the pieces; with `late`, no question is answered before three pieces have come.
+/// Plays the pieces; with `late`, answers questions only after every third piece.
 fn play<'a>(mut session: Session, pieces: impl Iterator<Item = &'a [u8]>, late: bool) -> Outcome {
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for (index, piece) in pieces.enumerate() {
@@ -102,7 +102,7 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
         outcome.actions.push((action, message));
     }
     let line_max = match session.state {
-        // The peer may have ended in the middle of an exchange.
+        // The peer may have ended the input during an exchange.
         State::Authenticating(_) | State::Closed => sasl::LINE_OCTETS_MAX,
         _ => session.config.limits.command_line_octets_max,
     };
@@ -112,7 +112,7 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
     assert_eq!((session.output.capacity(), session.actions.capacity()), (0, 0));
 }
 
-/// Words of the protocol and bytes that hurt, so that chance gets beyond the greeting.
+/// Protocol words and difficult bytes, so that random input gets beyond the greeting.
 fn input() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         4 => Just(&b"EHLO c\r\n"[..]),
@@ -148,7 +148,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
     (greeting, prop::collection::vec(piece, 0..24)).prop_map(|(greeting, pieces)| [greeting, &pieces.concat()].concat())
 }
 
-/// The input cut at these places, as far as it has them.
+/// The input cut into pieces of these sizes.
 fn cut<'a>(input: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = input;
     sizes.iter().cycle().map_while(move |&size| {
@@ -204,7 +204,7 @@ fn an_idle_session_is_small_and_keeps_no_buffers() {
     assert!(size_of::<Session>() <= 400, "{} bytes", size_of::<Session>());
 }
 
-/// A session that has asked whether its message is kept, and has one more command waiting.
+/// A session that waits for the answer about its message, with one more command pending.
 fn session_with_message() -> Session {
     let mut session = session(Flavor::Smtp, false, Limits::default());
     let mut body = Vec::new();
@@ -236,7 +236,7 @@ fn a_message_that_was_handed_over_is_answered_whatever_happens_meanwhile() {
     let mut session = session_with_message();
     session.handle_shutdown(late);
     session.handle_answer(Timestamp(1), Answer::Accept, &mut Vec::new());
-    assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n421 4.3.2 server stops; closing\r\n");
+    assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n421 4.3.2 server is shutting down; closing\r\n");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_line_of_an_exchange_has_a_limit_of_its_own_and_ends_the_exchange() {
             session.handle_sent(session.output().len());
             let line = [&b"A".repeat(letters)[..], b"\r\nNOOP\r\n"].concat();
             line.chunks(size).for_each(|piece| session.handle_input(Timestamp(0), piece, &mut Vec::new()));
-            assert_eq!(session.output(), replies, "{letters} letters in pieces of {size}");
+            assert_eq!(session.output(), replies, "{letters} octets in pieces of {size}");
         }
     }
 }

@@ -1,5 +1,6 @@
-//! One function for each verb, and the one `match` that leads to them. A verb reads its arguments, looks whether it
-//! may come now, and then asks the driver or replies; a refusal is its error.
+//! One function for each verb, and the `match` that dispatches to them. A verb parses its
+//! arguments, checks whether it is allowed now, and then asks the driver or replies; an error is
+//! the refusal.
 
 use mail::{Address, Enhanced, Reply};
 
@@ -12,7 +13,7 @@ use super::{
 };
 
 impl Session {
-    /// Does what a command line says, or refuses it. `has_more`: bytes behind the line are there already.
+    /// Runs a command line, or refuses it. `has_more`: bytes after the line have already arrived.
     pub(super) fn obey(&mut self, line: &[u8], has_more: bool) {
         let (verb, arguments) = command::split(line);
         let obeyed = if self.config.tls == Tls::Required && !self.secured && !verb.needs_no_tls() {
@@ -52,7 +53,7 @@ impl Session {
         }
     }
 
-    /// The bytes of a chunk come all the same, and must not be taken for commands.
+    /// The bytes of a chunk follow in any case, and must not be taken for commands.
     fn demand_tls(&mut self, verb: Verb, arguments: &[u8]) -> Result<(), Reply> {
         if verb != Verb::Bdat {
             return Err(replies::MUST_SECURE);
@@ -78,7 +79,7 @@ impl Session {
         }
     }
 
-    /// A second greeting is as good as RSET (RFC 5321 section 4.1.4).
+    /// A second greeting acts like RSET (RFC 5321 section 4.1.4).
     fn greet(&mut self, name: &str, greeting: Greeting) -> Result<(), Reply> {
         let name: Box<str> = command::host(name).ok_or(replies::BAD_HOST)?.into();
         let name = self.named.clone().unwrap_or(name);
@@ -90,7 +91,7 @@ impl Session {
         Ok(())
     }
 
-    /// Until here the session is as it was (RFC 5321 section 4.1.4).
+    /// The session changes only here, after the greeting is accepted (RFC 5321 section 4.1.4).
     pub(super) fn be_greeted(&mut self, name: Box<str>, greeting: Greeting) {
         self.helo = name;
         self.abandon();
@@ -111,7 +112,7 @@ impl Session {
         self.say_idle(reply.as_bytes());
     }
 
-    /// The verb of a greeting, for the log.
+    /// The verb of the greeting, for the log.
     pub(super) fn stage_of(&self, greeting: Greeting) -> &'static str {
         match (self.config.flavor, greeting) {
             (Flavor::Lmtp, _) => Verb::Lhlo.stage(),
@@ -124,7 +125,8 @@ impl Session {
         matches!(self.config.tls, Tls::Offered | Tls::Required) && !self.secured
     }
 
-    /// The 220 is the last that goes out in clear text (RFC 3207 section 4). It counts as any command that brings no mail.
+    /// The 220 is the last reply in clear text (RFC 3207 section 4). Counts as a command without
+    /// progress.
     fn starttls(&mut self, arguments: &[u8]) -> Result<(), Reply> {
         if self.config.tls == Tls::Never {
             return Err(replies::NOT_IMPLEMENTED);
@@ -209,8 +211,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whatever the answer is, the bytes come after the command, and must not be taken for commands themselves
-    /// (RFC 3030 section 2). Where it cannot be told how many they are, the session is over.
+    /// The bytes of the chunk follow whatever the reply, and must not be taken for commands (RFC
+    /// 3030 section 2). If their number is unknown, the session ends.
     fn bdat(&mut self, arguments: &[u8]) {
         let Some(chunk) = Chunk::parse(arguments) else {
             return self.close(Verb::Bdat.stage(), replies::BDAT_SYNTAX);
@@ -262,7 +264,7 @@ impl Session {
         Ok(())
     }
 
-    /// The transaction, as long as it takes recipients.
+    /// The open transaction, if it still takes recipients.
     fn open_transaction(&self) -> Result<&Transaction, Reply> {
         match &self.transaction {
             None if self.greeting.is_none() => Err(replies::GREET_FIRST),

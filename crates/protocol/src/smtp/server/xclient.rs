@@ -1,12 +1,12 @@
-//! XCLIENT, by which a proxy that is trusted says for whom it speaks (Postfix's XCLIENT_README): the attributes, and
-//! what becomes of the session. Which peers are trusted is the driver's to say.
+//! XCLIENT, by which a trusted proxy names the client it speaks for (Postfix's XCLIENT_README): the
+//! attributes, and their effect on the session. The driver decides which peers are trusted.
 //!
-//! After it the session is as it was before its banner, which the peer gets again, for the client that was named. What
-//! the client called itself (HELO) counts from then on, whatever the proxy says in its own EHLO.
+//! After it, the session is as before its banner, which is sent again for the named client. The
+//! client's HELO name counts from then on, whatever the proxy says in its own EHLO.
 //!
-//! Once the address was named, what comes may be the client's own words, which the proxy only hands on: what the proxy
-//! was trusted with is over, unless the driver trusts that address with it too. HELO may come ahead, in a command of its
-//! own (XCLIENT_README: "send NAME and ADDR last").
+//! Once the address was given, further input may be the client's own words, passed on by the proxy,
+//! so the proxy's privileges end unless the driver also trusts that address. HELO may be given
+//! before, in a command of its own (XCLIENT_README: "send NAME and ADDR last").
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,29 +15,31 @@ use mail::Reply;
 use super::exchange::{Identity, Question};
 use super::{Asked, Session, State, command, replies};
 
-/// What EHLO says of it.
+/// The EHLO keyword line.
 pub(super) const KEYWORD: &str = "250-XCLIENT NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT\r\n";
-/// The value of what the proxy does not know.
+/// The values for attributes unknown to the proxy.
 const UNKNOWN: [&str; 2] = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"];
 
 impl Session {
-    /// Lets the peer speak for others.
+    /// Allows the peer to use XCLIENT.
     pub fn trusting_xclient(mut self) -> Self {
         self.trusts_xclient = true;
         self
     }
 
-    /// Lets the client itself speak for others for whom the peer speaks. To be said while [`Question::Identity`] is open.
+    /// Allows the client that the peer speaks for to use XCLIENT too. Call it while
+    /// [`Question::Identity`] is pending.
     pub fn trust_client(&mut self) {
         self.trusts_xclient = true;
     }
 
-    /// Makes a bare CR or LF in that client's messages CRLF. To be said while [`Question::Identity`] is open.
+    /// Converts a bare CR or LF in that client's messages to CRLF. Call it while
+    /// [`Question::Identity`] is pending.
     pub fn normalise_for_client(&mut self) {
         self.peer.normalise_bare_newlines = true;
     }
 
-    /// That client may relay, as the driver has it. To be said while [`Question::Identity`] is open.
+    /// Allows that client to relay. Call it while [`Question::Identity`] is pending.
     pub fn let_client_relay(&mut self) {
         self.peer.may_relay = true;
     }
@@ -51,7 +53,7 @@ impl Session {
         }
         let identity = read(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
         if let Some(address) = identity.address {
-            // Whatever the answer is, the proxy is not the peer any more.
+            // Whatever the answer, the proxy is not the peer any more.
             self.peer.address = address;
             self.trusts_xclient = false;
             self.peer.normalise_bare_newlines = false;
@@ -61,20 +63,20 @@ impl Session {
         Ok(())
     }
 
-    /// The driver takes the peer for somebody else now.
+    /// The driver accepted the new identity.
     pub(super) fn adopt(&mut self, identity: Identity) {
         self.greeting = None;
         self.helo = Box::default();
         self.errors = 0;
         self.commands = 0;
-        // Whoever logged in was another client.
+        // A login belongs to the previous client.
         self.user = None;
         self.failed_logins = 0;
         if let Some(helo) = identity.helo {
             self.named = helo;
             self.named_ahead = identity.address.is_none();
         } else if identity.address.is_some() {
-            // Unless it was said ahead, it is what another client called itself.
+            // Keep the name if it was given ahead; otherwise it belongs to the previous client.
             self.named = self.named.take().filter(|_| self.named_ahead);
             self.named_ahead = false;
         }
@@ -82,7 +84,7 @@ impl Session {
         self.say(banner.as_bytes());
     }
 
-    /// Nobody is let in by that name: it is told so in place of the banner.
+    /// Refuses the new identity in place of the banner, and ends the session.
     pub(super) fn reject(&mut self, reply: Reply) {
         self.refuse(command::Verb::Xclient.stage(), None, reply);
         self.abandon();
@@ -90,7 +92,7 @@ impl Session {
     }
 }
 
-/// Reads the attributes; None where one is unknown, wrong or there twice, or where there is none.
+/// Parses the attributes; None if one is unknown, invalid or repeated, or if there are none.
 fn read(arguments: &str) -> Option<Identity> {
     let mut identity = Identity::default();
     let mut seen = Vec::new();
@@ -129,7 +131,7 @@ fn address(value: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Xtext (RFC 3461 section 4). None where it is none, or is no text without control characters.
+/// Decodes xtext (RFC 3461 section 4). None if it is invalid, or has control characters.
 fn decoded(value: &str) -> Option<String> {
     let mut bytes = value.bytes();
     let mut decoded = Vec::with_capacity(value.len());
