@@ -119,7 +119,7 @@ fn whom_the_caller_means_leave_to_be_sorted_and_those_in_flight_are_named_and_st
 }
 
 #[test]
-#[should_panic(expected = "keep their places")]
+#[should_panic(expected = "is missing or has moved")]
 fn queues_that_change_places_are_a_fault_of_the_caller() {
     let mut config = config();
     config.queues.swap(0, 2);

@@ -240,7 +240,7 @@ fn a_million_that_are_due_at_once_are_woken_in_portions() {
 }
 
 #[test]
-#[should_panic(expected = "a verdict for each recipient")]
+#[should_panic(expected = "one verdict for each recipient")]
 fn a_report_with_a_verdict_missing_is_a_defect_of_the_caller() {
     let mut post = post();
     post.admit(1, 5, "a.example", 2);
