@@ -1,24 +1,25 @@
-//! Berths: what one queue has for one next hop in one class, and the rows of a queue in which berths take turns.
+//! Berths: the mail of one queue for one next hop in one class, and the rows of a queue in which
+//! berths take turns.
 //!
-//! | a berth has | its next hop | it stands in |
+//! | the berth has | its next hop | it is in |
 //! |---|---|---|
-//! | nobody ready | | no row: it costs nothing |
-//! | somebody ready | has no room | no row: its queue does not notice it |
-//! | somebody ready | has room | the row of its class, of the queue that serves the next hop now |
-//! | somebody ready | is dead and not tried now | the row of refusals of that queue |
+//! | no ready recipients | | no row: it costs nothing |
+//! | ready recipients | has no capacity | no row: its queue does not see it |
+//! | ready recipients | has capacity | the row of its class, of the queue that serves the next hop now |
+//! | ready recipients | is dead, no probe due | the row of refusals of that queue |
 
 use crate::QueueNumber;
 use crate::pages::Slab;
 use crate::rounds::{Rounds, Seat, Seated};
 use crate::senders::Class;
 
-/// Destinations that go one way.
+/// The destinations of one queue and class that share a next hop.
 pub(crate) struct Berth {
     pub(crate) desks: Rounds,
     pub(crate) hop: u32,
     class: Class,
     seat: Seat,
-    /// Where it stands now, or stood last.
+    /// Its current row, or its last one.
     stand: Stand,
     is_standing: bool,
 }
@@ -30,7 +31,7 @@ pub(crate) struct Stand {
     pub(crate) row: Row,
 }
 
-/// What is done with those who come up in a row.
+/// What happens to the recipients in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Letters,
@@ -63,7 +64,7 @@ pub(crate) struct Berths {
 /// The rows of one queue.
 struct Lane {
     rows: [Rounds; 3],
-    /// Turns of letters since a mailing had one, while there was one.
+    /// Turns of single messages since the last turn of bulk mail, while bulk mail was ready.
     letters_in_a_row: u32,
 }
 
@@ -74,7 +75,7 @@ impl Berths {
         berths
     }
 
-    /// So many queues, as many as before or more; letters have this share.
+    /// Sets the number of queues, which never shrinks, and the share of single messages.
     pub(crate) fn change(&mut self, queues: usize, letters_share: u32) {
         self.lanes.resize_with(queues, || Lane { rows: [Rounds::EMPTY; 3], letters_in_a_row: 0 });
         self.letters_share = letters_share.max(1);
@@ -85,7 +86,7 @@ impl Berths {
         self.berths.insert(Berth { desks: Rounds::EMPTY, hop, class, seat: Seat::NEW, stand, is_standing: false })
     }
 
-    /// It has no desks any more.
+    /// Removes a berth, which must be empty.
     pub(crate) fn close(&mut self, berth: u32) {
         self.stand(berth, None);
         self.berths.remove(berth);
@@ -99,12 +100,13 @@ impl Berths {
         &mut self.berths[berth]
     }
 
-    /// The row where a berth stands when its next hop has room in that queue.
+    /// The row of a berth when its next hop has capacity.
     pub(crate) fn row(&self, berth: u32) -> Row {
         self.berths[berth].class.into()
     }
 
-    /// Puts a berth where it belongs. What it owes for its last turn it owes only where that was.
+    /// Moves a berth to a row, or out of all rows. It keeps the rounds to skip only if it returns
+    /// to the same row.
     pub(crate) fn stand(&mut self, index: u32, stand: Option<Stand>) {
         let berth = &self.berths[index];
         let (last, is_standing) = (berth.stand, berth.is_standing);
@@ -125,7 +127,7 @@ impl Berths {
         berth.stand = stand.unwrap_or(last);
     }
 
-    /// It has had its turn and took so many; it stands nowhere now.
+    /// Ends the turn of a berth that took `cost` recipients; it is in no row now.
     pub(crate) fn take(&mut self, index: u32, cost: usize) {
         let stand = self.berths[index].stand;
         self.berths[index].is_standing = false;
@@ -133,19 +135,19 @@ impl Berths {
         row.take(berths, index, cost);
     }
 
-    /// Whose turn it is to be refused.
+    /// The berth whose recipients are refused next.
     pub(crate) fn first_refused(&self, queue: QueueNumber) -> Option<u32> {
         self.lane(queue).rows[Row::Refused as usize].first()
     }
 
-    /// Whose turn it is, letters before mailings by their share.
+    /// The berth whose turn is next: single messages before bulk mail, by their share.
     pub(crate) fn first(&self, queue: QueueNumber) -> Option<u32> {
         let lane = self.lane(queue);
         let (letter, mailing) = (lane.rows[Row::Letters as usize].first(), lane.rows[Row::Mailings as usize].first());
         if lane.letters_in_a_row < self.letters_share { letter.or(mailing) } else { mailing.or(letter) }
     }
 
-    /// Counts a turn, so that the shares hold.
+    /// Counts a turn for the shares.
     pub(crate) fn count(&mut self, berth: u32) {
         let Stand { queue, row } = self.berths[berth].stand;
         let lane = &mut self.lanes[usize::from(queue.0)];
@@ -154,7 +156,7 @@ impl Berths {
         lane.letters_in_a_row = if is_letter && mailings_wait { lane.letters_in_a_row + 1 } else { 0 };
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.berths.bytes() + self.lanes.capacity() * size_of::<Lane>()
     }
@@ -163,7 +165,7 @@ impl Berths {
         &self.lanes[usize::from(queue.0)]
     }
 
-    /// A row, and those who may stand in it.
+    /// A row, and the berths.
     fn row_mut(&mut self, stand: Stand) -> (&mut Rounds, &mut Slab<Berth>) {
         (&mut self.lanes[usize::from(stand.queue.0)].rows[stand.row as usize], &mut self.berths)
     }

@@ -23,7 +23,6 @@
 //! hop about 700. Admitting, waking, taking and reporting a recipient each cost O(log n), and
 //! growing never copies all recipients or messages. Listings and the operator's actions are one
 //! pass over all.
-//! a whole to grow. Listings and acts of the operator are one pass over all.
 
 mod acts;
 mod attempt;
