@@ -17,7 +17,8 @@ const EDITS_MAX: usize = 64;
 static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = std::env::temp_dir();
     let (text, made) = (folder.join("fuzz.text"), folder.join(format!("fuzz-{}.cdb", std::process::id())));
-    std::fs::write(&text, "bob bob@example.org\nall bob, eve\neve eve@example.org\n").expect("the temporary folder is writable");
+    std::fs::write(&text, "bob bob@example.org\nall bob, eve\neve eve@example.org\n")
+        .expect("the temporary folder is writable");
     cdb::build(&text, &made).expect("the text is valid");
     let bytes = std::fs::read(&made).expect("the file was just written");
     let _ = std::fs::remove_file(&made);

@@ -463,7 +463,12 @@ impl Hold {
         let few = |state: &mut State| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
         let (state, timeout) =
             self.machine.changed.wait_timeout_while(state, PATIENCE, few).unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "timed out waiting for {count} operations {:?}:\n{}", self.kind, state.plan.log());
+        assert!(
+            !timeout.timed_out(),
+            "timed out waiting for {count} operations {:?}:\n{}",
+            self.kind,
+            state.plan.log()
+        );
     }
 }
 

@@ -99,8 +99,11 @@ fn admission(number: u64, count: u64, destinations: &[Destination], delay: Durat
 
 fn answer(queues: &mut Queues<()>, hops: u64) {
     while let Some(destination) = queues.next_question() {
-        let number: u64 =
-            queues.destination_name(destination).trim_end_matches(".example").parse().expect("test domains end in .example");
+        let number: u64 = queues
+            .destination_name(destination)
+            .trim_end_matches(".example")
+            .parse()
+            .expect("test domains end in .example");
         let next_hop = format!("smtp:mx{}.example", number % hops).into();
         let (limits, until) = (Limits::default(), Timestamp(u64::MAX));
         queues.routed(NOW, destination, Routed { next_hop, route: (), limits, until, transient: false });

@@ -1,9 +1,9 @@
 //! The operator's actions: recipients are picked wherever they wait, and leave as attempts with
 //! that purpose. Recipients of retired queues leave in the same way.
 //!
-//! Picking is one pass over all recipients and, if any is chosen, one over the lines and the heap:
-//! O(n), plus O(m log m) for the m chosen ones, which are sorted so that recipients of one message
-//! at one destination leave together.
+//! Picking is one pass over all recipients and, if any is chosen, one over the sender queues and
+//! the heap: O(n), plus O(m log m) for the m chosen ones, which are sorted so that recipients of
+//! one message at one destination leave together.
 
 use std::collections::VecDeque;
 
@@ -22,14 +22,14 @@ pub(crate) type Acts = VecDeque<(Purpose, Chain)>;
 
 impl<R: Clone> Queues<R> {
     /// Picks recipients for an operator's action in one pass over all (see [`Act`] for which can be
-    /// picked; never those in flight). They leave their lines and come out of `next` as attempts
+    /// picked; never those in flight). They leave their queues and come out of `next` as attempts
     /// with that purpose. Returns their number.
     pub fn pick(&mut self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
         let chosen = self.choose(act, now, filter);
         self.take_out(Purpose::Act(act), chosen)
     }
 
-    /// Moves the chosen recipients out of their lines, to be returned by `next` with this purpose.
+    /// Moves the chosen recipients out of their queues, to be returned by `next` with this purpose.
     /// Returns their number.
     pub(crate) fn take_out(&mut self, purpose: Purpose, mut chosen: Vec<u32>) -> usize {
         // A caller that only counts or lists chooses none; it must not wait for the heap to be

@@ -1,12 +1,12 @@
-//! Berths: the mail of one queue for one next hop in one class, and the rows of a queue in which
-//! berths take turns.
+//! Hop queues: the mail of one queue for one next hop in one class, and the rounds in which a queue
+//! schedules them.
 //!
-//! | the berth has | its next hop | it is in |
+//! | the hop queue has | its next hop | it is scheduled |
 //! |---|---|---|
-//! | no ready recipients | | no row: it costs nothing |
-//! | ready recipients | has no capacity | no row: its queue does not see it |
-//! | ready recipients | has capacity | the row of its class, of the queue that serves the next hop now |
-//! | ready recipients | is dead, no probe due | the row of refusals of that queue |
+//! | no ready recipients | | nowhere: it costs nothing |
+//! | ready recipients | has no capacity | nowhere: its queue does not see it |
+//! | ready recipients | has capacity | in its class, by the queue that serves the next hop now |
+//! | ready recipients | is dead, no probe due | for refusal, by that queue |
 
 use crate::QueueNumber;
 use crate::pages::Slab;
@@ -19,19 +19,19 @@ pub(crate) struct Berth {
     pub(crate) hop: u32,
     class: Class,
     seat: Seat,
-    /// Its current row, or its last one.
+    /// Where it is scheduled, or was last.
     stand: Stand,
     is_standing: bool,
 }
 
-/// A row of a queue.
+/// The rounds of one class in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stand {
     pub(crate) queue: QueueNumber,
     pub(crate) row: Row,
 }
 
-/// What happens to the recipients in a row.
+/// What happens to recipients when it is their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Letters,
@@ -54,14 +54,14 @@ impl From<Class> for Row {
     }
 }
 
-/// All berths, and the rows of all queues.
+/// All hop queues, and the rounds of all queues.
 pub(crate) struct Berths {
     berths: Slab<Berth>,
     lanes: Vec<Lane>,
     letters_share: u32,
 }
 
-/// The rows of one queue.
+/// The rounds of one queue.
 struct Lane {
     rows: [Rounds; 3],
     /// Turns of single messages since the last turn of bulk mail, while bulk mail was ready.
@@ -86,7 +86,7 @@ impl Berths {
         self.berths.insert(Berth { desks: Rounds::EMPTY, hop, class, seat: Seat::NEW, stand, is_standing: false })
     }
 
-    /// Removes a berth, which must be empty.
+    /// Removes a hop queue, which must be empty.
     pub(crate) fn close(&mut self, berth: u32) {
         self.stand(berth, None);
         self.berths.remove(berth);
@@ -100,13 +100,13 @@ impl Berths {
         &mut self.berths[berth]
     }
 
-    /// The row of a berth when its next hop has capacity.
+    /// The class of a hop queue whose next hop has capacity.
     pub(crate) fn row(&self, berth: u32) -> Row {
         self.berths[berth].class.into()
     }
 
-    /// Moves a berth to a row, or out of all rows. It keeps the rounds to skip only if it returns
-    /// to the same row.
+    /// Schedules a hop queue, or removes it from all rounds. It keeps the rounds to skip only if
+    /// it returns to the same place.
     pub(crate) fn stand(&mut self, index: u32, stand: Option<Stand>) {
         let berth = &self.berths[index];
         let (last, is_standing) = (berth.stand, berth.is_standing);
@@ -127,7 +127,7 @@ impl Berths {
         berth.stand = stand.unwrap_or(last);
     }
 
-    /// Ends the turn of a berth that took `cost` recipients; it is in no row now.
+    /// Ends the turn of a hop queue that took `cost` recipients; it is not scheduled now.
     pub(crate) fn take(&mut self, index: u32, cost: usize) {
         let stand = self.berths[index].stand;
         self.berths[index].is_standing = false;
@@ -135,12 +135,12 @@ impl Berths {
         row.take(berths, index, cost);
     }
 
-    /// The berth whose recipients are refused next.
+    /// The hop queue whose recipients are refused next.
     pub(crate) fn first_refused(&self, queue: QueueNumber) -> Option<u32> {
         self.lane(queue).rows[Row::Refused as usize].first()
     }
 
-    /// The berth whose turn is next: single messages before bulk mail, by their share.
+    /// The hop queue whose turn is next: single messages before bulk mail, by their share.
     pub(crate) fn first(&self, queue: QueueNumber) -> Option<u32> {
         let lane = self.lane(queue);
         let (letter, mailing) = (lane.rows[Row::Letters as usize].first(), lane.rows[Row::Mailings as usize].first());
@@ -165,7 +165,7 @@ impl Berths {
         &self.lanes[usize::from(queue.0)]
     }
 
-    /// A row, and the berths.
+    /// The rounds at a position, and the hop queues.
     fn row_mut(&mut self, stand: Stand) -> (&mut Rounds, &mut Slab<Berth>) {
         (&mut self.lanes[usize::from(stand.queue.0)].rows[stand.row as usize], &mut self.berths)
     }

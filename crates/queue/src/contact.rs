@@ -2,7 +2,7 @@
 //! their mail.
 //!
 //! After every change of a next hop (an attempt leaves or ends, a route arrives, an alarm is due)
-//! it is *settled*: its berths enter the rows of the queue that serves it, or leave them. This
+//! it is *settled*: its hop queues are scheduled by the queue that serves it, or not any more. This
 //! costs O(number of queues).
 
 use mail::Timestamp;
@@ -72,7 +72,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Places the berths of a next hop where they belong now, and sets its alarm.
+    /// Schedules the hop queues of a next hop where they belong now, and sets its alarm.
     pub(crate) fn settle(&mut self, now: Timestamp, hop: u32) {
         let mut alarm = None;
         for place in 0..self.hops[hop].homes.len() {

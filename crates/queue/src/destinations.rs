@@ -50,7 +50,7 @@ pub(crate) struct Place<R> {
     pub(crate) hop: u32,
     pub(crate) route: Option<R>,
     pub(crate) until: Timestamp,
-    /// Its desks are in the berths of the next hop.
+    /// Its domain queues are in the hop queues of the next hop.
     pub(crate) serves: bool,
     asked: bool,
     /// Whether its last route was [transient](crate::Routed::transient).

@@ -22,7 +22,7 @@ use crate::{Destination, Probe};
 /// How many different interrupted messages count as much as one failure to reach the next hop.
 pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
 /// Messages that are remembered, which bounds memory and comparisons if `failures` is a million to
-/// prevent death. After so many, it makes little difference whether a message was seen before.
+/// prevent death. Beyond that, it makes little difference whether a message was seen before.
 const MESSAGES_MAX: usize = 64;
 /// The first delay of a suspect next hop.
 const DELAY_FIRST: Duration = Duration::from_millis(100);

@@ -357,7 +357,7 @@ impl<R: Clone> Queues<R> {
         Some(attempt)
     }
 
-    /// The next queue with its berth that has an attempt to make.
+    /// The next queue that has an attempt to make, with the hop queue whose turn it is.
     fn first_delivery(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
         self.first_in_time(now, |queues| {
             let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
@@ -365,10 +365,10 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// If a message was interrupted at the berth's next hop and nothing was answered since, moves
-    /// that sender at that destination behind other senders and destinations, and that message
-    /// behind other messages. Does nothing where others are in front already. Returns whether the
-    /// order may have changed.
+    /// If a message was interrupted at the hop queue's next hop and nothing was answered since,
+    /// moves that sender at that destination behind other senders and destinations, and that
+    /// message behind other messages. Does nothing where others are in front already. Returns
+    /// whether the order may have changed.
     fn let_others_pass(&mut self, berth: u32) -> bool {
         let hop = self.turns.berths.berth(berth).hop;
         let Some(Blamed { message, destination, sender }) = self.hops[hop].interrupted_last() else { return false };
@@ -380,7 +380,7 @@ impl<R: Clone> Queues<R> {
         if front(self).1 == (destination, sender) {
             self.turns.pass(berth);
         }
-        // Lines that hold only this message: they return to the front before lines that sit out
+        // Sender queues that hold only this message: they return to the front before ones that skip
         // rounds, and are not searched again.
         let mut searched = Vec::new();
         while front(self).0 == message && searched.len() < PASSES_MAX {
@@ -409,8 +409,8 @@ impl<R: Clone> Queues<R> {
         Some(attempt)
     }
 
-    /// Takes the next recipients out of a berth. The berth is in no row until its next hop is
-    /// settled.
+    /// Takes the next recipients out of a hop queue, which is not scheduled again until its next
+    /// hop is settled.
     fn leave(&mut self, now: Timestamp, berth: u32, purpose: Purpose) -> Attempt<R> {
         let hop = self.turns.berths.berth(berth).hop;
         let front = self.turns.front(berth);

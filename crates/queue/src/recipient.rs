@@ -2,8 +2,8 @@
 //!
 //! | stage of a recipient | kept in | leaves it by |
 //! |---|---|---|
-//! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender's line |
-//! | ready | its sender's line at its destination | `next`, when it is its turn: in flight |
+//! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender queue |
+//! | ready | a sender queue at its destination | `next`, when it is its turn: in flight |
 //! | in flight | an [`Attempt`](crate::Attempt) | `report`: waiting or ready again, held, or removed |
 //! | held | no list | `pick` |
 //! | picked | the chain of an action | `next`: in flight |
@@ -31,7 +31,7 @@ pub(crate) struct Recipient {
     pub(crate) message: u32,
     pub(crate) ordinal: u32,
     pub(crate) destination: Destination,
-    /// The next recipient in its line, action or attempt.
+    /// The next recipient in its sender queue, action or attempt.
     pub(crate) next: u32,
     pub(crate) attempts: u16,
     pub(crate) error: ErrorNumber,
@@ -64,7 +64,7 @@ impl Recipient {
 }
 
 /// Removes the recipients that can share an attempt with the first one from the front of a chain,
-/// `room` at most.
+/// at most `room`.
 pub(crate) fn split_group(from: &mut Chain, recipients: &mut Slab<Recipient>, room: usize) -> (Chain, usize) {
     let (mut group, mut count) = (Chain::EMPTY, 0);
     while let Some(front) = from.front() {

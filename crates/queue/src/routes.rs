@@ -1,10 +1,10 @@
 //! Routes: requests them, applies them, and forgets those that are idle.
 //!
-//! | a destination | its lines | a route request is open |
+//! | a destination | its sender queues | a route request is open |
 //! |---|---|---|
-//! | has no route | gather at its desks, outside the berths | from the first recipient that becomes ready, until the answer |
-//! | has a valid route | are in the berths of its next hop | no |
-//! | has an expired route | stay in those berths | from the next attempt, until the answer |
+//! | has no route | gather in its domain queues, outside the hop queues | from the first recipient that becomes ready, until the answer |
+//! | has a valid route | are in the hop queues of its next hop | no |
+//! | has an expired route | stay in those hop queues | from the next attempt, until the answer |
 //! | the same, and a recipient becomes ready, or [`LINE_TIME_MAX`] has passed | as without a route | until the answer |
 //!
 //! So an expired route is never used for new recipients, and recipients that were ready before it
@@ -103,8 +103,8 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// The berth that `first` finds, after detaching destinations whose route expired too long ago.
-    /// A berth that loses its last destination leaves its row, and the next one comes up.
+    /// The hop queue that `first` finds, after detaching destinations whose route expired too long
+    /// ago. One that loses its last destination is no longer scheduled, and the next one comes up.
     pub(crate) fn first_in_time<Q>(
         &mut self,
         now: Timestamp,
@@ -136,7 +136,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Detaches a destination from the berths of its next hop until its route arrives.
+    /// Detaches a destination from the hop queues of its next hop until its route arrives.
     fn suspend(&mut self, now: Timestamp, destination: Destination) {
         if let Some(hop) = self.destinations.suspend(destination) {
             self.turns.assign(destination, [NONE; 2]);
@@ -153,7 +153,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// The berths of a queue at a next hop: single messages, bulk mail.
+    /// The hop queues of a queue at a next hop: single messages, bulk mail.
     fn berths(&mut self, hop: u32, queue: QueueNumber) -> [u32; 2] {
         if let Some(home) = self.hops[hop].homes.iter().find(|home| home.queue == queue) {
             return home.berths;

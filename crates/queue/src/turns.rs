@@ -4,14 +4,14 @@
 //!
 //! | level | holds | a turn costs |
 //! |---|---|---|
-//! | row of a queue | berths: next hops | as many rounds as recipients leave |
-//! | berth | desks: destinations | as many rounds as recipients leave |
-//! | desk | lines: senders | one round |
-//! | line | recipients | first in, first out |
+//! | rounds of a queue | hop queues | as many rounds as recipients leave |
+//! | hop queue | domain queues: destinations | as many rounds as recipients leave |
+//! | domain queue | sender queues | one round |
+//! | sender queue | recipients | first in, first out |
 //!
-//! Above them, single messages go before bulk mail by their share ([`Berths::first`]). A desk whose
-//! destination has no valid route has no berth: its lines gather until it gets one. Empty lines,
-//! desks and berths are in no rounds.
+//! Above them, single messages go before bulk mail by their share ([`Berths::first`]). A domain
+//! queue whose destination has no valid route is in no hop queue: mail gathers there until it has
+//! one. Empty queues are in no rounds.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(crate) struct Turns {
     /// Two per destination, by its number: single messages and bulk mail.
     desks: Pages<Desk>,
     lines: Slab<Line>,
-    /// Finds the line of a sender. Ordered, not hashed: no rehashing pause, and no choice of
+    /// Finds the sender queue. Ordered, not hashed: no rehashing pause, and no choice of
     /// senders makes it slow.
     names: BTreeMap<(Destination, Class, u64), u32>,
     senders: Senders,
@@ -91,8 +91,8 @@ impl Turns {
         self.senders.change(mailing_above);
     }
 
-    /// Adds a recipient at the back of its sender's line. Returns the next hop if its berth in this
-    /// class was empty before.
+    /// Adds a recipient to the back of its sender queue. Returns the next hop if its hop queue in
+    /// this class was empty before.
     pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin) -> Option<u32> {
         let destination = recipients[index].destination;
         let class = self.classify(origin);
@@ -104,14 +104,14 @@ impl Turns {
         None
     }
 
-    /// The first recipient in a berth, which must be in a row.
+    /// The first recipient in a hop queue, which must be scheduled.
     pub(crate) fn front(&self, berth: u32) -> u32 {
         let (_, line) = self.front_line(berth);
-        self.lines[line].recipients.front().expect("a line exists while it has recipients")
+        self.lines[line].recipients.front().expect("a sender queue is removed when it is empty")
     }
 
-    /// Takes the next group from a berth, `limit` recipients at most, of one message at one
-    /// destination. The berth is in no row afterwards.
+    /// Takes the next group from a hop queue, `limit` recipients at most, of one message at one
+    /// destination. The hop queue is not scheduled afterwards.
     pub(crate) fn take(&mut self, recipients: &mut Slab<Recipient>, berth: u32, limit: usize) -> (Chain, usize) {
         let (desk, line) = self.front_line(berth);
         let (group, count) = split_group(&mut self.lines[line].recipients, recipients, limit);
@@ -129,8 +129,8 @@ impl Turns {
         (group, count)
     }
 
-    /// Moves the first line of a berth to the back of its desk, and that desk to the back of the
-    /// berth.
+    /// Moves the first sender queue of a hop queue to the back of its domain queue, and that to the
+    /// back of the hop queue.
     pub(crate) fn pass(&mut self, berth: u32) {
         let (desk, line) = self.front_line(berth);
         self.desks[desk].lines.take(&mut self.lines, line, 1);
@@ -140,8 +140,8 @@ impl Turns {
         desks.resume(&mut self.desks, desk);
     }
 
-    /// Moves the first message of a berth to the back of its sender's line. Returns false if the
-    /// line holds no other message.
+    /// Moves the first message of a hop queue to the back of its sender queue. Returns false if
+    /// that holds no other message.
     pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) -> bool {
         let (_, line) = self.front_line(berth);
         let message = recipients[self.front(berth)].message;
@@ -156,7 +156,7 @@ impl Turns {
         has_others
     }
 
-    /// Whether the first line of a berth is its only one.
+    /// Whether the first sender queue of a hop queue is its only one.
     pub(crate) fn is_alone(&self, berth: u32) -> bool {
         let desks = &self.berths.berth(berth).desks;
         let is_alone = |desk: u32| self.desks[desk].lines.is_single(|line| self.lines[line].seat);
@@ -170,7 +170,7 @@ impl Turns {
         }
     }
 
-    /// Sets the berths of a destination; [`NONE`] detaches it.
+    /// Sets the hop queues of a destination; [`NONE`] detaches it.
     pub(crate) fn assign(&mut self, destination: Destination, berths: [u32; 2]) {
         for (class, new) in [Class::Letter, Class::Mailing].into_iter().zip(berths) {
             let desk = self.desk(destination, class);
@@ -185,7 +185,7 @@ impl Turns {
         }
     }
 
-    /// Keeps the recipients for which `keep` returns true, in one pass over all lines.
+    /// Keeps the recipients for which `keep` returns true, in one pass over all sender queues.
     pub(crate) fn retain(&mut self, recipients: &mut Slab<Recipient>, keep: impl Fn(&Recipient) -> bool) {
         let all: Vec<u32> = self.lines.entries().map(|(line, _)| line).collect();
         for line in all {
@@ -217,8 +217,8 @@ impl Turns {
         if origin.is_mailing { Class::Mailing } else { self.senders.join(origin.queue, origin.sender) }
     }
 
-    /// Creates a line. When a sender becomes bulk, its ready single messages at the destination
-    /// move to the new line, so that their order is kept.
+    /// Creates a sender queue. When a sender becomes bulk, its ready single messages at the
+    /// destination move to the new queue, so that their order is kept.
     fn open(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin, class: Class) -> Option<u32> {
         let destination = recipients[index].destination;
         let Origin { sender, is_mailing, .. } = origin;
@@ -236,8 +236,8 @@ impl Turns {
         self.seat(line)
     }
 
-    /// Adds a line to its desk, and the desk to its berth if the desk was empty. Returns the next
-    /// hop if the berth was empty too.
+    /// Adds a sender queue to its domain queue, and that to its hop queue if it was empty. Returns
+    /// the next hop if the hop queue was empty too.
     fn seat(&mut self, line: u32) -> Option<u32> {
         let &Line { destination, class, .. } = &self.lines[line];
         let desk = self.desk(destination, class);
@@ -252,7 +252,7 @@ impl Turns {
         was_empty.then(|| self.berths.berth(berth).hop)
     }
 
-    /// Removes an empty line, and its desk from the berth if that is empty now.
+    /// Removes an empty sender queue, and its domain queue from the hop queue if that is empty now.
     fn dissolve(&mut self, line: u32) {
         let &Line { destination, class, .. } = &self.lines[line];
         let desk = self.desk(destination, class);
@@ -263,7 +263,7 @@ impl Turns {
         }
     }
 
-    /// Removes a desk from its berth, if it has one.
+    /// Removes a domain queue from its hop queue, if it has one.
     fn vacate(&mut self, desk: u32, berth: u32) {
         if berth == NONE {
             return;

@@ -1,5 +1,5 @@
 //! A lane: one log on one disk, with two threads. Only the *writer* appends to the log
-//! (`writer.rs`); the *keeper* prepares, empties and frees segments (`keeper.rs`).
+//! (`writer.rs`); segment maintenance prepares, empties and frees segments (`keeper.rs`).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -33,15 +33,15 @@ pub(crate) struct Lane {
     pub(crate) random: u64,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
-    /// The keeper's sync of the open segment failed (relaxed durability only).
+    /// Maintenance could not sync the open segment (relaxed durability only).
     pub(crate) sync_failed: AtomicBool,
     /// Copies are waiting for the writer.
     pub(crate) copying: Arc<AtomicBool>,
-    /// They were not committed: the keeper waits before it tries again.
+    /// They were not committed: maintenance waits before it tries again.
     pub(crate) copy_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
     yard: Mutex<Yard>,
-    /// Wakes the keeper.
+    /// Wakes the maintenance thread.
     pub(crate) work: Condvar,
     /// Wakes the writer when a segment is ready.
     pub(crate) supply: Condvar,

@@ -2,7 +2,7 @@
 //!
 //! | segment is | it becomes | when |
 //! |---|---|---|
-//! | free | ready | the keeper has written and synced a header with the next number |
+//! | free | ready | maintenance has written and synced a header with the next number |
 //! | ready | open | the writer needs space |
 //! | open | sealed | the next batch does not fit |
 //! | open | broken | writing or syncing it failed; it is never written again |
@@ -300,7 +300,7 @@ impl Ledger {
         alive.min_by_key(|(_, segment)| segment.number).map(|(slot, _)| *slot).filter(|_| dead >= CROWD)
     }
 
-    /// Whether the death of a message in this segment may have created work for the keeper.
+    /// Whether the death of a message in this segment may have created work for maintenance.
     pub(crate) fn is_waning(&self, slot: Slot) -> bool {
         let waning = |segment: &Segment| match segment.stage {
             Stage::Sealed => segment.live_bytes <= segment.size / 4,

@@ -281,8 +281,7 @@ fn set_range_aside(
     findings: &mut Findings,
 ) -> io::Result<()> {
     let name = format!("aside-{number:06}-{:09}", range.start);
-    let what =
-        format!("segment use {number}, bytes {} to {}: unreadable; kept as {name}", range.start, range.end);
+    let what = format!("segment use {number}, bytes {} to {}: unreadable; kept as {name}", range.start, range.end);
     findings.aside.push(what);
     let mut bytes = vec![0; (range.end - range.start) as usize];
     read_lossy(&*surveyed.file, &mut bytes, range.start);

@@ -262,7 +262,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The next ready segment; waits until the keeper has prepared one.
+    /// The next ready segment; waits until maintenance has prepared one.
     fn advance(&self) -> Result<Open, CommitError> {
         let mut yard = self.lane.yard();
         loop {

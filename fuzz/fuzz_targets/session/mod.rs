@@ -87,9 +87,7 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
                         outcome.messages.push(std::mem::take(body));
                         Answer::Accept
                     }
-                    Question::Login(request) => {
-                        Answer::Verdict(Verdict::Accepted { user: request.user.clone() })
-                    }
+                    Question::Login(request) => Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
                     _ => Answer::Accept,
                 };
                 session.handle_answer(NOW, answer, body);

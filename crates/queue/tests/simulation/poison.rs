@@ -72,7 +72,10 @@ fn poison_of_one_sender_delays_others_at_the_same_destination_by_one_attempt() {
         for message in good {
             let known = &world.mail[message as usize].recipients[0];
             assert_eq!((known.state, known.attempts), (State::Delivered, 1), "{poison_senders} {good_senders}");
-            assert!(attempts_before(&world, message, START) <= poison_senders as usize, "at most one per poison sender");
+            assert!(
+                attempts_before(&world, message, START) <= poison_senders as usize,
+                "at most one per poison sender"
+            );
         }
     }
 }

@@ -446,7 +446,10 @@ impl World {
     fn check_next_hop(&self, attempt: &Attempt<Timestamp>, queue: QueueNumber) {
         let hop =
             self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
-        assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "this message has one recipient per attempt");
+        assert!(
+            attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3,
+            "this message has one recipient per attempt"
+        );
         // A second at least, and five minutes for recipients that were ready in time.
         let until = attempt.route.expect("an attempt with a next hop has a route") + Duration::from_secs(301);
         assert!(self.now < until + self.answer_time, "used a route that expired long before {}", self.now);

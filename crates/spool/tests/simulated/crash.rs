@@ -21,9 +21,9 @@ const LATER: State = State::Waiting { attempts: 1, until: Timestamp(1_763_000_06
 /// are large.
 const CRASHES: u64 = 10;
 const CRASHES_OF_LARGE_SEGMENTS: u64 = 4;
-/// After every so many power failures, recovery is interrupted at each of its steps too.
+/// Recovery is interrupted at each of its steps after one in this many power failures.
 const RECOVERY_EVERY: u64 = 5;
-/// Recovery takes fewer steps; later steps belong to the keeper, which never ends.
+/// Recovery takes fewer steps; later steps belong to maintenance, which never ends.
 const RECOVERY_STEPS_MAX: u64 = 30;
 
 type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
@@ -62,7 +62,11 @@ fn live_until_death(disk: &sim::Disk, config: &Config, scenario: Scenario) -> (B
     match Rig::open(disk, config.clone()) {
         Ok(mut rig) => {
             let result = scenario(&mut rig);
-            assert!(result.is_ok() || disk.is_off(), "the scenario fails without a power failure: {result:?}\n{}", disk.log());
+            assert!(
+                result.is_ok() || disk.is_off(),
+                "the scenario fails without a power failure: {result:?}\n{}",
+                disk.log()
+            );
             rig.close()
         }
         Err(error) => {

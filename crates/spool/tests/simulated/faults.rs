@@ -36,7 +36,7 @@ fn stubborn<T>(rig: &mut Rig, mut attempt: impl FnMut(&mut Rig) -> Result<T, Com
 }
 
 /// Fails the `n`-th operation of `kind`, for every n; then the same for three in a row. Several
-/// runs are parallel, because the keeper pauses after a failure.
+/// runs are parallel, because maintenance pauses after a failure.
 fn fail_everywhere(kind: Kind, errno: i32) {
     const LIVES: u64 = 16;
     for span in [1, 3] {
@@ -120,7 +120,7 @@ fn nothing_is_acknowledged_while_a_sync_is_out_or_after_it_failed() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
     rig.accept(100, 1).unwrap();
-    // The keeper also syncs, until the next segment is ready.
+    // Maintenance also syncs, until the next segment is ready.
     rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     let hold = disk.hold(Kind::Sync);
     disk.fail(Kind::Sync, 0..1, EIO);
@@ -139,7 +139,7 @@ fn a_full_disk_refuses_and_accepts_again_when_there_is_room() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
     let first = rig.accept(1000, 1).unwrap();
-    // The keeper creates the next segment on its own; only then is the disk full.
+    // Maintenance creates the next segment on its own; only then is the disk full.
     rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     disk.set_bytes_free(0);
     let refused = (0..20).find_map(|_| rig.accept(3000, 1).err());

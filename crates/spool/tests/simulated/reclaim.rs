@@ -48,7 +48,7 @@ fn a_half_alive_segment_does_not_keep_all_that_died_behind_it() {
     close(spool, &after);
 }
 
-/// The keeper tried to create a segment, failed, paused and tried again, and never freed what was
+/// Maintenance tried to create a segment, failed, paused and tried again, and never freed what was
 /// dead in the meantime, although that was the space it needed.
 #[test]
 fn a_full_disk_frees_what_is_dead_and_takes_mail_again_by_itself() {
@@ -70,7 +70,7 @@ fn a_full_disk_frees_what_is_dead_and_takes_mail_again_by_itself() {
     rig.close();
 }
 
-/// A start creates a segment before it starts the keeper, and failed although the log was full of
+/// A start creates a segment before it starts maintenance, and failed although the log was full of
 /// dead mail.
 #[test]
 fn a_full_disk_on_which_all_is_dead_is_opened_and_takes_mail() {
@@ -91,8 +91,8 @@ fn a_full_disk_on_which_all_is_dead_is_opened_and_takes_mail() {
     rig.close();
 }
 
-/// The writer is busy when the keeper finds an unreadable live message. Until the writer had
-/// recorded that it left the queue, the keeper found it again and again, and saved and reported it
+/// The writer is busy when maintenance finds an unreadable live message. Until the writer had
+/// recorded that it left the queue, maintenance found it again and again, and saved and reported it
 /// each time.
 #[test]
 fn a_survivor_that_cannot_be_read_is_set_aside_once_however_busy_the_writer_is() {
@@ -118,12 +118,12 @@ fn a_survivor_that_cannot_be_read_is_set_aside_once_however_busy_the_writer_is()
     let outcome = |id: &QueueId| Entry::Outcome { id: *id, recipients: DELIVERED.to_vec(), bounce: None };
     let ticket = rig.submit(doomed.iter().map(outcome).chain([message]).collect());
     rig.wait(ticket).unwrap();
-    // The writer waits at the gate, so the keeper's submission has to wait.
+    // The writer waits at the gate, so the maintenance thread's submission has to wait.
     rig.wait_until("the message is not set aside", |_| !events.set_aside().is_empty());
     let segments = |rig: &Rig| (rig.spool.stats().segments, rig.spool.stats().segments_free);
     let before = segments(&rig);
     drop(lease);
-    rig.wait_until("the keeper does nothing", |rig| segments(rig) != before);
+    rig.wait_until("maintenance does nothing", |rig| segments(rig) != before);
     drop(release);
     rig.wait_until("the message stays in the queue", |rig| rig.spool.ids() == [last]);
     rig.wait_until("its segment is not freed", |rig| rig.spool.stats().segments <= 4);

@@ -164,7 +164,11 @@ impl Rig {
 
     /// All live messages of the open spool.
     pub(crate) fn found(&self) -> Found {
-        self.spool.ids().into_iter().map(|id| (id, letter(&self.spool, id).expect("a live message is readable"))).collect()
+        self.spool
+            .ids()
+            .into_iter()
+            .map(|id| (id, letter(&self.spool, id).expect("a live message is readable")))
+            .collect()
     }
 
     /// Closes the spool; returns the recorded promises.
