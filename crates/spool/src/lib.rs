@@ -310,7 +310,7 @@ impl Spool {
             let named = |role: &str| std::thread::Builder::new().name(format!("spool-{role}-{}", lane.number));
             let (writer, keeper) = (lane.clone(), lane.clone());
             self.writers.push(named("writer").spawn(move || writer::Writer::new(&writer).run())?);
-            self.keepers.push(named("keeper").spawn(move || keeper.keep())?);
+            self.keepers.push(named("maint").spawn(move || keeper.keep())?);
         }
         Ok(())
     }

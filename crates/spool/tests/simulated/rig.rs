@@ -118,7 +118,7 @@ impl Rig {
         self.wait(ticket).map(|()| bounce)
     }
 
-    /// Makes an entry for these bytes and records it in the book.
+    /// Makes an entry for these bytes and records it as proposed.
     pub(crate) fn message(&mut self, id: QueueId, bytes: Vec<u8>, recipients: usize) -> Entry {
         let envelope = envelope(recipients);
         self.enter(id, envelope.clone(), bytes.clone());
