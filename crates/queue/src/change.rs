@@ -53,7 +53,7 @@ impl<R: Clone> Queues<R> {
         self.lanes.resize_with(config.queues.len(), Lane::default);
         self.destinations.resize(config.queues.len());
         self.turns.change(config.queues.len(), config.mailing_above, config.letters_share);
-        // A retired queue that returns is new, and its mail is to leave.
+        // A queue that returns under a retired name is not paused, and its mail may leave.
         let lanes = self.lanes.iter_mut().zip(&config.queues).filter(|(_, queue)| queue.retired);
         lanes.for_each(|(lane, _)| lane.is_paused = false);
         self.config = config;

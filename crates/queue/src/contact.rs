@@ -2,7 +2,7 @@
 //! their mail.
 //!
 //! After every change of a next hop (an attempt leaves or ends, a route arrives, an alarm is due)
-//! it is *settled*: its hop queues are scheduled by the queue that serves it, or not any more. This
+//! it is updated: the queue that serves it now schedules its hop queues, if they may leave. This
 //! costs O(number of queues).
 
 use mail::Timestamp;

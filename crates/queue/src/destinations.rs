@@ -146,7 +146,7 @@ impl<R> Destinations<R> {
         self.inhabited += usize::from(place.recipients == 1);
     }
 
-    /// Counts one recipient less.
+    /// Counts one recipient fewer.
     pub(crate) fn leave(&mut self, destination: Destination, now: Timestamp) {
         let place = &mut self.places[destination.0];
         place.recipients -= 1;

@@ -410,7 +410,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Takes the next recipients out of a hop queue, which is not scheduled again until its next
-    /// hop is settled.
+    /// hop is updated.
     fn leave(&mut self, now: Timestamp, berth: u32, purpose: Purpose) -> Attempt<R> {
         let hop = self.turns.berths.berth(berth).hop;
         let front = self.turns.front(berth);

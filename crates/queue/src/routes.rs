@@ -2,10 +2,10 @@
 //!
 //! | a destination | its sender queues | a route request is open |
 //! |---|---|---|
-//! | has no route | gather in its domain queues, outside the hop queues | from the first recipient that becomes ready, until the answer |
+//! | has no route | gather in its domain queues, outside the hop queues | from the first recipient that becomes ready, until the route arrives |
 //! | has a valid route | are in the hop queues of its next hop | no |
-//! | has an expired route | stay in those hop queues | from the next attempt, until the answer |
-//! | the same, and a recipient becomes ready, or [`LINE_TIME_MAX`] has passed | as without a route | until the answer |
+//! | has an expired route | stay in those hop queues | from the next attempt, until the route arrives |
+//! | the same, and a recipient becomes ready, or [`LINE_TIME_MAX`] has passed | as without a route | until the route arrives |
 //!
 //! So an expired route is never used for new recipients, and recipients that were ready before it
 //! expired do not pause for the new one.
@@ -144,7 +144,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Counts one destination less at a next hop; does nothing for [`NONE`].
+    /// Counts one destination fewer at a next hop; does nothing for [`NONE`].
     fn abandon(&mut self, now: Timestamp, hop: u32) {
         if hop != NONE {
             self.hops[hop].destinations -= 1;

@@ -51,7 +51,7 @@ impl Senders {
         if ready.is_mailing { Class::Mailing } else { Class::Letter }
     }
 
-    /// Counts `count` less.
+    /// Counts `count` fewer.
     pub(crate) fn leave(&mut self, queue: QueueNumber, sender: u64, count: usize) {
         let key = (queue, sender);
         let Some(ready) = self.ready.get_mut(&key) else { return };

@@ -163,7 +163,7 @@ impl Turns {
         desks.is_single(|desk| self.desks[desk].seat) && desks.first().is_some_and(is_alone)
     }
 
-    /// Counts `count` ready recipients less for the sender.
+    /// Counts `count` ready recipients fewer for the sender.
     pub(crate) fn leave(&mut self, origin: Origin, count: usize) {
         if !origin.is_mailing {
             self.senders.leave(origin.queue, origin.sender, count);

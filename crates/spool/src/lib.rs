@@ -221,7 +221,7 @@ pub enum OpenError {
     #[error("the spool was started too often: its epoch counter is exhausted")]
     Exhausted,
     /// No lane was given.
-    #[error("a spool needs a lane")]
+    #[error("no lane given: a spool needs at least one")]
     NoLane,
 }
 
