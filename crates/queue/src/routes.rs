@@ -27,8 +27,8 @@ const SWEEPS: usize = 2;
 /// would be requested forever.
 const ANSWER_TIME_MIN: Duration = Duration::from_secs(1);
 /// How long after its expiry a route is still used by recipients that were ready before. Short
-/// against the age that does harm; long enough for a turn at a busy next hop, which recipients
-/// would miss if they had to wait for a new route at each turn.
+/// enough that an old route does no harm, long enough for a turn at a busy next hop: recipients
+/// would miss their turns if they had to wait for a new route each time.
 const LINE_TIME_MAX: Duration = Duration::from_secs(300);
 /// Destinations that one choice of the next attempt may detach, so that it stays short.
 const SUSPENSIONS_MAX: usize = 1024;
