@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the seeds of the SMTP targets from the transcripts: what the peer sends, as bytes, and a byte of choices. A
-# client's peer takes turns, which FF ends.
+# Makes the seeds of the SMTP targets from the transcripts: what the peer sends, followed by a byte
+# of choices. FF separates the turns of a client's peer.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p corpus/smtp_server corpus/smtp_client corpus/bdat corpus/addresses

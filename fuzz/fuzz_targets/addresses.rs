@@ -1,4 +1,5 @@
-//! Any text as an address: no panic, and what is one has a canonical form that reads back as itself.
+//! Any text as an address: no panic, and the canonical form of a valid one parses to the same
+//! address.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as what follows an envelope in an LMTP session: chunks, and what looks like chunks. The last byte chooses
-//! the treatment of bare newlines and of NULs, and the size of the pieces.
+//! Any bytes after an envelope in an LMTP session: chunks, and what looks like chunks. The last
+//! byte chooses the treatment of bare newlines and NULs, and the size of the pieces.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A database that was edited anywhere answers every key, or is refused; nothing panics and every lookup ends.
-//! The input is a list of edits: a place of two bytes and what to put there. The rest of it is appended.
+//! A corrupted cdb file is refused or answers every key; nothing panics and every lookup ends. The
+//! input is a list of edits: an offset of two bytes and the new byte. The rest is appended.
 
 #![no_main]
 
@@ -13,13 +13,14 @@ use lookup::cdb::{self, Cdb};
 
 const EDITS_MAX: usize = 64;
 
-/// A database of a few records, made once.
+/// A valid database with a few records, built once.
 static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = std::env::temp_dir();
     let (text, made) = (folder.join("fuzz.text"), folder.join(format!("fuzz-{}.cdb", std::process::id())));
-    std::fs::write(&text, "bob bob@example.org\nall bob, eve\neve eve@example.org\n").expect("a writable folder");
-    cdb::build(&text, &made).expect("a sound text");
-    let bytes = std::fs::read(&made).expect("it was just made");
+    std::fs::write(&text, "bob bob@example.org\nall bob, eve\neve eve@example.org\n")
+        .expect("the temporary folder is writable");
+    cdb::build(&text, &made).expect("the text is valid");
+    let bytes = std::fs::read(&made).expect("the file was just written");
     let _ = std::fs::remove_file(&made);
     bytes
 });
@@ -36,6 +37,6 @@ fuzz_target!(|input: &[u8]| {
     let keys = ["bob", "all", "eve", "", "nobody"];
     match pin!(table.lookup(&keys)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => assert_eq!(answers.len(), keys.len()),
-        Poll::Pending => panic!("a table in memory must not wait"),
+        Poll::Pending => panic!("a table in memory never waits"),
     }
 });

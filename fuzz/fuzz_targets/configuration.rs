@@ -1,4 +1,4 @@
-//! Any text is a configuration or a list of faults that can be shown; nothing else.
+//! Any text is either a valid configuration or gives a list of errors that can be printed.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! Any bytes as a server's side of an HTTP connection, request after request: no panic, and the same comes of them whole
-//! and in pieces. The last byte chooses the method, whether the connection ends, and the size of the pieces.
+//! Any bytes as the server's side of an HTTP connection with several requests: no panic, and the
+//! result is the same whether they arrive whole or in pieces. The last byte chooses the method,
+//! whether the connection ends, and the size of the pieces.
 
 #![no_main]
 
@@ -9,7 +10,7 @@ use protocol::http::client::{Client, Event, Head, Limits, Misbehaviour};
 
 const BODY_OCTETS_MAX: u64 = 1000;
 
-/// All that came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     heads: Vec<Head>,
@@ -24,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut cut = play(choice, bytes, 1 + usize::from(choice >> 2));
     assert!(whole.bodies.len() <= bytes.len());
     if whole.fault.is_some() {
-        // How much of a body comes before misbehaviour that is found behind it depends on the cuts.
+        // How much of a body is returned before a later protocol violation depends on the pieces.
         cut.bodies.clone_from(&whole.bodies);
     }
     assert_eq!(whole, cut);
@@ -49,7 +50,7 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
 }
 
 impl Outcome {
-    /// Whether there was an event.
+    /// Adds an event; returns whether there was one.
     fn take(&mut self, taken: Result<Option<Event<'_>>, Misbehaviour>) -> bool {
         match taken {
             Ok(Some(Event::Head(head))) => self.heads.push(head),

@@ -1,4 +1,4 @@
-//! Whatever a directory sends as a message is read or refused; nothing panics, and nothing is made of what is not there.
+//! Any bytes as an LDAP message are decoded or refused; nothing panics.
 
 #![no_main]
 

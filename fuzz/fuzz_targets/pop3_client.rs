@@ -1,5 +1,6 @@
-//! Any bytes as a server's side of a POP3 session: no panic, the same comes of them whole and in pieces, and content is
-//! never more than what came. The last byte chooses the first command and the size of the pieces.
+//! Any bytes as the server's side of a POP3 session: no panic, the result is the same whether they
+//! arrive whole or in pieces, and there is never more content than input. The last byte chooses the
+//! first command and the size of the pieces.
 
 #![no_main]
 
@@ -18,10 +19,10 @@ const COMMANDS: [Command<'static>; 8] = [
     Command::Quit,
 ];
 
-/// All that came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    /// All but content.
+    /// All events except content.
     events: Vec<String>,
     content: Vec<u8>,
     fault: Option<Misbehaviour>,
@@ -33,7 +34,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut cut = play(choice, bytes, 1 + usize::from(choice >> 3));
     assert!(whole.content.len() <= bytes.len());
     if whole.fault.is_some() {
-        // How much of a message comes before misbehaviour that is found behind it depends on the cuts.
+        // How much of a message is returned before a later protocol violation depends on the
+        // pieces.
         cut.content.clone_from(&whole.content);
     }
     assert_eq!(whole, cut);
@@ -46,7 +48,7 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
     for mut input in bytes.chunks(size) {
         while !input.is_empty() && outcome.fault.is_none() {
             if client.is_ready() {
-                let command = commands.next().expect("a cycle has no end");
+                let command = commands.next().expect("a cycle never ends");
                 client.say(*command, &mut Vec::new()).expect("the client is ready");
             }
             outcome.take(client.handle_input(&mut input));

@@ -1,5 +1,5 @@
-//! Any bytes as what a balancer says first (PROXY, versions 1 and 2): no panic; a header is within the bytes, is the
-//! same whatever follows it, and no part of it is a header or a fault.
+//! Any bytes as a PROXY header (versions 1 and 2): no panic; a header is never longer than the
+//! input, does not depend on what follows it, and each of its prefixes is incomplete.
 
 #![no_main]
 

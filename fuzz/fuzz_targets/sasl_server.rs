@@ -1,8 +1,9 @@
-//! Any bytes as a client's side of an exchange of SASL: no panic, after each event there is one thing to do, it ends once,
-//! what is asked is within limits, and nobody is let in but by a password that the driver called right.
+//! Any bytes as the client's side of a SASL exchange: no panic, one action after each event, one
+//! end, questions within their limits, and success only with a password that the driver accepted.
 //!
-//! The first byte chooses the mechanism, the driver's answers, and whether the client speaks first; the second, whether what
-//! follows is base64, as on the wire, or decoded already. Line feeds end what the client says at a time.
+//! The first byte chooses the mechanism, the driver's answers, and whether the client sends an
+//! initial response; the second, whether the rest is base64, as on the wire, or decoded. Line feeds
+//! separate the client's responses.
 
 #![no_main]
 
@@ -14,7 +15,7 @@ use protocol::sasl::{
 };
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::ScramSha256];
-/// Whom the driver lets in.
+/// The user that the driver accepts.
 const USER: &str = "user";
 
 fuzz_target!(|bytes: &[u8]| {
@@ -35,21 +36,21 @@ fuzz_target!(|bytes: &[u8]| {
     let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &config);
     let mut let_in = false;
     while let Some(action) = exchange.poll_action() {
-        assert_eq!(exchange.poll_action(), None, "one thing to do at a time");
+        assert_eq!(exchange.poll_action(), None, "one action at a time");
         match action {
             Action::Challenge(challenge) => {
                 let sent = decode(encode(&challenge).as_bytes());
-                assert!(sent.is_ok_and(|sent| **sent == *challenge), "a challenge arrives as it was made");
+                assert!(sent.is_ok_and(|sent| **sent == *challenge), "a challenge survives base64");
                 respond(&mut exchange, turns.next(), is_encoded);
             }
             Action::Ask(question) => let_in = answer(&mut exchange, question, answers),
             Action::Done(outcome) => return end(&mut exchange, &outcome, let_in),
         }
     }
-    panic!("nothing to do, and no end");
+    panic!("no action, and no end");
 });
 
-/// One who says no more has hung up, which is to cancel.
+/// A client that sends no more has disconnected, which cancels the exchange.
 fn respond(exchange: &mut Exchange, turn: Option<&[u8]>, is_encoded: bool) {
     match turn {
         None => exchange.handle_cancel(Refusal::Cancelled),
@@ -61,7 +62,7 @@ fn respond(exchange: &mut Exchange, turn: Option<&[u8]>, is_encoded: bool) {
     }
 }
 
-/// Answers, and tells whether that was to let the client in.
+/// Answers a question; returns whether the client was accepted.
 fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
     let is_sound = |user: &str| (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control);
     match question {
@@ -77,7 +78,7 @@ fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
         }
         Question::Credentials { user } => {
             assert!(is_sound(&user), "{user:?}");
-            // Of these no client key is known to anybody.
+            // No client knows a client key that matches these keys.
             let keys = ScramKeys { salt: [1; 16].into(), iterations: 4096, stored_key: [0; 32], server_key: [0; 32] };
             let keys = match answers % 4 {
                 0 => Keys::Found { user: USER.into(), keys },
@@ -91,7 +92,7 @@ fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
     }
 }
 
-/// What comes after the end is ignored.
+/// Events after the end are ignored.
 fn end(exchange: &mut Exchange, outcome: &Outcome, let_in: bool) {
     let accepted = Outcome::Accepted { user: USER.into() };
     assert_eq!(*outcome == accepted, let_in, "{outcome:?}");

@@ -1,6 +1,7 @@
-//! Any bytes as a server's side of a session: no panic, the same comes of them whole and in pieces, each transaction is
-//! finished once, and nothing is accepted that was not sent. Bytes FF end the server's turns; between two of them the
-//! client sends. The last byte chooses what the client is like and the size of the pieces.
+//! Any bytes as the server's side of a session: no panic, the result is the same whether they
+//! arrive whole or in pieces, each transaction finishes once, and nothing is accepted before it was
+//! sent. Bytes FF separate the server's turns, between which the client sends. The last byte
+//! chooses the client's options and the size of the pieces.
 
 #![no_main]
 
@@ -15,7 +16,7 @@ const NOW: Timestamp = Timestamp(0);
 const TURN_END: u8 = 0xff;
 const TRANSACTIONS_MAX: usize = 3;
 
-/// All that came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     heads: Vec<u8>,
@@ -29,8 +30,8 @@ fuzz_target!(|bytes: &[u8]| {
     let whole = play(choice, bytes, usize::MAX);
     assert_eq!(whole, play(choice, bytes, 1 + usize::from(choice >> 4)));
     let finished = whole.events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
-    assert_eq!(finished, whole.begun, "each transaction is finished once");
-    assert!(matches!(whole.events.last(), Some(Event::Closed(_))), "the last event says why");
+    assert_eq!(finished, whole.begun, "each transaction finishes once");
+    assert!(matches!(whole.events.last(), Some(Event::Closed(_))), "the last event says why the session closed");
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
@@ -50,8 +51,8 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
 
 fn config(choice: u8) -> Config {
     let flavor = if choice & 1 == 0 { Flavor::Smtp } else { Flavor::Lmtp };
-    let helo = Word::new("client.example").expect("a name is a word");
-    let credentials = Credentials::new("user", "secret").expect("sound credentials");
+    let helo = Word::new("client.example").expect("a host name is a valid word");
+    let credentials = Credentials::new("user", "secret").expect("the credentials are valid");
     Config {
         pipelining: choice & 2 == 0,
         chunking: choice & 4 != 0,

@@ -1,5 +1,6 @@
-//! Any bytes as a client's side of a session: no panic, and the same comes of them whole and in pieces. The last byte
-//! chooses the protocol, the treatment of bare newlines and of NULs, and the size of the pieces.
+//! Any bytes as the client's side of a session: no panic, and the result is the same whether they
+//! arrive whole or in pieces. The last byte chooses the protocol, the treatment of bare newlines
+//! and NULs, and the size of the pieces.
 
 #![no_main]
 

@@ -1,9 +1,9 @@
-//! Any bytes as the files of a lane: opening gives an error or a queue, never a panic, and a message that is read
-//! with the checksum it was kept with is one that was kept.
+//! Any bytes as the files of a lane: opening returns an error or a queue, never panics, and a
+//! message whose checksum is right is one that was committed.
 //!
-//! The first byte chooses. Even: the rest are the bytes of two segment files. Odd: the rest are edits to a lane
-//! that a real spool wrote (two bytes of place, one of length, one that is set), so that the search begins where
-//! checksums are right.
+//! The first byte chooses. Even: the rest are the bytes of two segment files. Odd: the rest are
+//! edits to a lane written by a real spool (two bytes of offset, one of length, one new value), so
+//! that fuzzing starts with valid checksums.
 
 #![no_main]
 
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(stored) = spool.message(id) else { continue };
         let mut body = vec![0; usize::try_from(stored.body.len()).unwrap_or(0).min(1 << 20)];
         if stored.body.read_at(&mut body, 0).is_ok() && crc32c::crc32c(&body) == stored.body.digest() {
-            assert_eq!(body, BODY, "{id} was never kept");
+            assert_eq!(body, BODY, "{id} was never committed");
             assert_eq!(stored.envelope, envelope());
         }
     }
@@ -49,7 +49,7 @@ fn edited(edits: &[u8]) -> sim::Disk {
     let mut files: Vec<Vec<u8>> = names.iter().filter_map(|name| disk.content(name)).collect();
     let total: usize = files.iter().map(Vec::len).sum();
     for edit in edits.chunks_exact(4) {
-        // Most of what counts lies at the front of each block of 4,096 bytes.
+        // Most of the relevant data is at the start of each block of 4,096 bytes.
         let place = usize::from(edit[0] & 31) * 4096 + usize::from(edit[1]) % 512;
         for place in place..place + usize::from(edit[2] % 16) + 1 {
             let mut place = place % total;
@@ -67,16 +67,16 @@ fn edited(edits: &[u8]) -> sim::Disk {
     sim::Disk::with_files(1, names.into_iter().zip(files))
 }
 
-/// A lane with three messages, one of them settled in part and one with its body in a file.
+/// A lane with three messages, one of them delivered in part and one with a body file.
 fn written() -> sim::Disk {
     let disk = sim::Disk::new(1);
-    let spool = open(&disk, &mut |_| {}).expect("an empty disk is opened");
+    let spool = open(&disk, &mut |_| {}).expect("an empty disk can be opened");
     for n in 0..3 {
         let id = spool.begin();
         let content = if n == 2 {
-            let mut spill = spool.spill(id).expect("there is room");
-            spill.append(BODY).expect("there is room");
-            Content::Spilled(spill.finish().expect("there is room"))
+            let mut spill = spool.spill(id).expect("the disk has space");
+            spill.append(BODY).expect("the disk has space");
+            Content::Spilled(spill.finish().expect("the disk has space"))
         } else {
             Content::Memory(BODY.to_vec())
         };
@@ -91,7 +91,7 @@ fn written() -> sim::Disk {
 fn commit(spool: &Spool, entry: Entry) {
     let (tell, told) = mpsc::channel();
     spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
-    told.recv().expect("an answer comes").expect("a disk without faults keeps it");
+    told.recv().expect("the callback is called").expect("a disk without faults commits it");
 }
 
 fn envelope() -> Envelope {

@@ -1,4 +1,4 @@
-//! The bytes of one file: what readers see, what is durable, and the writes between the two.
+//! The bytes of a file: what readers see, what is durable, and the writes in between.
 //!
 //! ```text
 //! write ----> live, unsynced           sync -----------> durable
@@ -6,21 +6,23 @@
 //!                     '- crash ------> each sector as some prefix of its writes left it, by the seed
 //! ```
 //!
-//! Sectors are independent of each other: a write may be torn between two of them, and a later write may be
-//! there where an earlier one is not. Within one sector writes keep their order, as one page of a cache does.
+//! Sectors are independent: a write may be torn between two of them, and a later write may survive
+//! where an earlier one is lost. Within one sector writes keep their order, like the page of a
+//! cache.
 
 use crate::Random;
 
-/// Bytes that a device writes wholly or not at all.
+/// The number of bytes that a device writes completely or not at all.
 pub const SECTOR: u64 = 512;
 
-/// How often a sector survives: all lost, all kept, and the odd one among many are the telling cases.
+/// How often a sector survives: all lost, all kept, and single exceptions are the cases that find
+/// bugs.
 const SURVIVAL_PERCENT: [u64; 5] = [0, 6, 50, 94, 100];
 
 /// How often a sector that was being written holds noise after a harsh crash.
 const GARBAGE_PERCENT: u64 = 15;
 
-/// A file's bytes.
+/// The bytes of a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     live: Vec<u8>,
@@ -36,17 +38,17 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// A place in the order of a file's writes: a sync covers those that were made before it began.
+/// A position in the order of a file's writes: a sync covers the writes made before it began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(u64);
 
 impl Content {
-    /// `len` zeros, none of them durable.
+    /// `len` zeros that are not durable.
     pub(crate) fn new(len: u64) -> Self {
         Content { live: vec![0; len as usize], created_len: len, ..Content::default() }
     }
 
-    /// Bytes that have been there for ever.
+    /// A file whose bytes are all durable.
     pub(crate) fn durable(bytes: Vec<u8>) -> Self {
         Content { live: bytes.clone(), created_len: bytes.len() as u64, durable: bytes, ..Content::default() }
     }
@@ -68,7 +70,7 @@ impl Content {
         Mark(self.synced + self.unsynced.len() as u64)
     }
 
-    /// Everything before `mark` is durable.
+    /// Makes everything before `mark` durable.
     pub(crate) fn sync(&mut self, mark: Mark) {
         grow(&mut self.durable, self.created_len);
         for write in self.take_until(mark) {
@@ -76,8 +78,8 @@ impl Content {
         }
     }
 
-    /// What Linux does: the pages count as clean from now on, whether the device has them or not, and readers
-    /// see the new bytes until the cache forgets them (which here happens at once, or never).
+    /// Like Linux: the pages count as clean from now on, whether or not the device has them, and
+    /// readers see the new bytes until the cache drops them (here immediately, or never).
     pub(crate) fn fail_sync(&mut self, mark: Mark, random: &mut Random) {
         let writes = self.take_until(mark);
         let durable = survivors(&self.durable, &writes, self.len(), random, false);
@@ -90,12 +92,12 @@ impl Content {
         }
     }
 
-    /// The file as it may be found when the power is back.
+    /// The file that may be found after a power failure.
     pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> Content {
         Content::durable(survivors(&self.durable, &self.unsynced, self.len(), random, harsh))
     }
 
-    /// Changes one bit behind everybody's back.
+    /// Flips one bit, for readers and on the device.
     pub(crate) fn flip_bit(&mut self, bit: u64) {
         for bytes in [&mut self.live, &mut self.durable] {
             if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
@@ -133,7 +135,7 @@ fn survivors(durable: &[u8], writes: &[Write], live_len: u64, random: &mut Rando
     bytes
 }
 
-/// Brings `sector` to what it was after `last`: the writes before it that touch the sector are in it too.
+/// Sets `sector` to its content after `last`, including all earlier writes to it.
 fn apply_sector(bytes: &mut Vec<u8>, writes: &[Write], last: &Write, sector: u64) {
     let (start, end) = (sector * SECTOR, (sector + 1) * SECTOR);
     for write in writes {
@@ -176,7 +178,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Three sectors of '.', then 'a' over all of them, then 'b' over the last two; which letters are found?
+    /// Writes '.' to three sectors, then 'a' to all of them, then 'b' to the last two; returns what
+    /// crashes leave.
     fn outcomes(harsh: bool) -> BTreeSet<String> {
         let mut content = Content::durable(vec![b'.'; 3 * SECTOR as usize]);
         content.write(0, vec![b'a'; 3 * SECTOR as usize]);
@@ -203,7 +206,7 @@ mod tests {
             }
         }
         assert_eq!(outcomes(false), possible);
-        assert!(outcomes(true).iter().any(|found| found.contains('?')), "a harsh crash leaves garbage");
+        assert!(outcomes(true).iter().any(|found| found.contains('?')), "a harsh crash may leave noise");
     }
 
     #[test]
@@ -241,6 +244,6 @@ mod tests {
             let readable = content.live()[0] == 7;
             readable && content.crash(&mut Random::new(seed), false).live()[0] == 0
         });
-        assert!(lost, "bytes that readers still see are not on the device");
+        assert!(lost, "readers may see bytes that are not on the device");
     }
 }

@@ -1,9 +1,10 @@
-//! The disk itself: handles, the operations of the `spool::Disk` trait over the model, and what only a test may
-//! do (plan faults, hold operations, cut the power, look at the bytes).
+//! The simulated disk: handles, the operations of the `spool::Disk` trait, and the controls for
+//! tests (plan faults, hold operations, cut the power, inspect the bytes).
 //!
-//! Every operation runs in this order: it is counted and its fate is decided; a hold on its kind is waited for;
-//! then it takes effect, all of it under one lock. A sync makes durable what was done before it *began*.
-//! An operation during which the power fails has its effect in what a crash may find, and gives an error.
+//! Every operation runs in this order: it is counted and its result is decided; if its kind is
+//! held, it waits; then it takes effect, all under one lock. A sync makes durable what was done
+//! before the sync *began*. An operation during a power failure takes effect as far as a crash may
+//! show it, and returns an error.
 
 use std::fmt;
 use std::fs::File;
@@ -21,10 +22,11 @@ use crate::folder::{FileNumber, Folder};
 use crate::plan::{EIO, ENOSPC, Fate, Kind, Plan, gone};
 use crate::random::Random;
 
-/// How long a test waits for an operation that it expects before it gives up and says so.
+/// How long a test waits for an operation before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A handle to a simulated disk. Clones are the same disk; the lock belongs to the clone that took it.
+/// A handle to a simulated disk. Clones are the same disk; the lock belongs to the clone that took
+/// it.
 pub struct Disk {
     machine: Arc<Machine>,
     locked: AtomicBool,
@@ -48,7 +50,7 @@ struct State {
     waiting: Vec<Kind>,
 }
 
-/// Keeps every operation of one kind from happening until it is dropped.
+/// Holds all operations of one kind until it is dropped.
 pub struct Hold {
     machine: Arc<Machine>,
     kind: Kind,
@@ -60,38 +62,39 @@ struct OpenFile {
     file: FileNumber,
 }
 
-/// What a test does to a disk.
+/// The controls for tests.
 impl Disk {
-    /// An empty disk without end. The seed decides what short writes and failed syncs leave.
+    /// An empty disk of unlimited size. The seed decides the effects of short writes and failed
+    /// syncs.
     pub fn new(seed: u64) -> Self {
         Disk::with(Vec::new(), Folder::default(), seed)
     }
 
-    /// A disk with these files, durable, as an earlier life or an enemy may have left them.
+    /// A disk with these durable files, as an earlier run or an attacker may have left them.
     pub fn with_files(seed: u64, files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         let disk = Disk::new(seed);
         files.into_iter().for_each(|(name, bytes)| disk.put(&name, bytes));
         disk
     }
 
-    /// The disk as the power's return may find it now: any subset of what no sync has covered is lost.
+    /// The disk as it may be after a power failure now: any subset of the unsynced changes is lost.
     pub fn crash(&self, seed: u64) -> Disk {
         self.after_crash(seed, false)
     }
 
-    /// The same, and unsynced sectors may hold noise, and renamed files both their names.
+    /// Like `crash`, but unsynced sectors may hold noise, and renamed files may have both names.
     pub fn crash_harshly(&self, seed: u64) -> Disk {
         self.after_crash(seed, true)
     }
 
-    /// From now on every operation fails, those that are held included.
+    /// From now on every operation fails, including held ones.
     pub fn cut_power(&self) {
         self.state().plan.die();
         self.machine.changed.notify_all();
     }
 
-    /// The power fails during the `step`-th step (1 is the first). Steps are the operations that change what a
-    /// crash may leave: not the reading ones.
+    /// Cuts the power during the `step`-th step, counted from 1. Steps are the operations that can
+    /// change what a crash leaves: not reads.
     pub fn crash_at(&self, step: u64) {
         self.state().plan.die_at(step);
     }
@@ -101,33 +104,34 @@ impl Disk {
         self.state().plan.is_dead()
     }
 
-    /// Steps so far.
+    /// The number of steps so far.
     pub fn steps(&self) -> u64 {
         self.state().plan.steps()
     }
 
-    /// Operations of one kind so far.
+    /// The number of operations of one kind so far.
     pub fn count(&self, kind: Kind) -> u64 {
         self.state().plan.count(kind)
     }
 
-    /// Operations of `kind` fail with `errno`; `ordinals` counts them from now, 0 being the next one.
+    /// Makes operations of `kind` fail with `errno`; `ordinals` counts them from now, 0 being the
+    /// next one.
     pub fn fail(&self, kind: Kind, ordinals: Range<u64>, errno: i32) {
         self.state().plan.fail(kind, ordinals, errno);
     }
 
-    /// What can still be allocated from now on.
+    /// Limits the free space from now on.
     pub fn set_bytes_free(&self, bytes: u64) {
         let mut state = self.state();
         state.capacity = state.used() + bytes;
     }
 
-    /// Every write may write less than it was asked to; it always was allowed to.
+    /// Lets every write be short, which the trait allows.
     pub fn set_short_writes(&self) {
         self.state().short_writes = true;
     }
 
-    /// Changes one bit of a file, for readers and on the device.
+    /// Flips one bit of a file, for readers and on the device.
     pub fn flip_bit(&self, name: &str, bit: u64) {
         let mut state = self.state();
         if let Some(&file) = state.folder.live().get(name) {
@@ -135,7 +139,7 @@ impl Disk {
         }
     }
 
-    /// From now on no read that touches these bytes of a file succeeds.
+    /// Makes all reads that touch these bytes of a file fail from now on.
     pub fn spoil(&self, name: &str, bytes: Range<u64>) {
         let mut state = self.state();
         if let Some(&file) = state.folder.live().get(name) {
@@ -143,31 +147,31 @@ impl Disk {
         }
     }
 
-    /// Holds back every operation of `kind` that begins from now on.
+    /// Holds every operation of `kind` that begins from now on.
     pub fn hold(&self, kind: Kind) -> Hold {
         self.state().held.push(kind);
         Hold { machine: self.machine.clone(), kind }
     }
 
-    /// All names.
+    /// All file names.
     pub fn names(&self) -> Vec<String> {
         self.state().folder.live().keys().cloned().collect()
     }
 
-    /// What a reader sees in a file; None where there is none of that name.
+    /// The content of a file as a reader sees it; None if it does not exist.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         state.folder.live().get(name).map(|&file| state.files[file].live().to_vec())
     }
 
-    /// Puts a durable file there, in place of what had the name.
+    /// Creates or replaces a file, durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
         let file = state.add(Content::durable(bytes));
         state.folder.create_durable(name, file);
     }
 
-    /// The steps and the faults, a line each, for the message of a failing test.
+    /// The steps and faults, one per line, for the message of a failing test.
     pub fn log(&self) -> String {
         self.state().plan.log()
     }
@@ -222,7 +226,7 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// What a spool does to it.
+/// The operations that a spool uses.
 impl spool::Disk for Disk {
     fn lock(&self) -> io::Result<()> {
         let mut state = self.state();
@@ -301,7 +305,7 @@ impl Disk {
         Arc::new(OpenFile { machine: self.machine.clone(), name: name.to_owned(), file })
     }
 
-    /// A change of names. Where the power fails during it, it has been made and waits for a sync like any other.
+    /// Changes a name. If the power fails during the change, it counts as made but unsynced.
     fn change<T>(
         &self,
         kind: Kind,
@@ -381,7 +385,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while `kind` is held, then says whether the operation may take effect.
+    /// Waits while `kind` is held; returns an error if the operation must not take effect.
     fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -420,7 +424,7 @@ impl State {
         self.capacity.saturating_sub(self.used())
     }
 
-    /// Writes what fits, and of that as much as a short write leaves.
+    /// Writes what fits into the free space, or less for a short write.
     fn write(&mut self, file: FileNumber, offset: u64, mut bytes: Vec<u8>) -> io::Result<usize> {
         let len = self.files[file].len();
         let grows = (offset + bytes.len() as u64).saturating_sub(len);
@@ -450,16 +454,21 @@ impl State {
 }
 
 impl Hold {
-    /// Waits until `count` operations are held here.
+    /// Waits until `count` operations are held.
     ///
     /// # Panics
-    /// If they do not come.
+    /// If they do not arrive in time.
     pub fn wait_for(&self, count: usize) {
         let state = self.machine.lock();
         let few = |state: &mut State| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
         let (state, timeout) =
             self.machine.changed.wait_timeout_while(state, PATIENCE, few).unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "no {count} operations {:?} came:\n{}", self.kind, state.plan.log());
+        assert!(
+            !timeout.timed_out(),
+            "timed out waiting for {count} operations {:?}:\n{}",
+            self.kind,
+            state.plan.log()
+        );
     }
 }
 
@@ -488,7 +497,7 @@ mod tests {
         let file = disk.create("a", 0).unwrap();
         write(&file, b"hello", 0).unwrap();
         file.sync().unwrap();
-        assert!((0..50).any(|seed| disk.crash(seed).names().is_empty()), "its name may be lost");
+        assert!((0..50).any(|seed| disk.crash(seed).names().is_empty()), "the name is not durable yet");
         disk.sync_folder().unwrap();
         assert!((0..50).all(|seed| disk.crash(seed).content("a").as_deref() == Some(b"hello")));
     }
@@ -515,7 +524,7 @@ mod tests {
         assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(EIO));
         assert!(file.sync().is_ok());
         disk.set_bytes_free(2);
-        assert_eq!(write(&file, b"12345", 6).unwrap(), 4, "two bytes over the old end");
+        assert_eq!(write(&file, b"12345", 6).unwrap(), 4, "only two bytes beyond the old end fit");
         assert_eq!(write(&file, b"5", 10).unwrap_err().raw_os_error(), Some(ENOSPC));
         assert_eq!(disk.create("b", 1).err().unwrap().raw_os_error(), Some(ENOSPC));
     }

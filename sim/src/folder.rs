@@ -1,17 +1,17 @@
-//! The names of one folder: what readers see, what is durable, and the changes between the two.
+//! The names in a folder: what readers see, what is durable, and the changes in between.
 //!
-//! After a crash any subset of the changes that no sync covered has happened, in their order. A rename is one
-//! change: the file is found under its old name or under its new one. POSIX grants a moment in which it has
-//! both, and a harsh crash may fall into that moment; it never grants one in which it has neither.
+//! After a crash any subset of the unsynced changes has happened, in their order. A rename is one
+//! change: the file has its old name or its new one. POSIX allows a moment in which it has both,
+//! and a harsh crash may hit that moment; it never has neither.
 
 use std::collections::BTreeMap;
 
 use crate::Random;
 
-/// The place of a file in the disk's list of files, its inode number as it were.
+/// The index of a file in the disk's list of files, like an inode number.
 pub(crate) type FileNumber = usize;
 
-/// How often a rename of a harsh crash leaves both names.
+/// How often a rename leaves both names after a harsh crash.
 const BOTH_NAMES_PERCENT: u64 = 10;
 
 /// How often an unsynced change survives: none, all, and mixtures.
@@ -32,12 +32,12 @@ enum Change {
     Remove { name: String },
 }
 
-/// A place in the order of changes: a sync covers those that were made before it began.
+/// A position in the order of changes: a sync covers the changes made before it began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(u64);
 
 impl Folder {
-    /// Names that have been there for ever.
+    /// A folder whose names are all durable.
     pub(crate) fn durable(names: BTreeMap<String, FileNumber>) -> Self {
         Folder { live: names.clone(), durable: names, ..Folder::default() }
     }
@@ -50,20 +50,20 @@ impl Folder {
         self.change(Change::Create { name: name.to_owned(), file });
     }
 
-    /// Adds a name that is durable at once.
+    /// Adds a name that is durable immediately.
     pub(crate) fn create_durable(&mut self, name: &str, file: FileNumber) {
         self.live.insert(name.to_owned(), file);
         self.durable.insert(name.to_owned(), file);
     }
 
-    /// False where there is no such name.
+    /// Returns false if the name does not exist.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> bool {
         let Some(&file) = self.live.get(from) else { return false };
         self.change(Change::Rename { from: from.to_owned(), to: to.to_owned(), file });
         true
     }
 
-    /// False where there is no such name.
+    /// Returns false if the name does not exist.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         let known = self.live.contains_key(name);
         if known {
@@ -76,7 +76,7 @@ impl Folder {
         Mark(self.synced + self.unsynced.len() as u64)
     }
 
-    /// Every change before `mark` is durable.
+    /// Makes every change before `mark` durable.
     pub(crate) fn sync(&mut self, mark: Mark) {
         let count = mark.0.saturating_sub(self.synced);
         self.synced += count;
@@ -85,7 +85,7 @@ impl Folder {
         }
     }
 
-    /// The names as they may be found when the power is back.
+    /// The names that may be found after a power failure.
     pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> BTreeMap<String, FileNumber> {
         let percent = random.pick(&SURVIVAL_PERCENT);
         let mut names = self.durable.clone();
@@ -110,8 +110,8 @@ impl Folder {
     }
 }
 
-/// Also where the changes before it did not survive: a renamed file has its new name whether or not its
-/// creation was ever written down.
+/// Applies a change even if earlier ones did not survive: a renamed file has its new name whether
+/// or not its creation was written.
 fn apply(names: &mut BTreeMap<String, FileNumber>, change: &Change) {
     match change {
         Change::Create { name, file } => {

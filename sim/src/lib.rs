@@ -1,10 +1,11 @@
-//! A disk that does the worst a real one may do, for tests.
+//! A simulated disk with the worst behavior that a real one may have, for tests.
 //!
-//! A [`Disk`] lives in memory and keeps two truths: what a reader sees now, and what would be there after the
-//! power failed. [`Disk::crash`] makes the second one up from a seed: it loses any subset of the sectors and of
-//! the names that no sync has covered. Faults (errors, a full device, short writes, death at the n-th step) are
-//! planned by the test beforehand. Nothing asks the clock or the system for randomness: one seed and one order
-//! of calls give one disk. [`Disk::log`] tells what happened, for the message of a failing test.
+//! A [`Disk`] is in memory and keeps two states: what a reader sees now, and what is durable.
+//! [`Disk::crash`] derives the disk after a power failure from a seed: it loses any subset of the
+//! unsynced sectors and names. The test plans faults in advance (errors, a full device, short
+//! writes, a power failure at step n). Nothing reads the clock or system randomness: one seed and
+//! one order of calls give one disk. [`Disk::log`] returns the history, for the message of a
+//! failing test.
 
 mod content;
 mod disk;

@@ -1,19 +1,19 @@
-//! What is to go wrong, and what went on: the faults a test has planned, the counters they refer to, the log.
+//! The faults that a test has planned, the operation counters they refer to, and the log.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::ops::Range;
 
-/// The device gives an error (Linux's number for it).
+/// An input/output error (the Linux number).
 pub const EIO: i32 = 5;
-/// The device is full (Linux's number for it).
+/// The device is full (the Linux number).
 pub const ENOSPC: i32 = 28;
 
-/// Lines that the log keeps; older ones are forgotten.
+/// The maximum number of log lines; older ones are dropped.
 const LOG_LINES_MAX: usize = 4096;
 
-/// A kind of operation; faults and holds are planned by kind.
+/// A kind of operation, for planning faults and holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `create`.
@@ -37,18 +37,18 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it changes what a crash may leave. Only these are steps.
+    /// Whether it can change what a crash leaves. Only these are steps.
     fn is_step(self) -> bool {
         !matches!(self, Kind::Open | Kind::List | Kind::Read)
     }
 }
 
-/// What an operation is to do.
+/// The planned result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Succeed,
     Fail(i32),
-    /// The power fails while it is under way: its effect may be there or not, and nobody gets an answer.
+    /// The power fails during the operation: it may or may not take effect, and returns an error.
     Die,
 }
 
@@ -70,7 +70,7 @@ struct Failure {
 }
 
 impl Plan {
-    /// Counts an operation and decides its fate.
+    /// Counts an operation and decides its result.
     pub(crate) fn begin(&mut self, kind: Kind, what: fmt::Arguments<'_>) -> io::Result<Fate> {
         if self.dead {
             return Err(gone());
@@ -91,14 +91,14 @@ impl Plan {
         Ok(fate)
     }
 
-    /// `ordinals` counts operations of `kind` from now: 0 is the next one.
+    /// `ordinals` counts operations of `kind` from now; 0 is the next one.
     pub(crate) fn fail(&mut self, kind: Kind, ordinals: Range<u64>, errno: i32) {
         let now = self.counts[kind as usize];
         let ordinals = now + ordinals.start..now.saturating_add(ordinals.end);
         self.failures.push(Failure { kind, ordinals, errno });
     }
 
-    /// The `step`-th step (1 is the first) is the last thing that happens.
+    /// Cuts the power during the `step`-th step, counted from 1.
     pub(crate) fn die_at(&mut self, step: u64) {
         self.death = Some(step);
     }
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// What every operation answers once the machine is off.
+/// The error of every operation after a power failure.
 pub(crate) fn gone() -> io::Error {
     io::Error::other("the simulated machine is off")
 }

@@ -1,12 +1,13 @@
-//! The only source of chance in a simulation: SplitMix64 (Steele, Lea, Flood 2014). The same seed gives the
-//! same numbers on every machine and in every release, so that a printed seed is a test that can be run again.
+//! The only source of randomness in a simulation: SplitMix64 (Steele, Lea, Flood 2014). A seed
+//! gives the same numbers on every machine and in every release, so a printed seed reproduces a
+//! test.
 
-/// A sequence of numbers that its seed decides.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// The sequence for `seed`.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
@@ -19,12 +20,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number under `bound`; 0 where there is none. The slight unevenness does not matter to a test.
+    /// A number below `bound`, or 0 if `bound` is 0. The slight bias does not matter in tests.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.bits().checked_rem(bound).unwrap_or(0)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent`.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -442,7 +442,7 @@ fn verify_reads_bodies_that_have_files_of_their_own() {
     let bytes = std::fs::read(&body).unwrap();
     let mut flipped = bytes.clone();
     *flipped.last_mut().unwrap() ^= 1;
-    for (damage, said) in [(&flipped[..], "not what was written"), (&bytes[1..], "bytes, expected ")] {
+    for (damage, said) in [(&flipped[..], "wrong checksum"), (&bytes[1..], "bytes, expected ")] {
         std::fs::write(&body, damage).unwrap();
         let (code, verified) = verify();
         assert_eq!(code, Some(1));

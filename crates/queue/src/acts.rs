@@ -1,8 +1,9 @@
-//! The operator's acts: recipients are picked out of wherever they wait, and leave as attempts of that purpose. Those
-//! whose queue is retired leave in the same way.
+//! The operator's actions: recipients are picked wherever they wait, and leave as attempts with
+//! that purpose. Recipients of retired queues leave in the same way.
 //!
-//! Picking is one pass over everyone, and where anybody is chosen one over the lines and the heap: O(n), and O(m log m)
-//! in those chosen, who are sorted so that recipients of one message at one destination leave together.
+//! Picking is one pass over all recipients and, if any is chosen, one over the sender queues and
+//! the heap: O(n), plus O(m log m) for the m chosen ones, which are sorted so that recipients of
+//! one message at one destination leave together.
 
 use std::collections::VecDeque;
 
@@ -13,23 +14,26 @@ use crate::chain::Chain;
 use crate::recipient::{Recipient, Stage, split_group};
 use crate::{Entry, Progress, Queues, Verdict};
 
-/// An act takes no connection, only a record: so many recipients leave together at most.
+/// Recipients that leave together for an action. It needs a record but no connection.
 const RECIPIENTS_PER_ACT_MAX: usize = 1000;
 
-/// Those who were picked, in the order of the acts.
+/// The picked recipients, in the order of the actions.
 pub(crate) type Acts = VecDeque<(Purpose, Chain)>;
 
 impl<R: Clone> Queues<R> {
-    /// Chooses recipients for an act of the operator in one pass over all (see [`Act`] for who can be chosen; never
-    /// those in flight). They leave their lines, and come out of `next` as attempts of that purpose. Returns how many.
+    /// Picks recipients for an operator's action in one pass over all (see [`Act`] for which can be
+    /// picked; never those in flight). They leave their queues and come out of `next` as attempts
+    /// with that purpose. Returns their number.
     pub fn pick(&mut self, act: Act, now: Timestamp, filter: &mut dyn FnMut(&Entry) -> bool) -> usize {
         let chosen = self.choose(act, now, filter);
         self.take_out(Purpose::Act(act), chosen)
     }
 
-    /// They leave their lines, and come out of `next` as attempts of this purpose. Returns how many.
+    /// Moves the chosen recipients out of their queues, to be returned by `next` with this purpose.
+    /// Returns their number.
     pub(crate) fn take_out(&mut self, purpose: Purpose, mut chosen: Vec<u32>) -> usize {
-        // Who only counts or looks chooses nobody, and shall not wait for a heap and lines made anew.
+        // A caller that only counts or lists chooses none; it must not wait for the heap to be
+        // rebuilt.
         if chosen.is_empty() {
             return 0;
         }
@@ -51,7 +55,7 @@ impl<R: Clone> Queues<R> {
         chosen.len()
     }
 
-    /// The next recipients for whom an act is to be recorded.
+    /// The next recipients with a pending action.
     pub(crate) fn next_act(&mut self) -> Option<Attempt<R>> {
         if !self.has_act() {
             return None;
@@ -67,7 +71,8 @@ impl<R: Clone> Queues<R> {
         Some(self.depart(group, count, purpose, None))
     }
 
-    /// Whether there is one, and room to record it: a million of them must not keep attempts from being recorded.
+    /// Whether there is one, and capacity to record it: a million actions must not keep attempts
+    /// from being recorded.
     pub(crate) fn has_act(&self) -> bool {
         !self.acts.is_empty() && self.acts_unrecorded < self.config.unrecorded_max.div_ceil(2)
     }
@@ -89,7 +94,7 @@ impl Act {
         }
     }
 
-    /// What it comes to for each recipient, recorded and reported.
+    /// The verdict of the action for each recipient.
     pub(crate) fn verdict(self, now: Timestamp, outcome: Outcome) -> Verdict {
         let reason = match outcome {
             Outcome::Delivered => Reply::new(250, Enhanced(2, 0, 0), "by the operator"),

@@ -1,4 +1,4 @@
-//! What comes in and what goes out: admissions, routes, attempts, contacts.
+//! The inputs and outputs of the queues: admissions, routes, attempts, contacts.
 
 use std::time::Duration;
 
@@ -6,140 +6,148 @@ use mail::{QueueId, Reply, Timestamp};
 
 use crate::{Destination, Limits};
 
-/// A message to be delivered: just accepted, or found in the spool after a restart. Each is admitted once.
+/// A message to deliver, just accepted or recovered from the spool after a restart. Each is
+/// admitted once.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    /// Its name.
+    /// The message's queue id.
     pub id: QueueId,
-    /// A hash of the sender's address, for fair turns; 0 is the null sender.
+    /// A hash of the sender's address, used for fair scheduling; 0 is the null sender.
     pub sender: u64,
-    /// From here the lifetime counts.
+    /// The lifetime counts from here.
     pub accepted_at: Timestamp,
-    /// It was there before a restart: an attempt may have succeeded without our knowing.
+    /// The message was there before a restart: an attempt may have succeeded without being
+    /// recorded.
     pub recovered: bool,
-    /// Each recipient is an attempt of its own: the envelope differs (VERP).
+    /// Each recipient needs an attempt of its own, because the envelopes differ (VERP).
     pub alone: bool,
-    /// Those who still wait for it.
+    /// The recipients that have no final state.
     pub recipients: Vec<Pending>,
 }
 
-/// A recipient that waits for a message.
+/// A recipient of an admitted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Its place in the envelope.
+    /// Its index in the envelope.
     pub ordinal: u32,
-    /// Where it is.
+    /// Its destination.
     pub destination: Destination,
-    /// How many attempts were made.
+    /// The number of attempts made so far.
     pub attempts: u16,
-    /// When the next one is due. A moment that has passed is now.
+    /// When the next attempt is due. A time in the past means now.
     pub due: Timestamp,
-    /// The operator holds it: nothing is due until it is released.
+    /// The operator holds it: no attempt is made until it is released.
     pub held: bool,
 }
 
-/// Where mail for a destination goes, until when.
+/// The route of a destination, and how long it is valid.
 #[derive(Clone, Debug)]
 pub struct Routed<R> {
-    /// The identity of the next hop: destinations that name the same one share its limits and its fate. A way that leads
-    /// nowhere is one, too: attempts that end with [`Contact::Answered`] prove it, so that all of its mail leaves at once.
+    /// The name of the next hop: destinations with the same one share its limits and its state. A
+    /// failing route has a next hop too: attempts that end with [`Contact::Answered`] raise its
+    /// concurrency, so that all of its mail is processed quickly.
     pub next_hop: Box<str>,
-    /// For the caller; each attempt gets a clone.
+    /// The caller's route; each attempt gets a clone.
     pub route: R,
-    /// What the next hop is given. The last answer counts for all its destinations.
+    /// The limits of the next hop. The latest route sets them for all destinations of that next
+    /// hop.
     pub limits: Limits,
-    /// From then on the question is asked again, by whoever leaves or becomes ready next. Who becomes ready waits for
-    /// the new answer. A moment that has passed is a second from now.
+    /// The route expires at this time. It is then requested again by the next attempt that leaves
+    /// or recipient that becomes ready; recipients that become ready wait for the new route. A time
+    /// in the past is replaced by one second from now.
     pub until: Timestamp,
-    /// It is not known where the mail goes: this is the way until that is known, and no other next hop. After
-    /// [`Queues::reroute`](crate::Queues::reroute) it makes nobody due; the first lasting answer may.
+    /// The real route is unknown for now; this one is used until it is found. After
+    /// [`Queues::reroute`](crate::Queues::reroute) a transient route makes no recipient due; the
+    /// first lasting one may.
     pub transient: bool,
 }
 
-/// The number of a next hop. It means something while an attempt names it or mail is routed there.
+/// The number of a next hop. It is valid while an attempt names it or a destination is routed
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NextHop(pub u32);
 
-/// Recipients of one message at one destination, to be tried together now. It must come back by
+/// Recipients of one message at one destination, to attempt together. Return it with
 /// [`Queues::report`](crate::Queues::report); until then its recipients count as in flight.
 #[derive(Debug)]
-#[must_use = "an attempt that is not reported stays in flight for ever"]
+#[must_use = "an attempt stays in flight until it is reported"]
 pub struct Attempt<R> {
     /// The message.
     pub id: QueueId,
-    /// Where all recipients are; its name can be asked for until the report.
+    /// The destination of all recipients; its name is available until the report.
     pub destination: Destination,
-    /// Where it goes, with the route of the moment it left. None where it goes nowhere: an act of the operator.
+    /// The next hop. None for an operator's action, which goes nowhere.
     pub next_hop: Option<NextHop>,
-    /// What [`Routed::route`] said; Some exactly where `next_hop` is.
+    /// The [`Routed::route`] at the time the attempt left; Some exactly if `next_hop` is.
     pub route: Option<R>,
-    /// Their ordinals in the envelope.
+    /// The indexes of the recipients in the envelope.
     pub recipients: Vec<u32>,
-    /// 1 is the first. Only recipients with the same number of attempts leave together. An act is no attempt: here this
-    /// is how many were made.
+    /// The number of this attempt, from 1. Only recipients with the same number share an attempt.
+    /// For an action, the number of attempts made so far.
     pub number: u16,
     /// When the message was accepted.
     pub accepted_at: Timestamp,
     /// The message was there before a restart.
     pub recovered: bool,
-    /// What is to be done.
+    /// What to do with the recipients.
     pub purpose: Purpose,
-    /// The front of the chain of recipients, in the order of `recipients`.
+    /// The first index of the chain of recipients, in the order of `recipients`.
     pub(crate) first: u32,
     pub(crate) count: usize,
-    /// It holds a slot.
+    /// Whether it still holds a slot.
     pub(crate) under_way: bool,
-    /// Counts how often the ways had changed when it left.
+    /// The value of `Queues::edition` when it left.
     pub(crate) edition: u32,
-    /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency once.
+    /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency only once.
     pub(crate) epoch: u32,
 }
 
-/// What an attempt is for.
+/// The purpose of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To bring the message. It holds a slot until [`Queues::ended`](crate::Queues::ended).
+    /// Deliver the message. The attempt holds a slot until [`Queues::ended`](crate::Queues::ended).
     Deliver,
-    /// The next hop is dead and is not tried now: judge with this, the last thing that went wrong there. It holds no
-    /// slot, and nothing of it needs to be durable unless it fails.
+    /// The next hop is dead and no probe is due: judge with this reply, the last error. Holds no
+    /// slot. The outcome needs no durable record unless the recipient fails.
     Refuse(Reply),
-    /// The operator's will: record it and report. It holds no slot.
+    /// An operator's action: record it and report. Holds no slot.
     Act(Act),
-    /// Its queue is retired: report that all are removed, and admit them where they belong now. It holds no slot, and
-    /// nothing of it is to be recorded.
+    /// The queue is retired or the rules changed: report all recipients as removed and admit them
+    /// to the queue they belong to now. Holds no slot and needs no record.
     Sort,
 }
 
-/// What the operator does to recipients.
+/// An operator's action on recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Keep them until they are released. Chooses among those that are not held.
+    /// Hold recipients until they are released. Applies to those not held.
     Hold,
-    /// Undo that: due now. Chooses among those that are held.
+    /// Release held recipients: they are due now. Applies to those held.
     Release,
-    /// Due now. Chooses among those that wait for a later moment.
+    /// Retry now. Applies to recipients that wait for a later time.
     Retry,
-    /// Take them away; nobody is told. Chooses among all.
+    /// Remove recipients without notifying the sender. Applies to all.
     Remove,
-    /// Let them fail; the sender is told. Chooses among all.
+    /// Fail recipients and notify the sender. Applies to all.
     Bounce,
 }
 
-/// How the network part of an attempt went, which is about the next hop and not about recipients.
+/// The result of the network part of an attempt. It concerns the next hop, not the recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contact {
-    /// There was a conversation, whatever was said in it.
+    /// The next hop answered, whatever the answer was.
     Answered {
-        /// What the slowest reply took; where concurrency adapts by latency, what the whole attempt took.
+        /// The time of the slowest reply, or of the whole attempt if concurrency adapts to latency.
         slowest: Duration,
     },
-    /// It refused the session, or one connection more: fewer attempts at once, but it is not lame.
+    /// The next hop refused the session or one more connection: reduce concurrency, but it is not
+    /// lame.
     Busy,
-    /// It was not there: no connection, or the session failed before a message could be sent.
+    /// No connection, or the session failed before a message could be sent.
     Failed(Reply),
-    /// The session was ready and broke off in the middle of this message: closed, timed out, garbage. The message is
-    /// blamed first, the next hop only when different messages break off.
+    /// The session was ready and was interrupted during this message: closed, timed out, or
+    /// garbage. The message is blamed first; the next hop only if several messages are interrupted.
     Interrupted(Reply),
-    /// Nothing is known of the next hop from this.
+    /// Nothing was learned about the next hop.
     None,
 }

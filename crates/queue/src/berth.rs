@@ -1,36 +1,37 @@
-//! Berths: what one queue has for one next hop in one class, and the rows of a queue in which berths take turns.
+//! Hop queues: the mail of one queue for one next hop in one class, and the rounds in which a queue
+//! schedules them.
 //!
-//! | a berth has | its next hop | it stands in |
+//! | the hop queue has | its next hop | it is scheduled |
 //! |---|---|---|
-//! | nobody ready | | no row: it costs nothing |
-//! | somebody ready | has no room | no row: its queue does not notice it |
-//! | somebody ready | has room | the row of its class, of the queue that serves the next hop now |
-//! | somebody ready | is dead and not tried now | the row of refusals of that queue |
+//! | no ready recipients | | nowhere: it costs nothing |
+//! | ready recipients | has no capacity | nowhere: its queue does not see it |
+//! | ready recipients | has capacity | in its class, by the queue that serves the next hop now |
+//! | ready recipients | is dead, no probe due | for refusal, by that queue |
 
 use crate::QueueNumber;
 use crate::pages::Slab;
 use crate::rounds::{Rounds, Seat, Seated};
 use crate::senders::Class;
 
-/// Destinations that go one way.
+/// The destinations of one queue and class that share a next hop.
 pub(crate) struct Berth {
     pub(crate) desks: Rounds,
     pub(crate) hop: u32,
     class: Class,
     seat: Seat,
-    /// Where it stands now, or stood last.
+    /// Where it is scheduled, or was last.
     stand: Stand,
     is_standing: bool,
 }
 
-/// A row of a queue.
+/// The rounds of one class in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stand {
     pub(crate) queue: QueueNumber,
     pub(crate) row: Row,
 }
 
-/// What is done with those who come up in a row.
+/// What happens to recipients when it is their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Letters,
@@ -53,17 +54,17 @@ impl From<Class> for Row {
     }
 }
 
-/// All berths, and the rows of all queues.
+/// All hop queues, and the rounds of all queues.
 pub(crate) struct Berths {
     berths: Slab<Berth>,
     lanes: Vec<Lane>,
     letters_share: u32,
 }
 
-/// The rows of one queue.
+/// The rounds of one queue.
 struct Lane {
     rows: [Rounds; 3],
-    /// Turns of letters since a mailing had one, while there was one.
+    /// Turns of single messages since the last turn of bulk mail, while bulk mail was ready.
     letters_in_a_row: u32,
 }
 
@@ -74,7 +75,7 @@ impl Berths {
         berths
     }
 
-    /// So many queues, as many as before or more; letters have this share.
+    /// Sets the number of queues, which never shrinks, and the share of single messages.
     pub(crate) fn change(&mut self, queues: usize, letters_share: u32) {
         self.lanes.resize_with(queues, || Lane { rows: [Rounds::EMPTY; 3], letters_in_a_row: 0 });
         self.letters_share = letters_share.max(1);
@@ -85,7 +86,7 @@ impl Berths {
         self.berths.insert(Berth { desks: Rounds::EMPTY, hop, class, seat: Seat::NEW, stand, is_standing: false })
     }
 
-    /// It has no desks any more.
+    /// Removes a hop queue, which must be empty.
     pub(crate) fn close(&mut self, berth: u32) {
         self.stand(berth, None);
         self.berths.remove(berth);
@@ -99,12 +100,13 @@ impl Berths {
         &mut self.berths[berth]
     }
 
-    /// The row where a berth stands when its next hop has room in that queue.
+    /// The class of a hop queue whose next hop has capacity.
     pub(crate) fn row(&self, berth: u32) -> Row {
         self.berths[berth].class.into()
     }
 
-    /// Puts a berth where it belongs. What it owes for its last turn it owes only where that was.
+    /// Schedules a hop queue, or removes it from all rounds. It keeps the rounds to skip only if
+    /// it returns to the same place.
     pub(crate) fn stand(&mut self, index: u32, stand: Option<Stand>) {
         let berth = &self.berths[index];
         let (last, is_standing) = (berth.stand, berth.is_standing);
@@ -125,7 +127,7 @@ impl Berths {
         berth.stand = stand.unwrap_or(last);
     }
 
-    /// It has had its turn and took so many; it stands nowhere now.
+    /// Ends the turn of a hop queue that took `cost` recipients; it is not scheduled now.
     pub(crate) fn take(&mut self, index: u32, cost: usize) {
         let stand = self.berths[index].stand;
         self.berths[index].is_standing = false;
@@ -133,19 +135,19 @@ impl Berths {
         row.take(berths, index, cost);
     }
 
-    /// Whose turn it is to be refused.
+    /// The hop queue whose recipients are refused next.
     pub(crate) fn first_refused(&self, queue: QueueNumber) -> Option<u32> {
         self.lane(queue).rows[Row::Refused as usize].first()
     }
 
-    /// Whose turn it is, letters before mailings by their share.
+    /// The hop queue whose turn is next: single messages before bulk mail, by their share.
     pub(crate) fn first(&self, queue: QueueNumber) -> Option<u32> {
         let lane = self.lane(queue);
         let (letter, mailing) = (lane.rows[Row::Letters as usize].first(), lane.rows[Row::Mailings as usize].first());
         if lane.letters_in_a_row < self.letters_share { letter.or(mailing) } else { mailing.or(letter) }
     }
 
-    /// Counts a turn, so that the shares hold.
+    /// Counts a turn for the shares.
     pub(crate) fn count(&mut self, berth: u32) {
         let Stand { queue, row } = self.berths[berth].stand;
         let lane = &mut self.lanes[usize::from(queue.0)];
@@ -154,7 +156,7 @@ impl Berths {
         lane.letters_in_a_row = if is_letter && mailings_wait { lane.letters_in_a_row + 1 } else { 0 };
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.berths.bytes() + self.lanes.capacity() * size_of::<Lane>()
     }
@@ -163,7 +165,7 @@ impl Berths {
         &self.lanes[usize::from(queue.0)]
     }
 
-    /// A row, and those who may stand in it.
+    /// The rounds at a position, and the hop queues.
     fn row_mut(&mut self, stand: Stand) -> (&mut Rounds, &mut Slab<Berth>) {
         (&mut self.lanes[usize::from(stand.queue.0)].rows[stand.row as usize], &mut self.berths)
     }

@@ -1,19 +1,20 @@
-//! First-in-first-out lists whose links live in the values themselves: four bytes a value, no allocation of their own.
+//! First-in-first-out lists with the links inside the values: four bytes per value, no allocation.
 //!
-//! A value is in one chain at most. The chain holds the two ends; the caller brings the slab where the values are.
+//! A value is in one list at most. The list holds its two ends; the caller passes the slab with the
+//! values.
 
 use std::ops::IndexMut;
 
-/// The index that points nowhere.
+/// The index that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A value with room for a link.
+/// A value that contains a link.
 pub(crate) trait Linked {
-    /// The index of the value behind this one, or [`NONE`].
+    /// The index of the next value, or [`NONE`].
     fn link(&mut self) -> &mut u32;
 }
 
-/// A list from its front to its back.
+/// The two ends of a list.
 #[derive(Clone, Copy)]
 pub(crate) struct Chain {
     front: u32,
@@ -41,7 +42,7 @@ impl Chain {
         self.back = index;
     }
 
-    /// Puts all of another chain at the back.
+    /// Moves all values of `other` to the back.
     pub(crate) fn append(&mut self, values: &mut impl IndexMut<u32, Output: Linked>, other: Chain) {
         if other.is_empty() {
             return;

@@ -1,7 +1,9 @@
-//! A clock that was set back: moments that were kept would lie ahead for as long as the step, and hold mail all the while.
+//! Corrects stored times after the clock was set back. Without this, times that now lie far ahead
+//! would block mail for the length of the step.
 //!
-//! What limits a next hop is brought no further ahead than it can be by the rules: a full bucket of its rate, one wait
-//! for the probe, trouble of just now. Moments that the spool keeps (when a recipient is due) stay as they were promised.
+//! Times that limit a next hop are moved no further ahead than the rules allow: a full rate bucket,
+//! one wait for a probe, trouble just now. Times that the spool stores, such as when a recipient is
+//! due, are kept.
 
 use std::time::Duration;
 
@@ -9,11 +11,11 @@ use mail::Timestamp;
 
 use crate::Queues;
 
-/// Less than that is no step: clocks are adjusted all the time, and to wait so long does no harm.
+/// Smaller steps are ignored: clocks are adjusted all the time, and waiting that long does no harm.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
 impl<R: Clone> Queues<R> {
-    /// Notices a step back since the last time, and looks at every next hop again after one.
+    /// Detects a step back since the last call and corrects every next hop after one.
     pub(crate) fn tick(&mut self, now: Timestamp) {
         let last = std::mem::replace(&mut self.clock, now);
         if last.since(now) < STEP_MIN {

@@ -1,4 +1,4 @@
-//! Settings: of the queues, and of one next hop. Every limit has a name and a default; nothing here does anything.
+//! The settings of the queues and of next hops.
 
 use std::time::Duration;
 
@@ -7,49 +7,52 @@ use crate::Retry;
 /// The settings of all queues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The queues; their places here are their numbers. At most one of them adopts: the first that says so.
+    /// The queues; their indexes are their numbers. At most one adopts: the first that says so.
     pub queues: Vec<QueueConfig>,
-    /// No attempt starts while so many have ended and are not reported, 10,000 by default. What is in flight at that
-    /// moment comes on top, so no more than this and the concurrency of all queues are ever unrecorded.
+    /// No attempt starts while this many have ended and are not reported, 10,000 by default.
+    /// Attempts in flight at that moment come on top, so at most this number plus the concurrency
+    /// of all queues is ever unrecorded.
     pub unrecorded_max: usize,
-    /// A message with more recipients than this is a mailing, and so is all that comes from a sender while more than so
-    /// many recipients of letters from there are ready in a queue. 1,000 by default.
+    /// A message with more recipients than this is bulk mail, and so are all messages of a sender
+    /// while it has more ready recipients of single messages in a queue than this. 1,000 by
+    /// default.
     pub mailing_above: usize,
-    /// Letters get so many turns for each turn of a mailing, where both are ready. 3 by default; 0 is taken for 1.
+    /// Turns of single messages for each turn of bulk mail, if both are ready. 3 by default; 0
+    /// means 1.
     pub letters_share: u32,
 }
 
 impl Default for Config {
-    /// No queues yet.
+    /// No queues.
     fn default() -> Self {
         Config { queues: Vec::new(), unrecorded_max: 10_000, mailing_above: 1000, letters_share: 3 }
     }
 }
 
-/// The place of a queue in [`Config::queues`].
+/// The index of a queue in [`Config::queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueNumber(pub u16);
 
-/// The settings of a named queue.
+/// The settings of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueConfig {
-    /// For the operator.
+    /// Its name.
     pub name: Box<str>,
-    /// How many attempts hold a slot at most; 0 holds the queue.
+    /// The maximum number of attempts that hold a slot; 0 stops the queue.
     pub concurrency: usize,
-    /// When to try again, and when to stop.
+    /// When to retry, and when to stop.
     pub retry: Retry,
-    /// How many recipients one attempt takes at most; 0 is taken for 1.
+    /// The maximum number of recipients in one attempt; 0 means 1.
     pub recipients_per_attempt_max: usize,
-    /// Whether next hops of other queues that fail or are slow are moved here.
+    /// Set if slow and failing next hops of other queues are moved here.
     pub adopts: Option<Adopt>,
-    /// It has been taken out of the settings, and is here for its number: nothing leaves it but to be sorted anew
-    /// ([`Purpose::Sort`](crate::Purpose::Sort)).
+    /// It was removed from the settings and is only kept for its number: recipients only leave it
+    /// to be classified again ([`Purpose::Sort`](crate::Purpose::Sort)).
     pub retired: bool,
 }
 
 impl Default for QueueConfig {
-    /// `standard`, with 1,000 attempts of 100 recipients at most.
+    /// `standard`, with 1,000 attempts of up to 100 recipients.
     fn default() -> Self {
         QueueConfig {
             name: "standard".into(),
@@ -62,24 +65,25 @@ impl Default for QueueConfig {
     }
 }
 
-/// When a next hop is adopted, and how it is kept. One that adapts by latency is never adopted: its concurrency follows
-/// its slowness already.
+/// When a next hop is adopted and released. A next hop whose concurrency adapts to latency is never
+/// adopted, because its concurrency already follows its speed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopt {
-    /// After so many failures in a row ([`Contact::Failed`](crate::Contact::Failed)); 0 is taken for 1.
+    /// Adopt after this many failures in a row ([`Contact::Failed`](crate::Contact::Failed)); 0
+    /// means 1.
     pub failures: u32,
-    /// After an answer that took longer than this, or an attempt that has waited longer
+    /// Adopt after an answer that took longer than this, or when an attempt has waited longer
     /// ([`Queues::slow`](crate::Queues::slow)).
     pub slower_than: Duration,
-    /// It moves back when it neither failed nor was slow for so long, and its last answer was quick.
+    /// Release if it neither failed nor was slow for this long and its last answer was quick.
     pub release_after: Duration,
-    /// How many attempts at one next hop the adopting queue makes at once; 0 is taken for 1. It holds for those that
-    /// are at home there as well.
+    /// The maximum number of attempts of the adopting queue to one next hop at a time; 0 means 1.
+    /// Also applies to mail whose home is that queue.
     pub per_next_hop: usize,
 }
 
 impl Default for Adopt {
-    /// 3 failures or 10 seconds; back after an hour; 2 attempts at once.
+    /// 3 failures or 10 seconds; released after an hour; 2 attempts at a time.
     fn default() -> Self {
         Adopt {
             failures: 3,
@@ -90,44 +94,46 @@ impl Default for Adopt {
     }
 }
 
-/// What one next hop is given. The default has no rate, and leaves the size of attempts to the queue.
+/// The limits of one next hop. By default there is no rate, and the queue sets the size of
+/// attempts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// How many attempts at once.
+    /// The number of attempts at a time.
     pub concurrency: Concurrency,
-    /// How many attempts a span.
+    /// The number of attempts per time span.
     pub rate: Option<Rate>,
-    /// What is done when it cannot be reached.
+    /// What to do when it cannot be reached.
     pub probe: Probe,
-    /// How many recipients one attempt takes at most, beside the limit of the queue; 0 is taken for 1.
+    /// The maximum number of recipients in one attempt, in addition to the queue's limit; 0 means
+    /// 1.
     pub recipients_per_attempt_max: Option<usize>,
 }
 
-/// How many attempts at one next hop are made at once, and how that number is found.
+/// How many attempts are made to one next hop at a time, and how that number adapts.
 ///
 /// | contact | before the first answer | after it | after the first shrink |
 /// |---|---|---|---|
-/// | a good answer | `start` | + 1 | + `grow` a round: as many good answers as the number itself |
+/// | a good answer | `start` | + 1 | + `grow` per round: as many good answers as the number itself |
 /// | busy, failed; slow where that counts | stays 1 | x `shrink` | x `shrink` |
 ///
-/// It grows only while at least half of it was in use lately, and shrinks once for all attempts that were under way
-/// together.
+/// It grows only while at least half of it was in use recently, and shrinks once for all attempts
+/// that were in flight together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
-    /// After the first answer; before it, one attempt at a time.
+    /// After the first answer; before it, attempts are made one at a time.
     pub start: usize,
-    /// Never more than this; 0 is taken for 1.
+    /// The maximum; 0 means 1.
     pub most: usize,
-    /// What a round of successes adds once it has shrunk.
+    /// Added by each round of good answers after the first shrink.
     pub grow: f64,
-    /// What a refusal or failure leaves, from 0 to 1; never less than one attempt.
+    /// The factor after a refusal or failure, from 0 to 1; at least one attempt remains.
     pub shrink: f64,
     /// What counts as a good answer.
     pub adapt: Adapt,
 }
 
 impl Default for Concurrency {
-    /// From 2 to 20, one more a round, halved; by answers.
+    /// From 2 to 20, plus one per round, halved on failure; by answers.
     fn default() -> Self {
         Concurrency { start: 2, most: 20, grow: 1.0, shrink: 0.5, adapt: Adapt::ByAnswers }
     }
@@ -136,39 +142,41 @@ impl Default for Concurrency {
 /// What counts as a good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adapt {
-    /// Any.
+    /// Any answer.
     ByAnswers,
-    /// One within the target; a slower one shrinks. For deliveries to disks of our own.
+    /// An answer within the target; a slower one shrinks. For deliveries to local disks.
     ByLatency {
-        /// What an attempt may take.
+        /// The time an attempt may take.
         target: Duration,
     },
 }
 
-/// So many attempts a span, evenly: a burst is at most one second's worth, and at least one.
+/// A number of attempts per time span, evenly spaced: a burst is at most one second's worth, and at
+/// least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many; 0 is taken for 1.
+    /// The number of attempts; 0 means 1.
     pub messages: u32,
-    /// In how long.
+    /// The time span.
     pub per: Duration,
 }
 
-/// When a next hop counts as dead, and how often it is tried then: one attempt at a time, when a probe is due.
+/// When a next hop counts as dead, and how often it is probed: one attempt at a time, when a probe
+/// is due.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// So many failures in a row make it dead; 0 is taken for 1.
+    /// Failures in a row that make it dead; 0 means 1.
     pub failures: u32,
     /// From the last failure to the first probe.
     pub first: Duration,
-    /// Each wait is this many times the one before.
+    /// Each wait is this many times the previous one.
     pub factor: f64,
-    /// No wait is longer.
+    /// The maximum wait.
     pub longest: Duration,
 }
 
 impl Default for Probe {
-    /// Dead after 3 failures; probed after a minute, twice that, up to every 10 minutes.
+    /// Dead after 3 failures; probed after a minute, then twice that, up to every 10 minutes.
     fn default() -> Self {
         Probe { failures: 3, first: Duration::from_secs(60), factor: 2.0, longest: Duration::from_secs(600) }
     }

@@ -1,7 +1,9 @@
-//! What becomes of next hops: contacts are judged, the lame are adopted and released, and berths stand where they may.
+//! Contacts with next hops: records their results, adopts and releases next hops, and schedules
+//! their mail.
 //!
-//! After whatever changes a next hop (an attempt leaves or ends, a route or a moment comes) it is *settled*: its berths
-//! take their place in the rows of the queue that serves it, or leave them. That costs O(number of queues).
+//! After every change of a next hop (an attempt leaves or ends, a route arrives, an alarm is due)
+//! it is updated: the queue that serves it now schedules its hop queues, if they may leave. This
+//! costs O(number of queues).
 
 use mail::Timestamp;
 
@@ -11,13 +13,13 @@ use crate::hop::{Access, Hop};
 use crate::interrupted::Blamed;
 use crate::{Adopt, QueueNumber, Queues};
 
-/// One call of [`Queues::next`] looks at no more next hops whose moment has come.
+/// Next hops with a due alarm that one call of [`Queues::next`] handles at most.
 const ALARMS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
-    /// The network part of an attempt is over: its slot is free, and the next hop is judged by the contact. At most
-    /// once; [`Queues::report`] does it with [`Contact::None`] where it was not. Nothing happens for attempts without a
-    /// slot.
+    /// Ends the network part of an attempt: frees its slot, and updates the next hop with the
+    /// result. Call it once at most; [`Queues::report`] calls it with [`Contact::None`] if the
+    /// caller did not. Does nothing for attempts without a slot.
     pub fn ended(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: Contact) {
         let (Some(NextHop(hop)), true) = (attempt.next_hop, attempt.under_way) else { return };
         attempt.under_way = false;
@@ -34,7 +36,8 @@ impl<R: Clone> Queues<R> {
         self.settle(now, hop);
     }
 
-    /// An attempt under way there has waited longer than [`Adopt::slower_than`]: the next hop is adopted.
+    /// Reports that an attempt in flight has waited longer than [`Adopt::slower_than`]: the next
+    /// hop is adopted.
     pub fn slow(&mut self, now: Timestamp, next_hop: NextHop) {
         let NextHop(hop) = next_hop;
         if self.hops.known(hop).is_some() && self.hops[hop].trouble(now) {
@@ -43,7 +46,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Looks at the next hops whose moment has come: a rate, a probe, a release.
+    /// Handles the next hops with a due alarm: a rate, a probe, a release.
     pub(crate) fn ring(&mut self, now: Timestamp) {
         for _ in 0..ALARMS_MAX {
             let Some(hop) = self.hops.pop_alarm(now) else { break };
@@ -52,7 +55,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// The queue in which a next hop is served now, for mail that is at home in `home`.
+    /// The queue that serves a next hop now, for mail whose home queue is `home`.
     pub(crate) fn serving(&self, hop: u32, home: QueueNumber) -> QueueNumber {
         match &self.adopter {
             Some((adopter, _)) if self.hops[hop].adopted => *adopter,
@@ -60,7 +63,8 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// How many attempts at one next hop a queue makes at once, beside what the next hop allows.
+    /// How many attempts a queue makes to one next hop at a time, in addition to the next hop's own
+    /// limit.
     pub(crate) fn cap_inside(&self, queue: QueueNumber) -> usize {
         match &self.adopter {
             Some((adopter, adopt)) if *adopter == queue => adopt.per_next_hop.max(1),
@@ -68,7 +72,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Puts the berths of a next hop where they belong now, and sets its alarm.
+    /// Schedules the hop queues of a next hop where they belong now, and sets its alarm.
     pub(crate) fn settle(&mut self, now: Timestamp, hop: u32) {
         let mut alarm = None;
         for place in 0..self.hops[hop].homes.len() {
@@ -88,7 +92,7 @@ impl<R: Clone> Queues<R> {
                 }
             }
         }
-        // A probe that is due and has no room waits for the end of an attempt, not for the clock.
+        // A due probe without a free slot waits for an attempt to end, not for the clock.
         let alarm = alarm.filter(|&at| at > now);
         let release = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
         self.hops.set_alarm(hop, alarm.into_iter().chain(release).min());
@@ -105,8 +109,9 @@ impl<R: Clone> Queues<R> {
             Contact::Interrupted(reply) => {
                 hop.interrupted(now, Blamed { message, destination, sender }, reply, epoch, adopt)
             }
-            // RFC 5321 section 3.8: who says 421 shuts down, or wants less from us. The next hop says so of itself, so no
-            // message is to blame; what cannot be reached afterwards fails by itself.
+            // RFC 5321 section 3.8: a server that replies 421 shuts down or wants less load. This
+            // is not caused by the message. If the server cannot be reached afterwards, that is a
+            // failure of its own.
             Contact::Busy => {
                 hop.refused(epoch);
                 false
@@ -115,8 +120,8 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Moves a next hop, and its slots in flight, to the queue that adopts; not while that is shut, or nobody would go
-    /// and see whether the next hop is well again.
+    /// Moves a next hop and its slots in flight to the adopting queue. Not while that queue is
+    /// closed, because no attempt would find out that the next hop has recovered.
     fn adopt(&mut self, hop: u32) {
         let may_adopt = self.adopter.as_ref().is_some_and(|&(adopter, _)| self.is_open(adopter));
         if may_adopt && !std::mem::replace(&mut self.hops[hop].adopted, true) {
@@ -124,7 +129,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Moves it back when it has been well for long enough.
+    /// Moves a next hop back when it has been well for long enough.
     pub(crate) fn release_if_due(&mut self, now: Timestamp, hop: u32) {
         let release_at = self.adopter.as_ref().and_then(|(_, adopt)| self.hops[hop].release_at(adopt));
         if release_at.is_some_and(|at| at <= now) {

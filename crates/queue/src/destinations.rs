@@ -1,10 +1,10 @@
-//! Destinations: recipient domains of a queue as small numbers, counted by their recipients, each with its route.
+//! Destinations: the recipient domains of each queue, interned as small numbers, with their routes.
 //!
 //! | a destination has | it is kept |
 //! |---|---|
-//! | recipients, queued or in flight, or an open question | yes |
-//! | none any more | for ten minutes with its route, unless there are 10,000 such; then its number may be given to another |
-//! | none yet | until the next `report`, so that there is time to admit them |
+//! | recipients, queued or in flight, or an open route request | yes |
+//! | none any more | for ten minutes with its route, while there are fewer than 10,000 such; then its number may be reused |
+//! | none yet | until the next `report`, so that recipients can be admitted |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,26 +17,28 @@ use crate::idle::{Idle, Rest};
 use crate::pages::Slab;
 use crate::{QueueNumber, Routed};
 
-/// Destinations that are kept though nobody waits for them.
+/// Destinations that are kept without recipients.
 const IDLE_NUMBER_MAX: usize = 10_000;
-/// For so long.
+/// And how long each is kept.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// A recipient domain of one queue, interned by [`Queues::destination`](crate::Queues::destination).
+/// A recipient domain of one queue, interned by
+/// [`Queues::destination`](crate::Queues::destination).
 ///
-/// It means something while recipients wait for it or are in flight, while a question about it is open, and until the
-/// next report after it was interned.
+/// It is valid while it has recipients, queued or in flight, while a route request for it is open,
+/// and until the next report after it was interned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(pub(crate) u32);
 
-/// The domains in use. The tree is ordered, not hashed: no rehashing pause, and no input makes it slow.
+/// The domains in use. The tree is ordered, not hashed: no rehashing pause, and no input makes it
+/// slow.
 pub(crate) struct Destinations<R> {
     places: Slab<Place<R>>,
-    /// By queue.
+    /// The names of each queue.
     numbers: Vec<BTreeMap<Arc<str>, Destination>>,
     questions: VecDeque<Destination>,
     idle: Idle,
-    /// Those with recipients.
+    /// How many destinations have recipients.
     inhabited: usize,
 }
 
@@ -44,18 +46,19 @@ pub(crate) struct Place<R> {
     name: Arc<str>,
     pub(crate) queue: QueueNumber,
     recipients: u32,
-    /// The next hop, or [`NONE`] while there is no route. It stays named while its time is over.
+    /// The next hop, or [`NONE`] if there is no route. It is kept after the route expires.
     pub(crate) hop: u32,
     pub(crate) route: Option<R>,
     pub(crate) until: Timestamp,
-    /// Its desks are in the berths of the next hop.
+    /// Its domain queues are in the hop queues of the next hop.
     pub(crate) serves: bool,
     asked: bool,
-    /// Its last answer was a [transient](crate::Routed::transient) one.
+    /// Whether its last route was [transient](crate::Routed::transient).
     pub(crate) is_transient: bool,
-    /// All ways may be others since it was answered: the next hop of that answer. A name, as numbers are given again.
+    /// The name of the next hop before all routes were invalidated, until a lasting route arrives.
+    /// A name, because numbers are reused.
     outdated: Option<Arc<str>>,
-    /// The answer after that named another next hop, and those who wait do not know yet.
+    /// That route named another next hop, and waiting recipients have not been updated.
     pub(crate) has_moved: bool,
     rest: Rest,
 }
@@ -71,33 +74,34 @@ impl<R> Destinations<R> {
         }
     }
 
-    /// There are so many queues now, and never less.
+    /// Sets the number of queues, which never shrinks.
     pub(crate) fn resize(&mut self, queues: usize) {
         self.numbers.resize_with(queues, BTreeMap::new);
     }
 
-    /// The time of all routes is over; gives the destinations that have recipients. `name` says the names of next hops.
+    /// Expires all routes and returns the destinations that have recipients. `name` returns the
+    /// name of a next hop.
     pub(crate) fn outdate(&mut self, name: impl Fn(u32) -> Arc<str>) -> Vec<Destination> {
         let all: Vec<u32> = self.places.entries().map(|(index, _)| index).collect();
         for &index in &all {
             let place = &mut self.places[index];
             place.until = Timestamp::default();
             if place.hop != NONE {
-                // Where no lasting answer has come since the ways changed before, they were left then.
+                // If no lasting route has arrived since the previous reroute, keep the older name.
                 place.outdated.get_or_insert_with(|| name(place.hop));
             }
         }
         all.into_iter().filter(|&index| self.places[index].recipients > 0).map(Destination).collect()
     }
 
-    /// Those who wait know that their destination has moved.
+    /// Clears the moved marks after the waiting recipients were updated.
     pub(crate) fn settle_moves(&mut self) {
         let moved: Vec<u32> =
             self.places.entries().filter(|(_, place)| place.has_moved).map(|(index, _)| index).collect();
         moved.into_iter().for_each(|index| self.places[index].has_moved = false);
     }
 
-    /// How many have recipients.
+    /// The number of destinations with recipients.
     pub(crate) fn inhabited(&self) -> usize {
         self.inhabited
     }
@@ -122,7 +126,7 @@ impl<R> Destinations<R> {
             rest: Rest::default(),
         });
         numbers.insert(Arc::clone(&self.places[index].name), Destination(index));
-        // Idle since ever: the first sweep that finds it unused forgets it.
+        // Idle since the beginning of time: the first sweep that finds it unused forgets it.
         self.idle.enter(index, &mut self.places[index].rest, Timestamp::default());
         Destination(index)
     }
@@ -135,14 +139,14 @@ impl<R> Destinations<R> {
         &self.places[destination.0].name
     }
 
-    /// One more recipient.
+    /// Counts one more recipient.
     pub(crate) fn join(&mut self, destination: Destination) {
         let place = &mut self.places[destination.0];
         place.recipients += 1;
         self.inhabited += usize::from(place.recipients == 1);
     }
 
-    /// One recipient less.
+    /// Counts one recipient fewer.
     pub(crate) fn leave(&mut self, destination: Destination, now: Timestamp) {
         let place = &mut self.places[destination.0];
         place.recipients -= 1;
@@ -152,7 +156,7 @@ impl<R> Destinations<R> {
         }
     }
 
-    /// Asks where it goes, unless that is known until later or asked already.
+    /// Requests a route, unless a valid one is known or one is already requested.
     pub(crate) fn ask(&mut self, destination: Destination, now: Timestamp) {
         let place = &mut self.places[destination.0];
         if !place.asked && (place.hop == NONE || place.until <= now) {
@@ -161,7 +165,8 @@ impl<R> Destinations<R> {
         }
     }
 
-    /// Its route serves nobody until the next answer; gives its next hop if it served until now.
+    /// Stops using the route until the next one arrives; returns the next hop if the route was in
+    /// use.
     pub(crate) fn suspend(&mut self, destination: Destination) -> Option<u32> {
         let place = &mut self.places[destination.0];
         std::mem::replace(&mut place.serves, false).then_some(place.hop)
@@ -171,7 +176,7 @@ impl<R> Destinations<R> {
         self.questions.pop_front()
     }
 
-    /// The question is answered with the next hop of this number; gives the one before it, or [`NONE`].
+    /// Stores a route with the number of its next hop; returns the number before, or [`NONE`].
     pub(crate) fn answer(&mut self, destination: Destination, hop: u32, routed: Routed<R>) -> u32 {
         let Routed { next_hop, route, until, transient, .. } = routed;
         let place = &mut self.places[destination.0];
@@ -181,13 +186,13 @@ impl<R> Destinations<R> {
             place.has_moved |= place.outdated.take().is_some_and(|old| *old != *next_hop);
         }
         if place.recipients == 0 {
-            // It was kept for the question alone, outside the ring perhaps.
+            // It may have been kept only for the open request, outside the ring.
             self.idle.enter(destination.0, &mut place.rest, Timestamp::default());
         }
         std::mem::replace(&mut place.hop, hop)
     }
 
-    /// One step of the hand: gives one that is to be forgotten.
+    /// Examines one idle destination; returns it if it should be forgotten.
     pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Destination> {
         let index = self.idle.next()?;
         let place = &mut self.places[index];
@@ -195,14 +200,15 @@ impl<R> Destinations<R> {
         self.idle.decide(index, &mut place.rest, in_use, now).then_some(Destination(index))
     }
 
-    /// Gives its next hop, or [`NONE`].
+    /// Returns the next hop of the destination, or [`NONE`].
     pub(crate) fn forget(&mut self, destination: Destination) -> u32 {
         let place = self.places.remove(destination.0);
         self.numbers[usize::from(place.queue.0)].remove(&place.name);
         place.hop
     }
 
-    /// Bytes held: pages exactly, the tree as [`tree_bytes`] estimates it, names with their two counts.
+    /// Bytes allocated: the tree as [`tree_bytes`] estimates it, names with their two reference
+    /// counts.
     pub(crate) fn bytes(&self) -> usize {
         let names: usize = self.places.iter().map(|place| place.name.len() + 2 * size_of::<usize>()).sum();
         let tree = tree_bytes::<Arc<str>, Destination>(self.places.len());
@@ -210,8 +216,8 @@ impl<R> Destinations<R> {
     }
 }
 
-/// An upper bound of what a `BTreeMap` of `len` entries holds: nodes have room for 11 entries and are never less than
-/// half full (5 of them), and a node in eleven or less is an inner one with twelve more pointers.
+/// An upper bound of the bytes in a `BTreeMap` of `len` entries: nodes have room for 11 entries and
+/// hold at least 5, and at most one node in eleven is an inner one with twelve more pointers.
 pub(crate) fn tree_bytes<K, V>(len: usize) -> usize {
     let leaf = 11 * size_of::<(K, V)>() + 2 * size_of::<usize>();
     (leaf + 12 * size_of::<usize>() / 5) * len.div_ceil(5)

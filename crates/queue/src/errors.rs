@@ -1,6 +1,6 @@
-//! The last errors of recipients: a bounded table of texts, and two bytes a recipient.
+//! The last errors of recipients: a bounded table of texts, and two bytes per recipient.
 //!
-//! A text is here while somebody has it. When there are too many, those that come on top share one.
+//! A text is kept while recipients refer to it. When the table is full, new errors share one text.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use mail::Reply;
 use crate::destinations::tree_bytes;
 use crate::pages::Slab;
 
-/// Different texts at most.
+/// The maximum number of different texts.
 const ERRORS_MAX: usize = 10_000;
-/// Bytes of a text at most.
+/// The maximum length of a text in bytes.
 const TEXT_MAX: usize = 200;
-const OTHER: &str = "(one of too many different errors)";
+const OTHER: &str = "(too many different errors to record this one)";
 
-/// The number of a text.
+/// The index of a text in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorNumber(u16);
 
 impl ErrorNumber {
-    /// No error yet.
+    /// There was no error yet.
     pub(crate) const NONE: ErrorNumber = ErrorNumber(u16::MAX);
     const OTHER: ErrorNumber = ErrorNumber(u16::MAX - 1);
 }
@@ -43,7 +43,7 @@ impl Errors {
         Errors { texts: Slab::new(), numbers: BTreeMap::new(), other: OTHER.into() }
     }
 
-    /// One more recipient has this error.
+    /// Adds one recipient with this error.
     pub(crate) fn join(&mut self, reply: &Reply) -> ErrorNumber {
         let mut text = reply.to_string();
         text.truncate(text.floor_char_boundary(TEXT_MAX));
@@ -56,12 +56,12 @@ impl Errors {
         }
         let text: Arc<str> = text.into();
         let index = self.texts.insert(Text { text: Arc::clone(&text), recipients: 1 });
-        let number = ErrorNumber(u16::try_from(index).expect("a table that is never larger has no larger index"));
+        let number = ErrorNumber(u16::try_from(index).expect("the table has fewer than 2^16 entries"));
         self.numbers.insert(text, number);
         number
     }
 
-    /// One recipient less has it.
+    /// Removes one recipient from the error.
     pub(crate) fn leave(&mut self, number: ErrorNumber) {
         if matches!(number, ErrorNumber::NONE | ErrorNumber::OTHER) {
             return;
@@ -82,7 +82,7 @@ impl Errors {
         }
     }
 
-    /// Bytes held: pages exactly, the tree and the texts at most.
+    /// Bytes allocated; the tree and the texts are estimated from above.
     pub(crate) fn bytes(&self) -> usize {
         let texts: usize = self.texts.iter().map(|text| text.text.len() + 2 * size_of::<usize>()).sum();
         self.texts.bytes() + texts + tree_bytes::<Arc<str>, ErrorNumber>(self.numbers.len())

@@ -1,4 +1,4 @@
-//! Listings, and what holds a destination: read-only views of everything.
+//! Listings, and the reasons why a destination waits. Read-only views.
 
 use mail::Timestamp;
 
@@ -8,12 +8,12 @@ use crate::recipient::{Message, Recipient, Stage};
 use crate::{Destination, Entry, NextHopView, Obstacle, Progress, QueueNumber, QueueView, Queues};
 
 impl<R: Clone> Queues<R> {
-    /// Everyone here, in no order worth relying on.
+    /// All recipients, in no particular order.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.everyone().map(|(index, progress)| self.entry(index, progress))
     }
 
-    /// All next hops that are known, those that were used lately included.
+    /// All known next hops, including recently used ones.
     pub fn next_hops(&self) -> impl Iterator<Item = NextHopView<'_>> {
         self.hops.iter().map(|(number, hop)| NextHopView {
             number: NextHop(number),
@@ -29,7 +29,7 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// All queues, in the order of the settings, which is that of their numbers.
+    /// All queues, in the order of their numbers.
     pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
         (0..).map(QueueNumber).zip(&self.lanes).map(|(number, lane)| {
             let config = self.queue(number);
@@ -48,14 +48,15 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// The name of the next hop to which a destination is routed; None before its route is known, and when it is outdated.
+    /// The name of the next hop of a destination, or None while it has no valid route.
     pub fn destination_next_hop(&self, destination: Destination) -> Option<&str> {
         let place = self.destinations.place(destination);
         self.hops.known(place.hop).filter(|_| place.serves).map(|hop| &*hop.name)
     }
 
-    /// All that holds a destination now, whether or not somebody waits for it, strongest first. Empty when it is only a
-    /// matter of turns, or of recipients whose time has not come or who are held.
+    /// Everything that blocks a destination now, whether or not recipients wait for it, strongest
+    /// first. Empty if recipients only wait for their turn, for their due time, or for the
+    /// operator.
     pub fn explain(&self, now: Timestamp, destination: Destination) -> Vec<Obstacle> {
         let mut obstacles = Vec::new();
         if self.is_stopped {
@@ -86,7 +87,7 @@ impl<R: Clone> Queues<R> {
         obstacles
     }
 
-    /// Everyone, with what they wait for. The heap knows the moments of those who wait.
+    /// All recipients with their progress. Due times come from the heap.
     pub(crate) fn everyone(&self) -> impl Iterator<Item = (u32, Progress)> + '_ {
         let others = self.recipients.entries().filter_map(|(index, recipient)| match recipient.stage {
             Stage::Waiting => None,
@@ -120,7 +121,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// What a next hop may have at once, the cap of the queue that has adopted it included.
+    /// The concurrency of a next hop, including the limit of the queue that has adopted it.
     fn concurrency(&self, hop: &Hop) -> usize {
         let adopter = self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted);
         hop.concurrency().min(adopter.map_or(usize::MAX, |queue| self.cap_inside(queue)))

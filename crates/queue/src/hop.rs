@@ -1,15 +1,17 @@
-//! One next hop: how many attempts at once, whether it is alive, whether it is lame. Pure: contacts in, access out.
+//! The state of one next hop: its concurrency, and whether it is dead or lame. Pure: takes
+//! contacts, returns access.
 //!
-//! | state | by | attempts |
+//! | state | caused by | attempts |
 //! |---|---|---|
-//! | unproven | new, or dead until now | one at a time |
-//! | proven | an answer | as its concurrency says: it grows on good answers, shrinks on bad ones |
-//! | suspect | different messages that broke off, [`Interrupted`] says how many | one at a time, further and further apart |
-//! | dead | [`Probe::failures`](crate::Probe::failures) in a row, or three times as many messages | none until the probe is due, then one at a time |
+//! | unproven | it is new, or was dead until now | one at a time |
+//! | proven | an answer | as many as its concurrency, which grows on good answers and shrinks on bad ones |
+//! | suspect | interruptions of several messages, see [`Interrupted`] | one at a time, at growing intervals |
+//! | dead | [`Probe::failures`](crate::Probe::failures) in a row, or three times as many interrupted messages | none until the probe is due, then one at a time |
 //!
-//! Beside that it may be adopted: by failures in a row or by being slow. It is released when that is long ago and its
-//! last answer was quick. A failure of an attempt that left before the last shrink, or before the death, is no news:
-//! epochs tell. A message that broke off after EHLO was answered is to blame itself, until others break off as well.
+//! In addition it is lame and may be adopted after failures in a row or a slow answer. It is
+//! released when that was long ago and its last answer was quick. Failures of attempts that left
+//! before the last shrink or death are ignored, which epochs detect. A message that is interrupted
+//! after EHLO was answered is blamed itself, until others are interrupted as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +23,16 @@ use crate::interrupted::{Blamed, Interrupted, MESSAGES_PER_FAILURE};
 use crate::pace::Pace;
 use crate::{Adapt, Adopt, Limits, QueueNumber};
 
-/// No probe is due at once, whatever the settings say.
+/// The minimum delay of a probe, whatever the settings are.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
 
-/// A next hop, as long as somebody uses it and a while longer.
+/// A next hop, while it is in use and for some time after.
 pub(crate) struct Hop {
     pub(crate) name: Arc<str>,
     pub(crate) limits: Limits,
-    /// The queues that have destinations here.
+    /// The queues with destinations routed here.
     pub(crate) homes: Vec<Home>,
-    /// Destinations that are routed here.
+    /// The number of destinations routed here.
     pub(crate) destinations: u32,
     /// Attempts that name it and are not reported.
     pub(crate) attempts: u32,
@@ -44,29 +46,29 @@ pub(crate) struct Hop {
     pub(crate) alarm: Option<Timestamp>,
     pub(crate) rest: Rest,
     pace: Option<Pace>,
-    /// What concurrency has come to; it counts while the next hop is proven.
+    /// The adapted concurrency; used while the next hop is proven.
     window: f64,
-    /// The most slots that were held since the present round of answers began.
+    /// The most slots held since the current round of answers began.
     slots_peak: usize,
-    /// Good answers in it.
+    /// Good answers in the current round.
     answers: usize,
     is_proven: bool,
     was_shrunk: bool,
     dead: Option<Dead>,
-    /// What broke off since the last answer. Where it is dead: it died of that.
+    /// Interruptions since the last answer. If it is dead, the cause.
     interrupted: Option<Box<Interrupted>>,
-    /// The last failure, or slow answer.
+    /// The time of the last failure or slow answer.
     pub(crate) trouble_at: Timestamp,
-    /// The last contact was an answer, and quick.
+    /// Whether the last contact was a quick answer.
     is_quick: bool,
 }
 
-/// What a queue has at a next hop.
+/// The part of one queue in a next hop.
 pub(crate) struct Home {
     pub(crate) queue: QueueNumber,
     /// Attempts of its mail that hold a slot.
     pub(crate) slots: usize,
-    /// Letters, mailings.
+    /// Single messages, bulk mail.
     pub(crate) berths: [u32; 2],
 }
 
@@ -80,11 +82,11 @@ struct Dead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Open,
-    /// When an attempt ends.
+    /// Not until an attempt ends.
     Full,
-    /// From that moment on.
+    /// Not before that time.
     Paced(Timestamp),
-    /// It is dead; probed from that moment on, or when there is room.
+    /// It is dead: a probe may leave from that time on, if a slot is free.
     Dead(Timestamp),
 }
 
@@ -116,7 +118,7 @@ impl Hop {
         }
     }
 
-    /// Other limits; what was learned under the old ones stays.
+    /// Sets other limits and keeps what was learned.
     pub(crate) fn limit(&mut self, limits: Limits) {
         if self.limits == limits {
             return;
@@ -130,12 +132,13 @@ impl Hop {
         self.destinations > 0 || self.attempts > 0
     }
 
-    /// What a queue has here. Destinations of a queue come with it, and attempts with destinations.
+    /// The part of a queue. It exists because destinations create it, and attempts need
+    /// destinations.
     pub(crate) fn home_mut(&mut self, queue: QueueNumber) -> &mut Home {
-        self.homes.iter_mut().find(|home| home.queue == queue).expect("a queue is at home where its mail was routed")
+        self.homes.iter_mut().find(|home| home.queue == queue).expect("the queue has mail routed to this next hop")
     }
 
-    /// How many attempts there may be at once, the cap of an adopting queue aside.
+    /// How many attempts may be made at a time, without the limit of an adopting queue.
     pub(crate) fn concurrency(&self) -> usize {
         if !self.is_proven || self.is_suspect() {
             return 1;
@@ -143,32 +146,32 @@ impl Hop {
         (self.window as usize).clamp(1, self.limits.concurrency.most.max(1))
     }
 
-    /// When it is probed, if it is dead.
+    /// When the next probe is due, if it is dead.
     pub(crate) fn probe_at(&self) -> Option<Timestamp> {
         self.dead.as_ref().map(|dead| dead.probe_at)
     }
 
-    /// What broke off there, if that holds others up and it lives.
+    /// The interruptions, if they hold up other mail and the next hop is not dead.
     pub(crate) fn interruption(&self, now: Timestamp) -> Option<&Interrupted> {
         let interrupted = self.interrupted.as_deref().filter(|_| self.dead.is_none());
         interrupted.filter(|interrupted| self.is_suspect() || interrupted.resume_at() > now)
     }
 
-    /// The message that broke off last, if none was answered since: others go first.
+    /// The last interrupted message, if none was answered since: other mail goes first.
     pub(crate) fn interrupted_last(&self) -> Option<Blamed> {
         self.interrupted.as_deref().map(Interrupted::last)
     }
 
-    /// From when on its rate lets an attempt leave, if it has one.
+    /// When the rate lets the next attempt leave, if it has a rate.
     pub(crate) fn rate_free_at(&self) -> Option<Timestamp> {
         self.pace.as_ref().map(Pace::free_at)
     }
 
-    /// Whether an attempt may leave now. `cap` is that of the queue that has adopted it.
+    /// Whether an attempt may leave now. `cap` is the limit of the adopting queue.
     pub(crate) fn access(&self, now: Timestamp, cap: usize) -> Access {
         let has_room = self.slots < self.concurrency().min(cap);
         match &self.dead {
-            // Whoever comes up meanwhile waits for what the probe finds.
+            // Others wait for the result of the probe.
             Some(dead) if dead.is_probed => return Access::Full,
             Some(dead) if now < dead.probe_at || !has_room => return Access::Dead(dead.probe_at),
             None if !has_room => return Access::Full,
@@ -179,7 +182,7 @@ impl Hop {
         free_at.filter(|&at| at > now).map_or(Access::Open, Access::Paced)
     }
 
-    /// The clock was set back: nothing lies further ahead than it could by now.
+    /// Corrects the state after the clock was set back.
     pub(crate) fn set_back(&mut self, now: Timestamp) {
         self.trouble_at = self.trouble_at.min(now);
         if let Some(pace) = &mut self.pace {
@@ -193,7 +196,7 @@ impl Hop {
         }
     }
 
-    /// An attempt leaves; gives its epoch.
+    /// Starts an attempt; returns its epoch.
     pub(crate) fn depart(&mut self, now: Timestamp) -> u32 {
         if self.answers >= self.concurrency() {
             (self.answers, self.slots_peak) = (0, 0);
@@ -209,7 +212,8 @@ impl Hop {
         self.epoch
     }
 
-    /// An attempt of that epoch no longer holds a slot. To be called before its contact is told.
+    /// Ends an attempt of that epoch: it no longer holds a slot. Call it before recording the
+    /// contact.
     pub(crate) fn land(&mut self, epoch: u32) {
         self.slots -= 1;
         if let Some(dead) = self.dead.as_mut().filter(|_| epoch == self.epoch) {
@@ -217,7 +221,8 @@ impl Hop {
         }
     }
 
-    /// It was there, and the slowest reply took so long. True: it is lame.
+    /// The next hop answered; `slowest` is the time of the slowest reply. Returns true if it is
+    /// lame.
     pub(crate) fn answered(&mut self, now: Timestamp, slowest: Duration, epoch: u32, adopt: Option<&Adopt>) -> bool {
         self.live();
         match self.limits.concurrency.adapt {
@@ -228,14 +233,14 @@ impl Hop {
         !self.is_quick && self.trouble(now)
     }
 
-    /// It was there, and wants less.
+    /// The next hop answered and wants less load.
     pub(crate) fn refused(&mut self, epoch: u32) {
         self.live();
         self.is_proven = true;
         self.shrink(epoch);
     }
 
-    /// It was not there, or made no sense. True: it is lame.
+    /// The next hop could not be reached. Returns true if it is lame.
     pub(crate) fn failed(&mut self, now: Timestamp, reply: Reply, epoch: u32, adopt: Option<&Adopt>) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(reply);
@@ -252,7 +257,8 @@ impl Hop {
         adopt.is_some_and(|adopt| self.failures >= adopt.failures.max(1)) && self.trouble(now)
     }
 
-    /// It answered EHLO, and the session broke off in the middle of this message. True: it is lame.
+    /// The next hop answered EHLO, and the session was interrupted during this message. Returns
+    /// true if it is lame.
     pub(crate) fn interrupted(
         &mut self,
         now: Timestamp,
@@ -266,7 +272,7 @@ impl Hop {
         }
         self.error = Some(reply);
         let Some(interrupted) = &mut self.interrupted else {
-            // What could not be reached is there again, and the message may be all that is wrong.
+            // The next hop is reachable again, and perhaps only the message is at fault.
             if self.dead.take().is_some() {
                 self.failures = 0;
             }
@@ -284,13 +290,13 @@ impl Hop {
         adopt.is_some_and(|adopt| count >= lame_from(adopt)) && self.trouble(now)
     }
 
-    /// An attempt is slow, or too much went wrong. True: it is lame, as all are that do not adapt by latency.
+    /// Records trouble. Returns true if it is lame, which it never is if it adapts to latency.
     pub(crate) fn trouble(&mut self, now: Timestamp) -> bool {
         (self.trouble_at, self.is_quick) = (now, false);
         matches!(self.limits.concurrency.adapt, Adapt::ByAnswers)
     }
 
-    /// When it will have recovered, if its last answer was quick.
+    /// When it will be released, if its last answer was quick.
     pub(crate) fn release_at(&self, adopt: &Adopt) -> Option<Timestamp> {
         (self.adopted && self.is_quick).then(|| self.trouble_at + adopt.release_after)
     }
@@ -325,7 +331,7 @@ impl Hop {
         }
     }
 
-    /// It was there.
+    /// It answered.
     fn live(&mut self) {
         (self.failures, self.dead, self.interrupted) = (0, None, None);
     }
@@ -370,7 +376,7 @@ mod tests {
         Reply::plain(451, "lost")
     }
 
-    /// Attempts that leave together, and all are answered well.
+    /// Attempts that leave together and are all answered well.
     fn round(hop: &mut Hop, attempts: usize) {
         let epochs: Vec<u32> = (0..attempts).map(|_| hop.depart(NOW)).collect();
         for epoch in epochs {
@@ -413,9 +419,9 @@ mod tests {
         let free_at = NOW + Duration::from_secs(10);
         assert_eq!(hop.rate_free_at(), Some(free_at));
         hop.limit(slow(6));
-        assert_eq!(hop.rate_free_at(), Some(free_at), "the same limits change nothing");
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the limits did not change");
         hop.limit(slow(1));
-        assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is as full as before");
+        assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is kept");
         hop.limit(limits(8, 20));
         assert_eq!(hop.rate_free_at(), None);
     }
@@ -434,10 +440,10 @@ mod tests {
     fn it_grows_while_half_of_what_it_may_was_in_use() {
         let mut hop = hop(limits(4, 20));
         round(&mut hop, 1);
-        // One of 4 is less than half: nothing grows, however many rounds of answers.
+        // One of 4 is less than half: it never grows.
         (0..9).for_each(|_| round(&mut hop, 1));
         assert_eq!(hop.concurrency(), 4);
-        // Two of 4 are half, and less than half of 5.
+        // Two of 4 are half, but less than half of 5.
         round(&mut hop, 2);
         assert_eq!(hop.concurrency(), 5);
         (0..9).for_each(|_| round(&mut hop, 2));
@@ -517,7 +523,7 @@ mod tests {
         assert!(seen[2..8].iter().all(|&seen| seen == (1, false, false)), "{seen:?}");
         assert_eq!(seen[8], (1, true, true));
         assert_eq!((hop.probe_at(), hop.failures), (Some(NOW + Duration::from_secs(60)), 0));
-        // Each further one puts off the probe by the same time.
+        // A further one delays the probe by the same time.
         break_off(&mut hop, 10, Some(&adopt));
         assert_eq!(hop.probe_at(), Some(NOW + Duration::from_secs(60)));
         round(&mut hop, 1);

@@ -1,7 +1,7 @@
-//! The next hops that are known, by name and by number, and the moments at which one of them changes by time alone.
+//! The known next hops, by name and by number, and their alarms.
 //!
-//! A next hop is here while a destination is routed there or an attempt names it. After that it is kept for an hour
-//! with all that was learned of it, unless there are 10,000 such.
+//! A next hop is known while a destination is routed there or an attempt names it. After that its
+//! state is kept for an hour, while there are fewer than 10,000 such.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Index, IndexMut};
@@ -16,9 +16,9 @@ use crate::hop::{Home, Hop};
 use crate::idle::Idle;
 use crate::pages::Slab;
 
-/// Next hops that are kept though nobody uses them.
+/// Next hops that are kept while not in use.
 const IDLE_NUMBER_MAX: usize = 10_000;
-/// For so long.
+/// And how long each is kept.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// All next hops.
@@ -40,12 +40,12 @@ impl Hops {
         }
     }
 
-    /// The number of a next hop that is known.
+    /// The number of a known next hop.
     pub(crate) fn number(&self, name: &str) -> Option<u32> {
         self.numbers.get(name).copied()
     }
 
-    /// The number of a next hop, which gets these limits.
+    /// The number of a next hop; sets its limits.
     pub(crate) fn intern(&mut self, name: &str, limits: Limits) -> u32 {
         if let Some(known) = self.number(name) {
             self.hops[known].limit(limits);
@@ -65,7 +65,7 @@ impl Hops {
         self.hops.entries()
     }
 
-    /// Sets the one moment at which a next hop wants to be looked at.
+    /// Sets the alarm of a next hop, or removes it.
     pub(crate) fn set_alarm(&mut self, hop: u32, at: Option<Timestamp>) {
         let old = std::mem::replace(&mut self.hops[hop].alarm, at);
         if old == at {
@@ -79,21 +79,22 @@ impl Hops {
         self.alarms.first().map(|&(at, _)| at)
     }
 
-    /// A next hop whose moment has come. It has no alarm any more.
+    /// Removes a due alarm and returns its next hop.
     pub(crate) fn pop_alarm(&mut self, now: Timestamp) -> Option<u32> {
         let &(_, hop) = self.alarms.first().filter(|&&(at, _)| at <= now)?;
         self.set_alarm(hop, None);
         Some(hop)
     }
 
-    /// A destination or an attempt has left it.
+    /// Called when a destination or an attempt has left a next hop.
     pub(crate) fn rest(&mut self, hop: u32, now: Timestamp) {
         if !self.hops[hop].is_in_use() {
             self.idle.enter(hop, &mut self.hops[hop].rest, now);
         }
     }
 
-    /// One step of the hand: forgets a next hop that was idle for long, and gives what it leaves to be closed.
+    /// Examines one idle next hop: forgets it if it was idle for too long, and returns what the
+    /// caller must close.
     pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Vec<Home>> {
         let index = self.idle.next()?;
         let hop = &mut self.hops[index];
@@ -107,7 +108,7 @@ impl Hops {
         Some(hop.homes)
     }
 
-    /// Bytes held: pages exactly, the trees and names at most; texts of errors are not counted.
+    /// Bytes allocated; the trees and names are estimated from above, error texts are not counted.
     pub(crate) fn bytes(&self) -> usize {
         let own = |hop: &Hop| hop.name.len() + 2 * size_of::<usize>() + hop.homes.capacity() * size_of::<Home>();
         let names: usize = self.hops.iter().map(own).sum();

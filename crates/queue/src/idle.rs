@@ -1,23 +1,24 @@
-//! What nobody uses, kept for a while in case it is wanted again: bounded in number and in time.
+//! Entries that are not in use but kept in case they are needed again, limited in number and time.
 //!
-//! A clock's hand goes round those that fell idle, a step or two whenever something is reported: whoever is in use
-//! again leaves the ring, whoever was idle for too long is forgotten, and so is whoever the hand meets while there are
-//! too many. Each stands in the ring once at most, which a mark in the value says.
+//! This is the clock algorithm: every report examines the next one or two idle entries. An entry
+//! that is in use again leaves the ring; one that was idle for too long is forgotten, and so is
+//! every examined one while there are too many. Each entry is in the ring at most once, which its
+//! mark records.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use mail::Timestamp;
 
-/// The mark of a value.
+/// Stored with each entry.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rest {
     in_ring: bool,
-    /// The last time that it was in use.
+    /// When the entry was last in use.
     since: Timestamp,
 }
 
-/// Those that fell idle.
+/// The ring of idle entries.
 pub(crate) struct Idle {
     ring: VecDeque<u32>,
     number_max: usize,
@@ -29,7 +30,7 @@ impl Idle {
         Idle { ring: VecDeque::new(), number_max, time_max }
     }
 
-    /// Somebody is idle from now on.
+    /// Marks an entry as idle from now on.
     pub(crate) fn enter(&mut self, index: u32, rest: &mut Rest, now: Timestamp) {
         rest.since = now;
         if !std::mem::replace(&mut rest.in_ring, true) {
@@ -37,14 +38,14 @@ impl Idle {
         }
     }
 
-    /// Whom the hand points at, if anybody.
+    /// Takes the next entry to examine.
     pub(crate) fn next(&mut self) -> Option<u32> {
         self.ring.pop_front()
     }
 
-    /// What becomes of the one the hand pointed at; true: it is to be forgotten.
+    /// Decides about an examined entry. True means forget it, false means it stays or is in use.
     pub(crate) fn decide(&mut self, index: u32, rest: &mut Rest, in_use: bool, now: Timestamp) -> bool {
-        // A clock that was set back makes nobody younger than just idle.
+        // After a clock step back, the idle time starts again.
         rest.since = rest.since.min(now);
         let is_old = now.since(rest.since) >= self.time_max || self.ring.len() >= self.number_max;
         rest.in_ring = !in_use && !is_old;
@@ -54,7 +55,7 @@ impl Idle {
         !in_use && is_old
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.ring.capacity() * size_of::<u32>()
     }

@@ -1,16 +1,17 @@
-//! Messages whose transaction broke off at one next hop since its last answer: each is blamed first, the next hop only
-//! when different messages break off.
+//! Messages that were interrupted at one next hop since its last answer. Each message is blamed
+//! first, the next hop only if several different messages are interrupted.
 //!
 //! `failures` is [`Probe::failures`], `n` the number of different messages:
 //!
 //! | n | attempts |
 //! |---|---|
-//! | below `failures` (below 2 at least) | as many as before; a second after a message that broke off again |
-//! | from there on | one at a time, the next one after 100 ms, and three times as long for each further message |
+//! | below `failures` (at least below 2) | as many as before; one second after a message that was interrupted again |
+//! | from there on | one at a time, the next after 100 ms, three times as long for each further message |
 //! | 3 x `failures` | none: the next hop is dead |
 //!
-//! One message that breaks off again and again stays one. With 3 failures a next hop that breaks off every message is
-//! dead after 9 of them and 37 seconds at most, their own time aside.
+//! A message that is interrupted again is not counted again. With 3 failures, a next hop that
+//! interrupts every message is dead after 9 of them and at most 37 seconds, plus the time of the
+//! attempts.
 
 use std::time::Duration;
 
@@ -18,19 +19,19 @@ use mail::{QueueId, Timestamp};
 
 use crate::{Destination, Probe};
 
-/// So many different messages that broke off weigh as much as one next hop that could not be reached.
+/// How many different interrupted messages count as much as one failure to reach the next hop.
 pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
-/// Messages that are remembered, so that each costs no more memory and comparisons than these where `failures` is a million
-/// to switch death off. One that breaks off after so many others weighs nothing more by being known or not.
+/// Messages that are remembered, which bounds memory and comparisons if `failures` is a million to
+/// prevent death. Beyond that, it makes little difference whether a message was seen before.
 const MESSAGES_MAX: usize = 64;
-/// The first wait of a next hop at which different messages broke off.
+/// The first delay of a suspect next hop.
 const DELAY_FIRST: Duration = Duration::from_millis(100);
-/// Each wait is this many times the one before.
+/// Each delay is this many times the previous one.
 const DELAY_FACTOR: u32 = 3;
-/// The wait after a message that broke off again: a mailing leaves in many attempts.
+/// The delay after a message that was interrupted again: bulk mail leaves in many attempts.
 const DELAY_AGAIN: Duration = Duration::from_secs(1);
 
-/// A message that broke off, and whose turn that was.
+/// An interrupted message, with its destination and sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blamed {
     pub(crate) message: QueueId,
@@ -39,12 +40,13 @@ pub(crate) struct Blamed {
     pub(crate) sender: u64,
 }
 
-/// What broke off at one next hop since its last answer: one message at least.
+/// The interruptions at one next hop since its last answer; at least one.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
-    /// Each once. None is added once they are fatal, or [`MESSAGES_MAX`].
+    /// The different messages. None is added once the next hop is dead or [`MESSAGES_MAX`] are
+    /// stored.
     messages: Vec<QueueId>,
-    /// Different messages.
+    /// The number of different messages.
     count: u32,
     last: Blamed,
     delay: Duration,
@@ -52,13 +54,13 @@ pub(crate) struct Interrupted {
 }
 
 impl Interrupted {
-    /// The first message since an answer: nothing follows from it.
+    /// The first interruption since an answer. It has no consequences.
     pub(crate) fn by(blamed: Blamed) -> Self {
         let (delay, resume_at) = (Duration::ZERO, Timestamp::default());
         Interrupted { messages: vec![blamed.message], count: 1, last: blamed, delay, resume_at }
     }
 
-    /// Another message broke off, or one of them again.
+    /// Counts another interruption.
     pub(crate) fn add(&mut self, now: Timestamp, blamed: Blamed, probe: &Probe) {
         let is_known = self.last.message == blamed.message || self.messages.contains(&blamed.message);
         if !is_known && !self.is_fatal(probe) && self.messages.len() < MESSAGES_MAX {
@@ -71,32 +73,32 @@ impl Interrupted {
         self.resume_at = now + self.delay;
     }
 
-    /// How many different messages.
+    /// The number of different messages.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The message that broke off last: others go first.
+    /// The last interrupted message: other mail goes first.
     pub(crate) fn last(&self) -> Blamed {
         self.last
     }
 
-    /// The next attempt leaves no earlier.
+    /// The next attempt does not leave earlier.
     pub(crate) fn resume_at(&self) -> Timestamp {
         self.resume_at
     }
 
-    /// Whether the next hop gets one attempt at a time.
+    /// Whether attempts are made one at a time.
     pub(crate) fn is_suspect(&self, probe: &Probe) -> bool {
         self.count >= suspect_from(probe)
     }
 
-    /// Whether the next hop is to blame.
+    /// Whether the next hop is to blame and counts as dead.
     pub(crate) fn is_fatal(&self, probe: &Probe) -> bool {
         self.count >= probe.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE)
     }
 
-    /// The clock was set back: the next attempt is no further away than it was.
+    /// Corrects the time after the clock was set back.
     pub(crate) fn set_back(&mut self, now: Timestamp) {
         self.resume_at = self.resume_at.min(now + self.delay);
     }
@@ -109,7 +111,7 @@ impl Interrupted {
     }
 }
 
-/// From so many messages on the next hop gets one attempt at a time; one message alone never does that.
+/// The number of messages from which attempts are made one at a time; never a single message.
 fn suspect_from(probe: &Probe) -> u32 {
     probe.failures.max(2)
 }
@@ -130,7 +132,7 @@ mod tests {
         Blamed { message: id(number), destination: Destination(0), sender: 1 }
     }
 
-    /// What each message leads to, in milliseconds, with so many failures.
+    /// The delays after each interruption, in milliseconds.
     fn delays(messages: impl IntoIterator<Item = u64>, probe: &Probe) -> (Vec<u128>, Interrupted) {
         let mut messages = messages.into_iter();
         let mut interrupted = Interrupted::by(blamed(messages.next().unwrap()));

@@ -1,25 +1,28 @@
-//! The scheduler of Mailrace: which recipient, when, how many at once, until when.
+//! The scheduler of Mailrace: it decides which recipient is attempted when, and how many at a time.
 //!
-//! [`Queues`] is a pure state machine: it is told the time, it never asks, and it never waits. Nothing here is
-//! durable; the spool is, and after a restart it says again what is pending ([`Queues::admit`]).
+//! [`Queues`] is a pure state machine: the caller passes the time, and no call blocks. Nothing here
+//! is durable. The spool is, and after a restart its pending recipients are admitted again
+//! ([`Queues::admit`]).
 //!
 //! | the caller | the queues |
 //! |---|---|
-//! | [`admit`](Queues::admit)s what is committed | keep it until it is due, then in fair turns |
-//! | asks for the [`next_question`](Queues::next_question), and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
-//! | takes the [`next`](Queues::next) attempt and makes it | hold a slot of the queue and of the next hop for it |
-//! | says that it has [`ended`](Queues::ended), and how the contact was | free the slots, and adapt: concurrency, suspicion, lameness, death |
-//! | [`judge`](Queues::judge)s the outcomes and records them durably | say what they mean, and change nothing |
-//! | [`report`](Queues::report)s the verdicts | let recipients go, wait, or be held |
-//! | has other settings ([`change`](Queues::change)), or other ways ([`reroute`](Queues::reroute)) | go by them from now on |
+//! | [`admit`](Queues::admit)s a committed message | keep it until it is due, then schedule it fairly |
+//! | gets the [`next_question`](Queues::next_question) and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
+//! | takes the [`next`](Queues::next) attempt and makes it | reserve a slot of the queue and of the next hop |
+//! | calls [`ended`](Queues::ended) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
+//! | [`judge`](Queues::judge)s the outcomes and records them durably | compute the verdicts, and change nothing |
+//! | [`report`](Queues::report)s the verdicts | remove, delay or hold the recipients |
+//! | passes new settings ([`change`](Queues::change)) or invalidates the routes ([`reroute`](Queues::reroute)) | apply them to everything that follows |
 //!
-//! Who is next is decided from the top down: queue, letters before mailings, next hop, destination, sender, first in
-//! first out. A next hop that may not be tried now (its concurrency, its rate, its death) takes no turns and no slots.
+//! The next recipient is chosen by queue, then single messages before bulk mail, then next hop,
+//! destination and sender, and last in order of arrival. A next hop that must not be tried now
+//! (concurrency, rate limit, dead) takes no turns and no slots.
 //!
-//! Memory: a recipient takes 24 bytes, 16 more while it waits, and a message 48; a sender with something ready at a
-//! destination up to 130, a destination about 300 with its name, a next hop about 700 with its berths. Each recipient
-//! that is admitted, woken, taken or reported costs O(log n), and no store of recipients or messages is ever copied as
-//! a whole to grow. Listings and acts of the operator are one pass over all.
+//! Memory: a recipient takes 24 bytes, 16 more while it waits, and a message 48. A sender with
+//! ready recipients at a destination takes up to 130, a destination about 300 with its name, a next
+//! hop about 700. Admitting, waking, taking and reporting a recipient each cost O(log n), and
+//! growing never copies all recipients or messages. Listings and the operator's actions are one
+//! pass over all.
 
 mod acts;
 mod attempt;
@@ -66,24 +69,26 @@ use turns::{Origin, Turns};
 pub use views::{Entry, NextHopView, Obstacle, Progress, QueueView};
 use waiting::Waiting;
 
-/// One call of [`Queues::next`] makes no more waiting recipients ready than this, so that it stays short when a million
-/// are due at once. It is more than an attempt takes, so that those who are due do not wait for room among the ready.
+/// Waiting recipients that one call of [`Queues::next`] makes ready at most. The limit keeps the
+/// call short when a million are due; it is larger than any attempt, so that recipients that are
+/// due together can leave together.
 const WAKES_MAX: usize = 1024;
 
-/// A message that broke off lets others pass at no more of its destinations in one call of [`Queues::next`].
+/// Destinations of an interrupted message that one call of [`Queues::next`] moves behind others.
 const PASSES_MAX: usize = 64;
 
-/// The named queues, and the next hops that they share. `R` is the caller's route, cheap to clone.
+/// The named queues and the next hops they share. `R` is the caller's route type and should be
+/// cheap to clone.
 pub struct Queues<R: Clone> {
     config: Config,
     seed: u64,
-    /// The queue that adopts, if one does.
+    /// The queue that adopts slow and failing next hops, if any.
     adopter: Option<(QueueNumber, Adopt)>,
     lanes: Vec<Lane>,
-    /// The queue whose turn it is.
+    /// The queue that is served next.
     turn: usize,
     is_stopped: bool,
-    /// The time that `next` was told last.
+    /// The time passed to the last call of `next`.
     clock: Timestamp,
     messages: Slab<Message>,
     recipients: Slab<Recipient>,
@@ -92,28 +97,28 @@ pub struct Queues<R: Clone> {
     turns: Turns,
     waiting: Waiting,
     acts: Acts,
-    /// Acts that are out to be recorded.
+    /// Actions that were returned by `next` and are not reported yet.
     acts_unrecorded: usize,
     errors: Errors,
     unrecorded: usize,
-    /// Counts how often the ways have changed.
+    /// Incremented whenever all routes are invalidated.
     edition: u32,
-    /// When those are looked for whose destinations have moved.
+    /// When to look for recipients whose destination has moved.
     moved_at: Option<Timestamp>,
 }
 
 /// The state of one queue.
 #[derive(Default)]
 struct Lane {
-    /// Attempts that hold a slot, those of adopted next hops included.
+    /// Attempts that hold a slot, including those at adopted next hops.
     slots: usize,
     is_paused: bool,
-    /// Of the recipients that are at home here.
+    /// Counts the recipients whose home queue this is.
     census: Census,
 }
 
 impl<R: Clone> Queues<R> {
-    /// Empty queues. The seed sets the jitter of retries, and nothing else.
+    /// Creates empty queues. The seed only sets the jitter of retries.
     pub fn new(config: Config, seed: u64) -> Self {
         let queues = config.queues.len();
         Queues {
@@ -139,10 +144,11 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Takes a message in: recipients that are due are ready at once, the others wait.
+    /// Admits a message: recipients that are due become ready, the others wait.
     ///
     /// # Panics
-    /// If a destination was not interned by these queues, or was forgotten since (see [`Destination`]).
+    /// If a destination was not interned by these queues, or was forgotten since (see
+    /// [`Destination`]).
     pub fn admit(&mut self, now: Timestamp, admission: &Admission) {
         let &Admission { id, sender, accepted_at, recovered, alone, ref recipients } = admission;
         if recipients.is_empty() {
@@ -164,9 +170,9 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// What is to be done next; None when nothing is due or has room. Acts of the operator come first (with half of
-    /// [`Config::unrecorded_max`] at most), then attempts (as many as there are slots), then refusals: so none holds up
-    /// the others.
+    /// The next thing to do, or None if nothing is due or nothing has capacity. The operator's
+    /// actions come first (limited to half of [`Config::unrecorded_max`]), then attempts (limited
+    /// by slots), then refusals, so that none blocks the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.tick(now);
         self.ring(now);
@@ -178,9 +184,11 @@ impl<R: Clone> Queues<R> {
         self.next_act().or_else(|| self.next_delivery(now)).or_else(|| self.next_refusal(now))
     }
 
-    /// What an outcome means. Changes nothing, so that it can be recorded durably before [`Queues::report`]; the same
-    /// question has the same answer. For an act the outcome only lends its reply: `Hold` is [`Verdict::Held`], `Remove`
-    /// is `Removed`, `Bounce` is `Failed`, `Release` and `Retry` are `Deferred` until now.
+    /// Computes the verdict for an outcome. Changes nothing, so that the verdict can be recorded
+    /// durably before [`Queues::report`]; the same arguments give the same verdict. For an
+    /// operator's action only the reply of the outcome is used: `Hold` gives [`Verdict::Held`],
+    /// `Remove` gives `Removed`, `Bounce` gives `Failed`, and `Release` and `Retry` give `Deferred`
+    /// until now.
     pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> Verdict {
         let &Attempt { id, number, accepted_at, ref recipients, .. } = attempt;
         if let Purpose::Act(act) = attempt.purpose {
@@ -191,12 +199,13 @@ impl<R: Clone> Queues<R> {
         retry.judge(now, self.seed, &Made { id, ordinal, number, accepted_at }, outcome)
     }
 
-    /// Ends an attempt: `verdicts` has one for each recipient, in the order of `attempt.recipients`.
+    /// Ends an attempt. `verdicts` has one entry for each recipient, in the order of
+    /// `attempt.recipients`.
     ///
     /// # Panics
-    /// If there are more or fewer verdicts than recipients.
+    /// If the number of verdicts differs from the number of recipients.
     pub fn report(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[Verdict]) {
-        assert_eq!(verdicts.len(), attempt.count, "a verdict for each recipient of the attempt");
+        assert_eq!(verdicts.len(), attempt.count, "one verdict for each recipient");
         self.ended(now, &mut attempt, Contact::None);
         self.unrecorded -= 1;
         let is_act = matches!(attempt.purpose, Purpose::Act(_) | Purpose::Sort);
@@ -207,7 +216,7 @@ impl<R: Clone> Queues<R> {
             let next = self.recipients[index].next;
             self.recipients[index].attempts = attempt.number;
             match verdict {
-                // The wait and the error are those of the old next hop.
+                // The delay and the error belong to the old next hop.
                 Verdict::Deferred { .. } if is_left_behind => {
                     self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
                     self.schedule(now, index, now);
@@ -233,8 +242,8 @@ impl<R: Clone> Queues<R> {
         self.sweep(now);
     }
 
-    /// The moment from which `next` has something to do that it has not before, if only to wake those who waited. None
-    /// when time alone brings nothing. A moment in the past means now.
+    /// When to call `next` again at the latest. None if only other calls can change anything; a
+    /// time in the past means now.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.unrecorded >= self.config.unrecorded_max {
             return None;
@@ -245,53 +254,55 @@ impl<R: Clone> Queues<R> {
         self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_at).min()
     }
 
-    /// Nothing leaves a paused queue, by whatever next hop; acts of the operator go on. What is in flight is left
-    /// alone. A queue that is retired does nothing in any case, and is not paused: it may come back.
+    /// Pauses or resumes a queue. Nothing leaves a paused queue, by any next hop, but the
+    /// operator's actions still apply, and attempts in flight continue. A retired queue cannot be
+    /// paused, because it may return to the settings.
     pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
         self.lanes[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
     }
 
-    /// While stopped no attempt is made at all; refusals and acts go on.
+    /// While stopped, no attempt starts; refusals and actions continue.
     pub fn set_stopped(&mut self, stopped: bool) {
         self.is_stopped = stopped;
     }
 
-    /// The settings in force.
+    /// The current settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How many recipients are here, those in flight included.
+    /// The number of recipients, including those in flight.
     pub fn len(&self) -> usize {
         self.recipients.len()
     }
 
-    /// Whether nobody is here.
+    /// Whether there are no recipients.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many messages are here.
+    /// The number of messages.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
 
-    /// How many destinations have recipients here.
+    /// The number of destinations with recipients.
     pub fn destinations(&self) -> usize {
         self.destinations.inhabited()
     }
 
-    /// How many recipients are in flight: in attempts that are not reported.
+    /// The number of recipients in flight, that is in attempts that are not reported yet.
     pub fn in_flight(&self) -> usize {
         self.lanes.iter().map(|lane| lane.census[Stage::InFlight as usize]).sum()
     }
 
-    /// How many attempts have ended, or never held a slot, and are not reported.
+    /// The number of attempts that no longer hold a slot, or never did, and are not reported yet.
     pub fn unrecorded(&self) -> usize {
         self.unrecorded
     }
 
-    /// Bytes of memory held, slack included; what the trees of names hold is an upper bound. Routes are the caller's.
+    /// Bytes of memory allocated. Trees are estimated from above; the caller's routes are not
+    /// counted.
     pub fn bytes(&self) -> usize {
         let records = self.messages.bytes() + self.recipients.bytes() + self.waiting.bytes() + self.errors.bytes();
         records + self.destinations.bytes() + self.hops.bytes() + self.turns.bytes()
@@ -301,18 +312,18 @@ impl<R: Clone> Queues<R> {
         &self.config.queues[usize::from(queue.0)]
     }
 
-    /// Whether a queue may do anything.
+    /// Whether a queue is neither paused, retired nor without concurrency.
     fn is_open(&self, queue: QueueNumber) -> bool {
         let config = self.queue(queue);
         !self.lanes[usize::from(queue.0)].is_paused && config.concurrency > 0 && !config.retired
     }
 
-    /// Whether it has a slot for another attempt.
+    /// Whether the queue has a slot for another attempt.
     fn has_slot(&self, queue: QueueNumber) -> bool {
         self.is_open(queue) && self.lanes[usize::from(queue.0)].slots < self.queue(queue).concurrency
     }
 
-    /// The queues in the order of their turns.
+    /// The queues, starting with the one that is served next.
     fn in_turn(&self) -> impl Iterator<Item = QueueNumber> + use<R> {
         let (turn, count) = (self.turn, self.lanes.len());
         (turn..count).chain(0..turn).map(|queue| QueueNumber(queue as u16))
@@ -346,7 +357,7 @@ impl<R: Clone> Queues<R> {
         Some(attempt)
     }
 
-    /// The berth whose turn it is, and its queue.
+    /// The next queue that has an attempt to make, with the hop queue whose turn it is.
     fn first_delivery(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
         self.first_in_time(now, |queues| {
             let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
@@ -354,9 +365,10 @@ impl<R: Clone> Queues<R> {
         })
     }
 
-    /// Where something broke off at the next hop of a berth, and nothing was answered since: other destinations and other
-    /// senders go before that sender at that destination, and any other message before that one. Where others are in
-    /// front already they stay there. True if others may be first.
+    /// If a message was interrupted at the hop queue's next hop and nothing was answered since,
+    /// moves that sender at that destination behind other senders and destinations, and that
+    /// message behind other messages. Does nothing where others are in front already. Returns
+    /// whether the order may have changed.
     fn let_others_pass(&mut self, berth: u32) -> bool {
         let hop = self.turns.berths.berth(berth).hop;
         let Some(Blamed { message, destination, sender }) = self.hops[hop].interrupted_last() else { return false };
@@ -368,7 +380,8 @@ impl<R: Clone> Queues<R> {
         if front(self).1 == (destination, sender) {
             self.turns.pass(berth);
         }
-        // Those of lines that hold nothing else: they come up again before others who owe rounds, and are not searched anew.
+        // Sender queues that hold only this message: they return to the front before ones that skip
+        // rounds, and are not searched again.
         let mut searched = Vec::new();
         while front(self).0 == message && searched.len() < PASSES_MAX {
             let first = self.turns.front(berth);
@@ -390,13 +403,14 @@ impl<R: Clone> Queues<R> {
             open.find_map(|queue| Some((queue, queues.turns.berths.first_refused(queue)?)))
         })?;
         let error = self.hops[self.turns.berths.berth(berth).hop].error.clone();
-        let attempt = self.leave(now, berth, Purpose::Refuse(error.expect("a next hop dies of an error")));
+        let attempt = self.leave(now, berth, Purpose::Refuse(error.expect("a dead next hop has an error")));
         self.unrecorded += 1;
         self.settle(now, attempt.next_hop?.0);
         Some(attempt)
     }
 
-    /// Those whose turn it is in a berth leave it. It stands nowhere until its next hop is settled.
+    /// Takes the next recipients out of a hop queue, which is not scheduled again until its next
+    /// hop is updated.
     fn leave(&mut self, now: Timestamp, berth: u32, purpose: Purpose) -> Attempt<R> {
         let hop = self.turns.berths.berth(berth).hop;
         let front = self.turns.front(berth);
@@ -409,7 +423,7 @@ impl<R: Clone> Queues<R> {
         attempt
     }
 
-    /// How many recipients the attempt that begins with this one takes at most.
+    /// The maximum number of recipients for an attempt that begins with `front`.
     fn recipients_max(&self, hop: u32, front: u32) -> usize {
         let &Recipient { message, destination, .. } = &self.recipients[front];
         if self.messages[message].alone {
@@ -419,9 +433,9 @@ impl<R: Clone> Queues<R> {
         own.min(self.hops[hop].limits.recipients_per_attempt_max.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// Makes an attempt of those who leave together, without a slot.
+    /// Builds an attempt for a group of recipients. It holds no slot yet.
     fn depart(&mut self, group: Chain, count: usize, purpose: Purpose, next_hop: Option<NextHop>) -> Attempt<R> {
-        let first = group.front().expect("somebody leaves");
+        let first = group.front().expect("the group is not empty");
         let &Recipient { message, destination, attempts, .. } = &self.recipients[first];
         let &Message { id, accepted_at, recovered, .. } = &self.messages[message];
         let mut recipients = Vec::with_capacity(count);
@@ -452,7 +466,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// Makes a recipient ready, or lets it wait.
+    /// Makes a recipient ready, or puts it into the heap until it is due.
     fn schedule(&mut self, now: Timestamp, index: u32, due: Timestamp) {
         if due > now {
             self.enter(index, Stage::Waiting);
@@ -478,7 +492,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// What counts for its turn.
+    /// The properties that decide a recipient's place in the order.
     fn origin(&self, index: u32) -> Origin {
         let &Recipient { message, destination, .. } = &self.recipients[index];
         let &Message { sender, is_mailing, .. } = &self.messages[message];

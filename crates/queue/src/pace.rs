@@ -1,8 +1,9 @@
-//! The pace of a next hop: a rate held exactly, by the generic cell rate algorithm (ITU-T I.371) in whole nanoseconds.
+//! A rate limiter: the generic cell rate algorithm (ITU-T I.371) in whole nanoseconds.
 //!
-//! `full_at` is when the bucket would be full again if nothing more left. An attempt may leave while that is no further
-//! away than the burst without it; each one moves it by one interval. So in any span at most the burst and the span's
-//! share leave, however the clock is asked.
+//! `full_at` is the time at which the bucket would be full again without further attempts. An
+//! attempt may leave while that is no further ahead than the burst minus one; each attempt moves it
+//! by one interval. So any time span has at most the burst plus its share, whenever the clock is
+//! read.
 
 use mail::Timestamp;
 
@@ -11,12 +12,12 @@ use crate::Rate;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A rate, and what was used of it.
+/// A rate and its current use.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    /// Between two attempts.
+    /// Nanoseconds between two attempts.
     interval: u64,
-    /// How far `full_at` may be ahead when an attempt leaves: the burst but for one.
+    /// How far ahead `full_at` may be when an attempt leaves: the burst minus one.
     slack: u64,
     full_at: u64,
 }
@@ -29,22 +30,22 @@ impl Pace {
         Pace { interval, slack: (burst - 1) * interval, full_at: 0 }
     }
 
-    /// The same use under another rate.
+    /// The same use with another rate.
     pub(crate) fn under(&self, rate: Rate) -> Self {
         Pace { full_at: self.full_at, ..Pace::new(rate) }
     }
 
-    /// From when on an attempt may leave.
+    /// When the next attempt may leave.
     pub(crate) fn free_at(&self) -> Timestamp {
         Timestamp(self.full_at.saturating_sub(self.slack).div_ceil(NANOS_PER_MILLI))
     }
 
-    /// One attempt leaves.
+    /// Counts one attempt.
     pub(crate) fn spend(&mut self, now: Timestamp) {
         self.full_at = self.full_at.max(nanos(now)).saturating_add(self.interval);
     }
 
-    /// The clock was set back: the bucket is empty at worst.
+    /// Corrects the state after the clock was set back: at worst the bucket is empty.
     pub(crate) fn set_back(&mut self, now: Timestamp) {
         let empty = nanos(now).saturating_add(self.slack).saturating_add(self.interval);
         self.full_at = self.full_at.min(empty);
@@ -61,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// When attempts leave that are asked for as often as may be.
+    /// The times at which attempts leave if they are requested as early as possible.
     fn departures(rate: Rate, count: usize) -> Vec<u64> {
         let (mut pace, mut now) = (Pace::new(rate), Timestamp(1_700_000_000_000));
         let start = now;

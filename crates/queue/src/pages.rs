@@ -1,13 +1,15 @@
-//! Memory in pages of a fixed size: growing never copies what is there, so the millionth push costs what the first did.
+//! Memory in pages of a fixed size: growing never copies values, so the millionth push costs as
+//! much as the first.
 //!
-//! [`Pages`] is a stack with indices. [`Slab`] hands out indices that stay good until their value is removed; freed
-//! slots are used again, last freed first, and an emptied slab gives all pages but one back.
+//! [`Pages`] is a stack with indexes. [`Slab`] hands out indexes that stay valid until their value
+//! is removed; freed slots are reused, last freed first, and an emptied slab frees all pages but
+//! one.
 
 use std::ops::{Index, IndexMut};
 
 use crate::chain::NONE;
 
-/// Values in a page.
+/// Values per page.
 const PAGE_LEN: usize = 1024;
 
 /// A stack that grows and shrinks by whole pages. Every page but the last is full.
@@ -22,7 +24,7 @@ impl<T> Pages<T> {
 
     pub(crate) fn len(&self) -> u32 {
         let len = self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE_LEN + last.len());
-        u32::try_from(len).expect("no more than 2^32 values are pushed")
+        u32::try_from(len).expect("there are fewer than 2^32 values")
     }
 
     pub(crate) fn push(&mut self, value: T) {
@@ -45,7 +47,8 @@ impl<T> Pages<T> {
         value
     }
 
-    /// Empties it and keeps one page, so that a queue that is emptied again and again does not allocate each time.
+    /// Removes all values but keeps one page, so that a queue that empties often does not allocate
+    /// each time.
     fn clear(&mut self) {
         self.pages.truncate(1);
         self.pages.iter_mut().for_each(Vec::clear);
@@ -55,7 +58,7 @@ impl<T> Pages<T> {
         self.pages.iter().flatten()
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let values: usize = self.pages.iter().map(|page| page.capacity() * size_of::<T>()).sum();
         values + self.pages.capacity() * size_of::<Vec<T>>()
@@ -78,10 +81,10 @@ impl<T> IndexMut<u32> for Pages<T> {
     }
 }
 
-/// Values under indices that stay good until removal.
+/// Values with indexes that stay valid until removal.
 pub(crate) struct Slab<T> {
     slots: Pages<Slot<T>>,
-    /// The slot freed last; each free slot names the one freed before it.
+    /// The slot freed last; each free slot holds the index of the one freed before it.
     free: u32,
     used: usize,
 }
@@ -104,21 +107,21 @@ impl<T> Slab<T> {
         self.used += 1;
         if self.free == NONE {
             let index = self.slots.len();
-            assert_ne!(index, NONE, "the last index means no slot");
+            assert_ne!(index, NONE, "all 2^32 - 1 slots are in use");
             self.slots.push(Slot::Used(value));
             return index;
         }
         let index = self.free;
         match std::mem::replace(&mut self.slots[index], Slot::Used(value)) {
             Slot::Free { next } => self.free = next,
-            Slot::Used(_) => panic!("the list of free slots names free slots"),
+            Slot::Used(_) => panic!("a used slot is in the free list"),
         }
         index
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> T {
         let Slot::Used(value) = std::mem::replace(&mut self.slots[index], Slot::Free { next: self.free }) else {
-            panic!("slot {index} is removed once")
+            panic!("slot {index} is not in use: it was already removed")
         };
         self.free = index;
         self.used -= 1;
@@ -129,7 +132,7 @@ impl<T> Slab<T> {
         value
     }
 
-    /// The value, or None where the slot is free or was never used.
+    /// The value, or None if the slot is free or was never used.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         if index >= self.slots.len() {
             return None;
@@ -144,7 +147,7 @@ impl<T> Slab<T> {
         self.entries().map(|(_, value)| value)
     }
 
-    /// The values with their indices.
+    /// The values with their indexes.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(self.slots.iter()).filter_map(|(index, slot)| match slot {
             Slot::Used(value) => Some((index, value)),
@@ -152,7 +155,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.bytes()
     }
@@ -164,7 +167,7 @@ impl<T> Index<u32> for Slab<T> {
     fn index(&self, index: u32) -> &T {
         match &self.slots[index] {
             Slot::Used(value) => value,
-            Slot::Free { .. } => panic!("slot {index} is in use"),
+            Slot::Free { .. } => panic!("slot {index} is not in use"),
         }
     }
 }
@@ -173,7 +176,7 @@ impl<T> IndexMut<u32> for Slab<T> {
     fn index_mut(&mut self, index: u32) -> &mut T {
         match &mut self.slots[index] {
             Slot::Used(value) => value,
-            Slot::Free { .. } => panic!("slot {index} is in use"),
+            Slot::Free { .. } => panic!("slot {index} is not in use"),
         }
     }
 }
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "removed once")]
+    #[should_panic(expected = "already removed")]
     fn a_slot_is_not_removed_twice() {
         let mut slab = Slab::new();
         let (kept, gone) = (slab.insert('a'), slab.insert('b'));

@@ -1,12 +1,12 @@
-//! The records of the queues: messages and recipients. A million recipients take 24 MB.
+//! The records of messages and recipients. A million recipients take 24 MB.
 //!
 //! | stage of a recipient | kept in | leaves it by |
 //! |---|---|---|
-//! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender's line |
-//! | ready | its sender's line at its destination | `next`, when it is its turn: in flight |
-//! | in flight | an [`Attempt`](crate::Attempt) | `report`: waiting or ready again, held, or gone |
-//! | held | nowhere | `pick` |
-//! | picked | the chain of an act | `next`: in flight |
+//! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender queue |
+//! | ready | a sender queue at its destination | `next`, when it is its turn: in flight |
+//! | in flight | an [`Attempt`](crate::Attempt) | `report`: waiting or ready again, held, or removed |
+//! | held | no list | `pick` |
+//! | picked | the chain of an action | `next`: in flight |
 
 use mail::{QueueId, Timestamp};
 
@@ -15,7 +15,7 @@ use crate::chain::{Chain, Linked};
 use crate::errors::ErrorNumber;
 use crate::pages::Slab;
 
-/// What its recipients share. Gone with the last of them.
+/// What the recipients of a message share. Removed with the last of them.
 pub(crate) struct Message {
     pub(crate) id: QueueId,
     pub(crate) sender: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Recipient {
     pub(crate) message: u32,
     pub(crate) ordinal: u32,
     pub(crate) destination: Destination,
-    /// The one behind it in its line, act or attempt.
+    /// The next recipient in its sender queue, action or attempt.
     pub(crate) next: u32,
     pub(crate) attempts: u16,
     pub(crate) error: ErrorNumber,
@@ -47,7 +47,7 @@ pub(crate) enum Stage {
     Picked,
 }
 
-/// Recipients by stage.
+/// The number of recipients in each stage.
 pub(crate) type Census = [usize; 5];
 
 impl Linked for Recipient {
@@ -57,13 +57,14 @@ impl Linked for Recipient {
 }
 
 impl Recipient {
-    /// Whether they may share an attempt.
+    /// Whether both may share an attempt.
     fn leaves_with(&self, other: &Recipient) -> bool {
         (self.message, self.destination, self.attempts) == (other.message, other.destination, other.attempts)
     }
 }
 
-/// Parts from the front of a chain those that leave together with the first, `room` at most.
+/// Removes the recipients that can share an attempt with the first one from the front of a chain,
+/// at most `room`.
 pub(crate) fn split_group(from: &mut Chain, recipients: &mut Slab<Recipient>, room: usize) -> (Chain, usize) {
     let (mut group, mut count) = (Chain::EMPTY, 0);
     while let Some(front) = from.front() {

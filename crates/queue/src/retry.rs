@@ -1,36 +1,36 @@
-//! The retry rules: what an outcome means. Pure arithmetic over the moment, the attempt and a seed.
+//! The retry rules: computes the verdict for an outcome from the time, the attempt and a seed.
 //!
-//! | outcome | the lifetime is over | verdict |
+//! | outcome | lifetime has passed | verdict |
 //! |---|---|---|
 //! | delivered, relayed | | the same |
-//! | failed | | failed, for the same reason |
-//! | deferred | no | deferred until `first * factor^(number - 1)`, at most `longest`, spread by the jitter; never past the lifetime's end, when a last attempt is due |
-//! | deferred | yes | failed: 5.4.7, with the last answer in its text |
+//! | failed | | failed, with the same reason |
+//! | deferred | no | deferred until `first * factor^(number - 1)`, at most `longest`, spread by the jitter; never beyond the end of the lifetime, when a last attempt is due |
+//! | deferred | yes | failed: 5.4.7, with the last reply in its text |
 
 use std::time::Duration;
 
 use mail::{Enhanced, Outcome, QueueId, Reply, Timestamp};
 
-/// A retry is never due at once, whatever the settings say.
+/// The minimum delay, whatever the settings are.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
-/// When to try again, and when to stop.
+/// When to retry, and when to stop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
-    /// The wait after the first attempt.
+    /// The delay after the first attempt.
     pub first: Duration,
-    /// Each wait is this many times the one before.
+    /// Each delay is this many times the previous one.
     pub factor: f64,
-    /// No wait is longer, the jitter aside.
+    /// The maximum delay, before the jitter.
     pub longest: Duration,
-    /// Waits are spread by this share of themselves in both directions, from 0 to 1.
+    /// Delays vary at random by this fraction in both directions, from 0 to 1.
     pub jitter: f64,
     /// Counted from acceptance. The first attempt that is deferred after it is the last one.
     pub lifetime: Duration,
 }
 
 impl Default for Retry {
-    /// 1 minute, doubled up to 4 hours, spread by 20 %, for 5 days.
+    /// 1 minute, doubled up to 4 hours, with 20 % jitter, for 5 days.
     fn default() -> Self {
         Retry {
             first: Duration::from_secs(60),
@@ -42,48 +42,49 @@ impl Default for Retry {
     }
 }
 
-/// What becomes of one recipient after an attempt.
+/// The result of an attempt or action for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has the message.
+    /// Delivered to the mailbox.
     Delivered,
-    /// A next hop took charge of the message: done here.
+    /// Another server has accepted responsibility: done here.
     Relayed {
-        /// How it said so.
+        /// Its reply.
         reply: Reply,
-        /// It also took charge of the notifications that were asked for.
+        /// It has also accepted responsibility for the requested delivery status notifications.
         dsn: bool,
     },
     /// Another attempt follows.
     Deferred {
-        /// Why this one was not the last.
+        /// The reason.
         reason: Reply,
-        /// When the next one is due.
+        /// When the next attempt is due.
         until: Timestamp,
     },
-    /// There is no further attempt.
+    /// No further attempt.
     Failed {
-        /// Why.
+        /// The reason.
         reason: Reply,
     },
-    /// The operator holds it: there is no further attempt until the release.
+    /// The operator holds it: no further attempt until it is released.
     Held,
-    /// The operator took it away.
+    /// The operator removed it.
     Removed,
 }
 
-/// The attempt that was made, as far as the rules look at it.
+/// The properties of an attempt that the rules use.
 pub(crate) struct Made {
     pub(crate) id: QueueId,
-    /// The attempt's first ordinal. All its recipients share the jitter, so that they are due together again.
+    /// The first ordinal of the attempt. Its recipients share the jitter, so that they are due
+    /// together again.
     pub(crate) ordinal: u32,
-    /// 1 is the first.
+    /// Counted from 1.
     pub(crate) number: u16,
     pub(crate) accepted_at: Timestamp,
 }
 
 impl Retry {
-    /// The verdict on `outcome`. The same arguments always give the same verdict.
+    /// The verdict for `outcome`. The same arguments always give the same verdict.
     pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &Made, outcome: Outcome) -> Verdict {
         let end = made.accepted_at + self.lifetime;
         match outcome {
@@ -98,10 +99,10 @@ impl Retry {
         }
     }
 
-    /// The wait after attempt `number`; `spread` is from -1 to 1.
+    /// The delay after attempt `number`; `spread` is from -1 to 1.
     fn delay(&self, number: u16, spread: f64) -> Duration {
         let growth = self.factor.powi(i32::from(number.saturating_sub(1)));
-        // `min` also settles what infinity times zero leaves.
+        // `min` also handles the NaN of infinity times zero.
         let plain = (self.first.as_secs_f64() * growth).min(self.longest.as_secs_f64());
         let seconds = plain * (1.0 + self.jitter.clamp(0.0, 1.0) * spread);
         Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).max(DELAY_MIN)
@@ -110,11 +111,11 @@ impl Retry {
 
 /// RFC 3463 section 3.5, X.4.7: "delivery time expired".
 fn expired(age: Duration, last: &Reply) -> Reply {
-    let text = format!("delivery time expired after {}; the last answer was: {last}", in_words(age));
+    let text = format!("delivery time expired after {}; the last reply was: {last}", in_words(age));
     Reply::new(554, Enhanced(5, 4, 7), text)
 }
 
-/// A span in the largest unit of which it has two.
+/// The duration in the largest unit of which it has at least two.
 fn in_words(span: Duration) -> String {
     let seconds = span.as_secs();
     let (unit, name) = [(86_400, "days"), (3600, "hours"), (60, "minutes")]
@@ -124,17 +125,19 @@ fn in_words(span: Duration) -> String {
     format!("{} {name}", seconds / unit)
 }
 
-/// From -1 to 1, told by the attempt alone: restarts and repeated questions find the same number.
+/// From -1 to 1, a function of the attempt, so that the result is the same after a restart or when
+/// asked again.
 fn spread(seed: u64, made: &Made) -> f64 {
     let id = made.id;
     let parts =
         [id.spool().bits(), u64::from(id.lane()), id.sequence(), u64::from(made.ordinal), u64::from(made.number)];
     let random = parts.into_iter().fold(mix(seed), |state, part| mix(state ^ part));
-    // The upper 53 bits are what an f64 holds exactly.
+    // An f64 holds 53 bits exactly.
     (random >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// One step of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// One step of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
+/// 2014).
 fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -200,7 +203,7 @@ mod tests {
         let end = ACCEPTED + retry.lifetime;
         assert_eq!(wait(&retry, end - Duration::from_secs(5), &made(1, 30)), Duration::from_secs(5));
         let verdict = retry.judge(end, 1, &made(1, 31), Outcome::Deferred(busy()));
-        let text = "delivery time expired after 5 days; the last answer was: 451 4.3.0 busy";
+        let text = "delivery time expired after 5 days; the last reply was: 451 4.3.0 busy";
         assert_eq!(verdict, Verdict::Failed { reason: Reply::new(554, Enhanced(5, 4, 7), text) });
     }
 

@@ -1,21 +1,24 @@
-//! Fair rounds: deficit round robin as a heap whose links live in the values themselves.
+//! Fair turns: deficit round robin as a heap with the links inside the values.
 //!
-//! A value sits in one [`Rounds`] at most, under the number of the round in which its turn comes; within a round they
-//! come in the order in which they sat down. Whoever is new joins the round after the present one, and whoever took n
-//! sits out n - 1 rounds. So every round ends, and nobody waits longer than one turn of each other.
+//! A value is in one [`Rounds`] at most, with the number of the round of its next turn; within a
+//! round, values keep the order in which they were added. A new value joins the next round, and a
+//! value that used n units skips n - 1 rounds. So every round ends, and no value waits longer than
+//! one turn of each other value.
 //!
-//! The heap is a skew heap (Sleator, Tarjan: Self-Adjusting Heaps, 1986) with links upwards, so that any value can
-//! leave: O(log n) amortised for all that it does, 24 bytes a value, and no allocation.
+//! The heap is a skew heap (Sleator, Tarjan: Self-Adjusting Heaps, 1986) with parent links, so that
+//! any value can be removed: amortised O(log n) per operation, 24 bytes per value, and no
+//! allocation.
 
 use std::ops::IndexMut;
 
 use crate::chain::NONE;
 
-/// A place in a round.
+/// A value's node in the heap.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat {
     round: u64,
-    /// Parts those of one round. After 2^32 of them a few change their order, once.
+    /// Orders the values of one round. It wraps after 2^32 additions, which misorders a few values
+    /// once.
     turn: u32,
     up: u32,
     left: u32,
@@ -30,16 +33,16 @@ impl Seat {
     }
 }
 
-/// A value with a seat.
+/// A value with a node.
 pub(crate) trait Seated {
     fn seat(&mut self) -> &mut Seat;
 }
 
-/// Those who take turns.
+/// The values that take turns.
 pub(crate) struct Rounds {
     first: u32,
     turn: u32,
-    /// The round of the one who had its turn last.
+    /// The round of the last turn.
     present: u64,
 }
 
@@ -50,23 +53,23 @@ impl Rounds {
         self.first == NONE
     }
 
-    /// Whose turn it is.
+    /// The value whose turn is next.
     pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Whether just one sits here. `seat` says where a value sits.
+    /// Whether there is exactly one value. `seat` returns the node of a value.
     pub(crate) fn is_single(&self, seat: impl Fn(u32) -> Seat) -> bool {
         self.first().map(seat).is_some_and(|seat| (seat.left, seat.right) == (NONE, NONE))
     }
 
-    /// Sits down for the next round.
+    /// Adds a value to the next round.
     pub(crate) fn join(&mut self, values: &mut impl IndexMut<u32, Output: Seated>, index: u32) {
         values[index].seat().round = 0;
         self.resume(values, index);
     }
 
-    /// Sits down for the round that its seat says, the next one at the earliest.
+    /// Adds a value to the round stored in its node, or to the next round if that has passed.
     pub(crate) fn resume(&mut self, values: &mut impl IndexMut<u32, Output: Seated>, index: u32) {
         let seat = values[index].seat();
         *seat = Seat { round: seat.round.max(self.present + 1), turn: self.turn, ..Seat::NEW };
@@ -74,14 +77,15 @@ impl Rounds {
         self.first = merge(values, self.first, index);
     }
 
-    /// Takes the one whose turn it is. It will sit out the rounds that `cost` says, if it resumes here.
+    /// Removes the value whose turn it is. If it is added again with `resume`, it skips `cost` - 1
+    /// rounds.
     pub(crate) fn take(&mut self, values: &mut impl IndexMut<u32, Output: Seated>, index: u32, cost: usize) {
         self.present = self.present.max(values[index].seat().round);
         self.leave(values, index);
         values[index].seat().round = self.present + cost as u64;
     }
 
-    /// Gets up, whether or not it is its turn.
+    /// Removes a value, whether or not it is its turn.
     pub(crate) fn leave(&mut self, values: &mut impl IndexMut<u32, Output: Seated>, index: u32) {
         let Seat { up, left, right, .. } = *values[index].seat();
         let rest = merge(values, left, right);
@@ -101,7 +105,8 @@ impl Rounds {
     }
 }
 
-/// Joins two heaps: along the way down, each value that comes first swaps its children. The root hangs on nothing.
+/// Merges two heaps. On the way down, each value that comes first swaps its children. The root has
+/// no parent.
 fn merge(values: &mut impl IndexMut<u32, Output: Seated>, mut a: u32, mut b: u32) -> u32 {
     let (mut root, mut parent) = (NONE, NONE);
     while a != NONE && b != NONE {

@@ -1,13 +1,14 @@
-//! Routes: which destination goes where, asked for and answered, and forgotten with what nobody uses.
+//! Routes: requests them, applies them, and forgets those that are idle.
 //!
-//! | a destination | its lines | a question is open |
+//! | a destination | its sender queues | a route request is open |
 //! |---|---|---|
-//! | has no route | gather at its desks, in no berth | from the first recipient that becomes ready, until the answer |
-//! | has one | in the berths of its next hop | no |
-//! | has one whose time is over | stay in those berths | from the next attempt, until the answer |
-//! | the same, and somebody becomes ready, or [`LINE_TIME_MAX`] is over | as without a route | until the answer |
+//! | has no route | gather in its domain queues, outside the hop queues | from the first recipient that becomes ready, until the route arrives |
+//! | has a valid route | are in the hop queues of its next hop | no |
+//! | has an expired route | stay in those hop queues | from the next attempt, until the route arrives |
+//! | the same, and a recipient becomes ready, or [`LINE_TIME_MAX`] has passed | as without a route | until the route arrives |
 //!
-//! So nobody is lined up by a route whose time is over, and whoever was lined up in time does not pause for it.
+//! So an expired route is never used for new recipients, and recipients that were ready before it
+//! expired do not pause for the new one.
 
 use std::time::Duration;
 
@@ -19,63 +20,66 @@ use crate::hop::Home;
 use crate::senders::Class;
 use crate::{Destination, QueueNumber, Queues};
 
-/// Steps of the hands at each report. Each makes one destination idle at most, so two keep up.
+/// Idle entries examined at each report. A report makes one destination idle at most, so two keep
+/// up.
 const SWEEPS: usize = 2;
-/// An answer serves for so long, whatever it says itself: it may be over when it comes, and would be asked for for ever.
+/// A route is used for at least this long. Without it, a route that has expired when it arrives
+/// would be requested forever.
 const ANSWER_TIME_MIN: Duration = Duration::from_secs(1);
-/// Those who were lined up by a route leave by it for so long after its time. It is short against the age that does
-/// harm, and long enough for a turn at a next hop with little room: who had to ask at each turn might miss them all.
+/// How long after its expiry a route is still used by recipients that were ready before. Short
+/// enough that an old route does no harm, long enough for a turn at a busy next hop: recipients
+/// would miss their turns if they had to wait for a new route each time.
 const LINE_TIME_MAX: Duration = Duration::from_secs(300);
-/// One choice of who is next takes no more destinations out of their berths, so that it stays short.
+/// Destinations that one choice of the next attempt may detach, so that it stays short.
 const SUSPENSIONS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
-    /// The number of a recipient domain (or `host!domain`, in lower case) in a queue. It is to be admitted before the
-    /// next `report`.
+    /// Interns a recipient domain (or `host!domain`, in lower case) of a queue. Admit recipients to
+    /// it before the next `report`.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// If the queue does not exist.
     pub fn destination(&mut self, queue: QueueNumber, name: &str) -> Destination {
         self.destinations.intern(queue, name)
     }
 
-    /// The name behind a number.
+    /// The name of a destination.
     ///
     /// # Panics
-    /// If nobody waits for the destination any more.
+    /// If the destination is not in use any more.
     pub fn destination_name(&self, destination: Destination) -> &str {
         self.destinations.name(destination)
     }
 
-    /// The queue that the destination is at home in.
+    /// The home queue of a destination.
     ///
     /// # Panics
-    /// If nobody waits for the destination any more.
+    /// If the destination is not in use any more.
     pub fn destination_queue(&self, destination: Destination) -> QueueNumber {
         self.destinations.place(destination).queue
     }
 
-    /// The next hop of this identity, if it is known.
+    /// The next hop with this name, if it is known.
     pub fn next_hop(&self, name: &str) -> Option<NextHop> {
         self.hops.number(name).map(NextHop)
     }
 
-    /// The identity of a next hop.
+    /// The name of a next hop.
     ///
     /// # Panics
-    /// If no attempt names it any more and no mail is routed there.
+    /// If no attempt names it and no destination is routed there.
     pub fn next_hop_name(&self, next_hop: NextHop) -> &str {
         &self.hops[next_hop.0].name
     }
 
-    /// A destination that needs a route: none is known, or its time is over. Who becomes ready there waits for the
-    /// answer. Each is asked once, and every question must be answered by [`Queues::routed`], however late. New
-    /// questions come up in `admit`, `next` and `report`.
+    /// A destination that needs a route: it has none, or an expired one. Recipients that become
+    /// ready there wait for the route. Each destination is returned once, and must be answered with
+    /// [`Queues::routed`], however late. `admit`, `next` and `report` add destinations.
     pub fn next_question(&mut self) -> Option<Destination> {
         self.destinations.next_question()
     }
 
-    /// Answers a question. Attempts in flight keep the next hop that they left with.
+    /// Sets the route of a destination. Attempts in flight keep their next hop.
     pub fn routed(&mut self, now: Timestamp, destination: Destination, routed: Routed<R>) {
         let hop = self.hops.intern(&routed.next_hop, routed.limits.clone());
         let until = routed.until.max(now + ANSWER_TIME_MIN);
@@ -90,7 +94,8 @@ impl<R: Clone> Queues<R> {
         self.settle(now, hop);
     }
 
-    /// Somebody becomes ready: asks where there is no route in time, and lets nobody leave until that is answered.
+    /// Called when a recipient becomes ready: requests a route if there is no valid one, and stops
+    /// attempts until it arrives.
     pub(crate) fn look_up(&mut self, now: Timestamp, destination: Destination) {
         self.destinations.ask(destination, now);
         if self.destinations.place(destination).until <= now {
@@ -98,8 +103,8 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// The berth that `first` finds, once the destinations whose time in line is over have left it. A berth that has
-    /// lost its last one stands nowhere, and the next one comes up.
+    /// The hop queue that `first` finds, after detaching destinations whose route expired too long
+    /// ago. One that loses its last destination is no longer scheduled, and the next one comes up.
     pub(crate) fn first_in_time<Q>(
         &mut self,
         now: Timestamp,
@@ -117,7 +122,7 @@ impl<R: Clone> Queues<R> {
         None
     }
 
-    /// Forgets what was idle for long.
+    /// Forgets destinations and next hops that were idle for too long.
     pub(crate) fn sweep(&mut self, now: Timestamp) {
         for _ in 0..SWEEPS {
             if let Some(destination) = self.destinations.sweep(now) {
@@ -131,7 +136,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// A destination leaves the berths of its next hop until it is answered, if it has not yet.
+    /// Detaches a destination from the hop queues of its next hop until its route arrives.
     fn suspend(&mut self, now: Timestamp, destination: Destination) {
         if let Some(hop) = self.destinations.suspend(destination) {
             self.turns.assign(destination, [NONE; 2]);
@@ -139,7 +144,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// A destination no longer goes there; [`NONE`] is nowhere.
+    /// Counts one destination fewer at a next hop; does nothing for [`NONE`].
     fn abandon(&mut self, now: Timestamp, hop: u32) {
         if hop != NONE {
             self.hops[hop].destinations -= 1;
@@ -148,7 +153,7 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    /// The berths of a queue at a next hop: letters, mailings.
+    /// The hop queues of a queue at a next hop: single messages, bulk mail.
     fn berths(&mut self, hop: u32, queue: QueueNumber) -> [u32; 2] {
         if let Some(home) = self.hops[hop].homes.iter().find(|home| home.queue == queue) {
             return home.berths;

@@ -1,25 +1,27 @@
-//! Senders: who writes letters, and who sends a mailing.
+//! Classifies senders: single messages or bulk mail.
 //!
-//! | sender, in one queue | class of what becomes ready |
+//! | sender, in one queue | class of the recipients that become ready |
 //! |---|---|
-//! | at most `mailing_above` recipients of letters ready | letter |
-//! | more | mailing, until none of them is ready any more |
+//! | at most `mailing_above` ready recipients of single messages | single |
+//! | more | bulk, until none of them is ready any more |
 //!
-//! A message that is a mailing by its own size does not count here: whoever sends one still writes letters.
+//! A message that is bulk mail by its own size is not counted: its sender's other messages stay
+//! single.
 
 use std::collections::BTreeMap;
 
 use crate::QueueNumber;
 use crate::destinations::tree_bytes;
 
-/// Who goes first.
+/// The class of a message, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     Letter,
     Mailing,
 }
 
-/// Those with letters that are ready. Ordered, not hashed: no rehashing pause, and no choice of senders makes it slow.
+/// Senders with ready single messages. Ordered, not hashed: no rehashing pause, and no choice of
+/// senders makes it slow.
 pub(crate) struct Senders {
     ready: BTreeMap<(QueueNumber, u64), Ready>,
     mailing_above: usize,
@@ -36,12 +38,12 @@ impl Senders {
         Senders { ready: BTreeMap::new(), mailing_above }
     }
 
-    /// From now on that many letters make a mailing.
+    /// Sets the number of recipients above which a sender's mail is bulk.
     pub(crate) fn change(&mut self, mailing_above: usize) {
         self.mailing_above = mailing_above;
     }
 
-    /// One more recipient of a letter is ready.
+    /// Counts one more ready recipient of a single message.
     pub(crate) fn join(&mut self, queue: QueueNumber, sender: u64) -> Class {
         let ready = self.ready.entry((queue, sender)).or_default();
         ready.letters += 1;
@@ -49,7 +51,7 @@ impl Senders {
         if ready.is_mailing { Class::Mailing } else { Class::Letter }
     }
 
-    /// So many less.
+    /// Counts `count` fewer.
     pub(crate) fn leave(&mut self, queue: QueueNumber, sender: u64, count: usize) {
         let key = (queue, sender);
         let Some(ready) = self.ready.get_mut(&key) else { return };
@@ -59,7 +61,7 @@ impl Senders {
         }
     }
 
-    /// Bytes held, at most.
+    /// Bytes allocated, estimated from above.
     pub(crate) fn bytes(&self) -> usize {
         tree_bytes::<(QueueNumber, u64), Ready>(self.ready.len())
     }

@@ -1,16 +1,17 @@
-//! Fair turns: who is next among those that are ready.
+//! The ready recipients, in fair order.
 //!
-//! Four levels, each in rounds ([`Rounds`]), the last one a chain:
+//! Four levels. The first three take turns in [`Rounds`], the last one is a chain:
 //!
 //! | level | holds | a turn costs |
 //! |---|---|---|
-//! | row of a queue | berths: next hops | as many rounds as recipients leave |
-//! | berth | desks: destinations | as many rounds as recipients leave |
-//! | desk | lines: senders | one round |
-//! | line | recipients | first in, first out |
+//! | rounds of a queue | hop queues | as many rounds as recipients leave |
+//! | hop queue | domain queues: destinations | as many rounds as recipients leave |
+//! | domain queue | sender queues | one round |
+//! | sender queue | recipients | first in, first out |
 //!
-//! Above them, letters go before mailings by their share ([`Berths::first`]). A desk whose destination has no route in
-//! time has no berth: its lines gather until it gets one. Lines, desks and berths that are empty sit nowhere.
+//! Above them, single messages go before bulk mail by their share ([`Berths::first`]). A domain
+//! queue whose destination has no valid route is in no hop queue: mail gathers there until it has
+//! one. Empty queues are in no rounds.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +24,19 @@ use crate::recipient::{Recipient, split_group};
 use crate::rounds::{Rounds, Seat, Seated};
 use crate::senders::{Class, Senders};
 
-/// Everything that is ready.
+/// All ready recipients.
 pub(crate) struct Turns {
     pub(crate) berths: Berths,
-    /// Two for each destination, by its number: letters and mailings.
+    /// Two per destination, by its number: single messages and bulk mail.
     desks: Pages<Desk>,
     lines: Slab<Line>,
-    /// Finds the line to join. Ordered, not hashed: no rehashing pause, and no choice of senders makes it slow.
+    /// Finds the sender queue. Ordered, not hashed: no rehashing pause, and no choice of
+    /// senders makes it slow.
     names: BTreeMap<(Destination, Class, u64), u32>,
     senders: Senders,
 }
 
-/// A destination's senders in one class.
+/// The senders of one class at a destination.
 struct Desk {
     lines: Rounds,
     seat: Seat,
@@ -42,7 +44,7 @@ struct Desk {
     berth: u32,
 }
 
-/// What one sender has for one destination in one class. It exists while it has something.
+/// The recipients of one sender at one destination in one class. It exists while it is not empty.
 struct Line {
     recipients: Chain,
     sender: u64,
@@ -51,12 +53,12 @@ struct Line {
     class: Class,
 }
 
-/// Whose recipient becomes ready, and where.
+/// The sender and home queue of a recipient that becomes ready.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) queue: QueueNumber,
     pub(crate) sender: u64,
-    /// The message is a mailing by its own size.
+    /// Whether the message is bulk mail by its own size.
     pub(crate) is_mailing: bool,
 }
 
@@ -83,14 +85,14 @@ impl Turns {
         }
     }
 
-    /// Other settings; there are never less queues.
+    /// Applies new settings. The number of queues never shrinks.
     pub(crate) fn change(&mut self, queues: usize, mailing_above: usize, letters_share: u32) {
         self.berths.change(queues, letters_share);
         self.senders.change(mailing_above);
     }
 
-    /// Puts a recipient at the back of its sender's line. Gives the next hop that has something to do by that and had
-    /// nothing before in this class.
+    /// Adds a recipient to the back of its sender queue. Returns the next hop if its hop queue in
+    /// this class was empty before.
     pub(crate) fn push(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin) -> Option<u32> {
         let destination = recipients[index].destination;
         let class = self.classify(origin);
@@ -102,14 +104,14 @@ impl Turns {
         None
     }
 
-    /// The recipient that is first in a berth which stands in a row.
+    /// The first recipient in a hop queue, which must be scheduled.
     pub(crate) fn front(&self, berth: u32) -> u32 {
         let (_, line) = self.front_line(berth);
-        self.lines[line].recipients.front().expect("a line exists while it has recipients")
+        self.lines[line].recipients.front().expect("a sender queue is removed when it is empty")
     }
 
-    /// Takes those whose turn it is in a berth, `limit` at most: one message at one destination. They are chained. The
-    /// berth stands nowhere then.
+    /// Takes the next group from a hop queue, `limit` recipients at most, of one message at one
+    /// destination. The hop queue is not scheduled afterwards.
     pub(crate) fn take(&mut self, recipients: &mut Slab<Recipient>, berth: u32, limit: usize) -> (Chain, usize) {
         let (desk, line) = self.front_line(berth);
         let (group, count) = split_group(&mut self.lines[line].recipients, recipients, limit);
@@ -127,8 +129,8 @@ impl Turns {
         (group, count)
     }
 
-    /// Those who are in front in a berth let the others go first: the sender's line goes to the back of its desk, the
-    /// desk to the back of the berth.
+    /// Moves the first sender queue of a hop queue to the back of its domain queue, and that to the
+    /// back of the hop queue.
     pub(crate) fn pass(&mut self, berth: u32) {
         let (desk, line) = self.front_line(berth);
         self.desks[desk].lines.take(&mut self.lines, line, 1);
@@ -138,7 +140,8 @@ impl Turns {
         desks.resume(&mut self.desks, desk);
     }
 
-    /// The message that is in front in a berth goes to the back of its sender's line. False if it is all that is there.
+    /// Moves the first message of a hop queue to the back of its sender queue. Returns false if
+    /// that holds no other message.
     pub(crate) fn pass_in_line(&mut self, recipients: &mut Slab<Recipient>, berth: u32) -> bool {
         let (_, line) = self.front_line(berth);
         let message = recipients[self.front(berth)].message;
@@ -153,21 +156,21 @@ impl Turns {
         has_others
     }
 
-    /// Whether nothing but the line in front waits in a berth.
+    /// Whether the first sender queue of a hop queue is its only one.
     pub(crate) fn is_alone(&self, berth: u32) -> bool {
         let desks = &self.berths.berth(berth).desks;
         let is_alone = |desk: u32| self.desks[desk].lines.is_single(|line| self.lines[line].seat);
         desks.is_single(|desk| self.desks[desk].seat) && desks.first().is_some_and(is_alone)
     }
 
-    /// So many recipients of letters are not ready any more.
+    /// Counts `count` ready recipients fewer for the sender.
     pub(crate) fn leave(&mut self, origin: Origin, count: usize) {
         if !origin.is_mailing {
             self.senders.leave(origin.queue, origin.sender, count);
         }
     }
 
-    /// A destination goes another way from now on; [`NONE`] is no way.
+    /// Sets the hop queues of a destination; [`NONE`] detaches it.
     pub(crate) fn assign(&mut self, destination: Destination, berths: [u32; 2]) {
         for (class, new) in [Class::Letter, Class::Mailing].into_iter().zip(berths) {
             let desk = self.desk(destination, class);
@@ -182,7 +185,7 @@ impl Turns {
         }
     }
 
-    /// Keeps those that `keep` says, in one pass over all lines.
+    /// Keeps the recipients for which `keep` returns true, in one pass over all sender queues.
     pub(crate) fn retain(&mut self, recipients: &mut Slab<Recipient>, keep: impl Fn(&Recipient) -> bool) {
         let all: Vec<u32> = self.lines.entries().map(|(line, _)| line).collect();
         for line in all {
@@ -198,15 +201,15 @@ impl Turns {
         }
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let names = tree_bytes::<(Destination, Class, u64), u32>(self.names.len());
         self.berths.bytes() + self.desks.bytes() + self.lines.bytes() + names + self.senders.bytes()
     }
 
     fn front_line(&self, berth: u32) -> (u32, u32) {
-        let desk = self.berths.berth(berth).desks.first().expect("a berth that stands in a row has desks");
-        let line = self.desks[desk].lines.first().expect("a desk sits in a berth while it has lines");
+        let desk = self.berths.berth(berth).desks.first().expect("a hop queue in the schedule is not empty");
+        let line = self.desks[desk].lines.first().expect("a domain queue in a hop queue is not empty");
         (desk, line)
     }
 
@@ -214,8 +217,8 @@ impl Turns {
         if origin.is_mailing { Class::Mailing } else { self.senders.join(origin.queue, origin.sender) }
     }
 
-    /// A new line. Whoever became a sender of mailings takes along what waits as letters there, so that it stays in
-    /// order.
+    /// Creates a sender queue. When a sender becomes bulk, its ready single messages at the
+    /// destination move to the new queue, so that their order is kept.
     fn open(&mut self, recipients: &mut Slab<Recipient>, index: u32, origin: Origin, class: Class) -> Option<u32> {
         let destination = recipients[index].destination;
         let Origin { sender, is_mailing, .. } = origin;
@@ -233,7 +236,8 @@ impl Turns {
         self.seat(line)
     }
 
-    /// A line sits down at its desk; the desk in its berth, if it was empty; and tells whose berth that was empty.
+    /// Adds a sender queue to its domain queue, and that to its hop queue if it was empty. Returns
+    /// the next hop if the hop queue was empty too.
     fn seat(&mut self, line: u32) -> Option<u32> {
         let &Line { destination, class, .. } = &self.lines[line];
         let desk = self.desk(destination, class);
@@ -248,7 +252,7 @@ impl Turns {
         was_empty.then(|| self.berths.berth(berth).hop)
     }
 
-    /// A line with nobody left gets up, and what is empty by that, too.
+    /// Removes an empty sender queue, and its domain queue from the hop queue if that is empty now.
     fn dissolve(&mut self, line: u32) {
         let &Line { destination, class, .. } = &self.lines[line];
         let desk = self.desk(destination, class);
@@ -259,7 +263,7 @@ impl Turns {
         }
     }
 
-    /// A desk gets up from its berth, if it has one.
+    /// Removes a domain queue from its hop queue, if it has one.
     fn vacate(&mut self, desk: u32, berth: u32) {
         if berth == NONE {
             return;

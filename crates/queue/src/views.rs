@@ -1,4 +1,4 @@
-//! What listings show: entries, queues, next hops, and what holds a destination.
+//! The types of listings: recipients, queues, next hops, and what blocks a destination.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,156 +7,157 @@ use mail::{QueueId, Reply, Timestamp};
 
 use crate::{Destination, NextHop, QueueNumber};
 
-/// One recipient, for listings.
+/// A recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The message.
     pub id: QueueId,
-    /// The recipient's place in the envelope.
+    /// The index of the recipient in the envelope.
     pub ordinal: u32,
-    /// Where it is.
+    /// Its destination.
     pub destination: Destination,
-    /// How many attempts were made.
+    /// The number of attempts made so far.
     pub attempts: u16,
     /// When the message was accepted.
     pub accepted_at: Timestamp,
     /// What it waits for.
     pub progress: Progress,
-    /// Why the last attempt was not the last one; None before the first one since the start. Texts are cut to 200
-    /// bytes, and beyond 10,000 different ones there is one for all others.
+    /// The reason of the last deferral; None before the first attempt since the start. Texts are
+    /// cut to 200 bytes, and there are at most 10,000 different ones.
     pub error: Option<Arc<str>>,
 }
 
 /// What a recipient waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A later moment.
+    /// It is due at a later time.
     Waiting(Timestamp),
     /// Its turn.
     Ready,
-    /// The end of its attempt, or of an act of the operator.
+    /// Its attempt or action is not reported yet.
     InFlight,
-    /// The operator's release.
+    /// The operator holds it.
     Held,
 }
 
-/// One queue, for listings and metrics.
+/// A queue, for listings and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueView<'a> {
     /// Its number.
     pub number: QueueNumber,
     /// Its name.
     pub name: &'a str,
-    /// How many attempts hold a slot, those of adopted next hops included.
+    /// Attempts that hold a slot, including those at adopted next hops.
     pub attempts: usize,
-    /// How many may.
+    /// The maximum of `attempts`.
     pub concurrency: usize,
     /// Nothing leaves it.
     pub paused: bool,
-    /// The settings have it no more.
+    /// It was removed from the settings.
     pub retired: bool,
-    /// Recipients at home here that wait for a later moment.
+    /// Recipients with this home queue that are due at a later time.
     pub waiting: usize,
-    /// Recipients at home here that wait for their turn.
+    /// Recipients with this home queue that wait for their turn.
     pub ready: usize,
-    /// Recipients at home here whose attempt or act is not reported.
+    /// Recipients with this home queue whose attempt or action is not reported.
     pub in_flight: usize,
-    /// Recipients at home here that the operator holds.
+    /// Recipients with this home queue that the operator holds.
     pub held: usize,
 }
 
 impl QueueView<'_> {
-    /// The settings have it no more, and nothing is left in it.
+    /// Whether it was removed from the settings and is empty.
     pub fn is_gone(&self) -> bool {
         self.retired && self.attempts + self.waiting + self.ready + self.in_flight + self.held == 0
     }
 }
 
-/// One next hop, for listings.
+/// A next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopView<'a> {
     /// Its number.
     pub number: NextHop,
-    /// Its identity.
+    /// Its name.
     pub name: &'a str,
-    /// How many destinations are routed there.
+    /// The number of destinations routed there.
     pub destinations: usize,
     /// Attempts that hold a slot.
     pub attempts: usize,
-    /// How many may now.
+    /// The maximum of `attempts`, as of now.
     pub concurrency: usize,
     /// The queue that has adopted it.
     pub adopted_by: Option<QueueNumber>,
-    /// Failures since the last answer.
+    /// Failures in a row since the last answer.
     pub failures: u32,
-    /// Where it is dead: when the next probe is due.
+    /// When the next probe is due, if it is dead.
     pub probe_at: Option<Timestamp>,
-    /// Where it has a rate: from when on that lets another attempt leave; a moment in the past is now.
+    /// When the rate lets the next attempt leave, if it has a rate; a time in the past means now.
     pub rate_free_at: Option<Timestamp>,
-    /// The last failure since it was known.
+    /// Its last error since it became known.
     pub error: Option<&'a Reply>,
 }
 
-/// One thing that holds a destination now.
+/// A reason why a destination is blocked now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No attempts at all: load.
+    /// The server is overloaded: no attempt starts.
     Stopped,
-    /// So many attempts have ended and are not recorded.
+    /// Too many attempts have ended and are not recorded.
     Unrecorded {
         /// How many.
         attempts: usize,
-        /// How many may be.
+        /// The limit.
         most: usize,
     },
     /// The queue that serves it is paused, or has no concurrency.
     Paused(QueueNumber),
-    /// Nobody has said yet where it goes, or the time of what was said is over.
+    /// The destination has no valid route yet.
     NoRoute,
     /// Its next hop cannot be reached.
     Dead {
-        /// When it is tried again.
+        /// When the next probe is due.
         probe_at: Timestamp,
-        /// What went wrong last.
+        /// Its last error.
         error: Reply,
     },
-    /// Messages broke off at its next hop, and none was answered since: it is tried by one at a time, or not at once.
+    /// Messages were interrupted at its next hop, and none was answered since: attempts are made
+    /// one at a time or after a delay.
     Suspect {
-        /// How many messages.
+        /// How many different messages.
         messages: u32,
-        /// The next attempt leaves no earlier.
+        /// The next attempt does not leave earlier.
         resume_at: Timestamp,
-        /// What went wrong last.
+        /// The last error.
         error: Reply,
     },
-    /// Its next hop has had as many attempts as its rate allows.
+    /// Its next hop has reached its rate limit.
     Rate {
         /// When the next attempt may leave.
         until: Timestamp,
     },
-    /// Its next hop has as many attempts as it may.
+    /// Its next hop has reached its concurrency limit.
     NextHopFull {
-        /// Those that hold a slot.
+        /// Attempts that hold a slot.
         attempts: usize,
-        /// How many may now.
+        /// The limit now.
         most: usize,
     },
-    /// The queue that serves it has as many attempts as it may.
+    /// The queue that serves it has reached its concurrency limit.
     QueueFull {
-        /// Which one.
+        /// The queue.
         queue: QueueNumber,
-        /// Those that hold a slot.
+        /// Attempts that hold a slot.
         attempts: usize,
-        /// How many may.
+        /// The limit.
         most: usize,
     },
-    /// Its next hop failed or was slow, and was moved to a queue for such. What waits there has fewer slots.
+    /// Its next hop failed or was slow, and is served by another queue, which has fewer slots.
     Adopted {
-        /// Which one.
+        /// The queue that serves it.
         queue: QueueNumber,
-        /// How long it must go without trouble.
+        /// How long the next hop must be well before it is released.
         release_after: Duration,
-        /// The last trouble.
+        /// The time of the last trouble.
         since: Timestamp,
     },
 }

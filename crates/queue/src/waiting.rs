@@ -1,22 +1,23 @@
-//! The waiting heap: recipients whose time has not come, soonest first, those of one instant in the order they came.
+//! A heap of the recipients that are not due yet, ordered by due time, then by time of insertion.
 //!
-//! A binary heap over pages, so that it grows without copying and shrinks with the queue: 16 bytes a recipient.
+//! A binary heap over pages, so that it grows without copying and shrinks with the queue: 16 bytes
+//! per recipient.
 
 use mail::Timestamp;
 
 use crate::pages::Pages;
 
-/// One recipient that waits. The order of the fields is the order of waking.
+/// A waiting recipient. The order of the fields is the order of waking.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wake {
     pub(crate) due: Timestamp,
-    /// Counts the pushes. After 2^32 of them it starts again, which mixes the order of a few that are due in the same
-    /// millisecond, once.
+    /// Counts the insertions. It wraps after 2^32, which misorders a few recipients that are due in
+    /// the same millisecond, once.
     turn: u32,
     pub(crate) recipient: u32,
 }
 
-/// Those who wait.
+/// The waiting recipients.
 pub(crate) struct Waiting {
     heap: Pages<Wake>,
     turn: u32,
@@ -33,12 +34,12 @@ impl Waiting {
         self.rise(self.heap.len() - 1);
     }
 
-    /// When the next one is due.
+    /// When the next recipient is due.
     pub(crate) fn soonest(&self) -> Option<Timestamp> {
         (self.heap.len() > 0).then(|| self.heap[0].due)
     }
 
-    /// Takes one that is due, the longest due first.
+    /// Removes one due recipient, the one due longest first.
     pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<u32> {
         if self.soonest()? > now {
             return None;
@@ -52,7 +53,7 @@ impl Waiting {
         Some(first.recipient)
     }
 
-    /// Keeps those that `keep` says, in one pass and without a second heap.
+    /// Keeps the recipients for which `keep` returns true, in one pass and without a second heap.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         let mut kept = 0;
         for place in 0..self.heap.len() {
@@ -68,7 +69,8 @@ impl Waiting {
         (0..kept / 2).rev().for_each(|place| self.sink(place));
     }
 
-    /// Those that `is_meant` says are due at `now` at the latest, in one pass.
+    /// Makes the recipients for which `is_meant` returns true due at `now` at the latest, in one
+    /// pass.
     pub(crate) fn hasten(&mut self, now: Timestamp, is_meant: impl Fn(u32) -> bool) {
         for place in 0..self.heap.len() {
             let wake = &mut self.heap[place];
@@ -79,12 +81,12 @@ impl Waiting {
         (0..self.heap.len() / 2).rev().for_each(|place| self.sink(place));
     }
 
-    /// All of them, in no order.
+    /// All waiting recipients, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wake> {
         self.heap.iter()
     }
 
-    /// Bytes held, slack included.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.heap.bytes()
     }
@@ -115,7 +117,7 @@ impl Waiting {
     }
 
     fn sooner_child(&self, place: u32, len: u32) -> Option<u32> {
-        // In u64, because the children of a place beyond 2^31 have no u32.
+        // In u64, because the children of an index above 2^31 do not fit a u32.
         let left = u32::try_from(u64::from(place) * 2 + 1).ok().filter(|&left| left < len)?;
         let right = left + 1;
         Some(if right < len && self.heap[right] < self.heap[left] { right } else { left })

@@ -1,4 +1,5 @@
-//! What the operator can do, one promise a test: hold, release, retry, remove, bounce, pause, stop, look.
+//! The operator's actions, one property per test: hold, release, retry, remove, bounce, pause,
+//! stop, list.
 
 mod post;
 
@@ -6,7 +7,7 @@ use mail::{Enhanced, Outcome, Reply};
 use post::*;
 use queue::{Act, Obstacle, Pending, Progress, Purpose, Verdict};
 
-/// Picks, and records and reports what comes of it; returns how many were picked.
+/// Picks recipients, then records and reports the action; returns how many were picked.
 fn act(post: &mut Post, act: Act, filter: impl Fn(u64) -> bool) -> usize {
     let picked = post.queues.pick(act, post.now, &mut |entry| filter(entry.id.sequence()));
     let mut reported = 0;
@@ -20,13 +21,14 @@ fn act(post: &mut Post, act: Act, filter: impl Fn(u64) -> bool) -> usize {
 }
 
 fn finish(post: &mut Post, attempt: queue::Attempt<u32>) {
-    let outcome = Outcome::Failed(Reply::new(550, Enhanced(5, 7, 0), "the operator's will"));
+    let outcome = Outcome::Failed(Reply::new(550, Enhanced(5, 7, 0), "bounced by the operator"));
     let verdict = post.queues.judge(post.now, &attempt, outcome);
     let verdicts = vec![verdict; attempt.recipients.len()];
     post.queues.report(post.now, attempt, &verdicts);
 }
 
-/// Message 1 waits, 2 is ready, 3 is in flight, 4 is held; all at one next hop that takes one at a time.
+/// Message 1 waits, 2 is ready, 3 is in flight, 4 is held; all at one next hop with one attempt at
+/// a time.
 fn in_all_states() -> (Post, queue::Attempt<u32>) {
     let mut post = post();
     post.limits.concurrency.most = 1;
@@ -151,7 +153,7 @@ fn a_pick_of_nobody_is_no_act_and_moves_nobody() {
     };
     assert_eq!(post.queues.pick(Act::Remove, NOW, &mut look), 0);
     assert_eq!((seen, post.queues.len()), (3, 4));
-    assert!(post.next().is_none(), "the next hop has its one attempt, and there is nothing to record");
+    assert!(post.next().is_none(), "the next hop has its one attempt, and no action is pending");
     post.deliver(flying);
     assert_eq!(post.drain(), [2]);
 }

@@ -1,4 +1,4 @@
-//! Other settings and other ways while mail waits, one promise a test.
+//! New settings and new routes while mail is queued, one property per test.
 
 mod post;
 
@@ -6,7 +6,7 @@ use mail::{Outcome, QueueId};
 use post::*;
 use queue::{Config, Pending, Progress, Purpose, QueueConfig, QueueNumber, Verdict};
 
-/// The same with other settings for one queue.
+/// The default settings with a change in one queue.
 fn with(queue: usize, change: impl FnOnce(&mut QueueConfig)) -> Config {
     let mut config = config();
     change(&mut config.queues[queue]);
@@ -29,7 +29,7 @@ fn another_concurrency_holds_for_the_next_turn_and_takes_no_slot_away() {
     let second = post.take_all();
     assert_eq!(second.len(), 3);
     post.queues.change(NOW, with(0, |queue| queue.concurrency = 1));
-    assert!(post.take_all().is_empty(), "five are under way");
+    assert!(post.take_all().is_empty(), "five are in flight");
     assert_eq!(post.queues.in_flight(), 5);
 }
 
@@ -69,7 +69,7 @@ fn all_who_wait_in_a_retired_queue_leave_it_to_be_sorted_and_what_is_under_way_e
         let verdict = post.queues.judge(NOW, &attempt, Outcome::Deferred(busy()));
         post.queues.report(NOW, attempt, &[verdict]);
     }
-    assert!(post.queues.has_retired(), "it came back");
+    assert!(post.queues.has_retired(), "it has recipients again");
     assert_eq!(post.queues.pick_retired(), 1);
 }
 
@@ -83,7 +83,7 @@ fn a_queue_that_comes_back_goes_on() {
     assert_eq!(ids(&post.take_all()), [id(1)]);
 }
 
-/// It used to be paused still, though nobody had said so of the queue of that name that there was now.
+/// A queue that was retired while paused used to stay paused when it returned under its name.
 #[test]
 fn a_queue_that_comes_back_is_not_paused() {
     let mut post = post();
@@ -119,21 +119,21 @@ fn whom_the_caller_means_leave_to_be_sorted_and_those_in_flight_are_named_and_st
 }
 
 #[test]
-#[should_panic(expected = "keep their places")]
+#[should_panic(expected = "is missing or has moved")]
 fn queues_that_change_places_are_a_fault_of_the_caller() {
     let mut config = config();
     config.queues.swap(0, 2);
     post().queues.change(NOW, config);
 }
 
-/// Slots of what is under way are counted where they are, or they would be missing, or lent twice.
+/// Slots of attempts in flight move with their next hop; otherwise they are lost or counted twice.
 #[test]
 fn another_queue_adopts_and_slots_go_home_first() {
     let mut post = post();
     post.prove("a.example");
     (1..=3).for_each(|number| _ = post.admit(number, number, "a.example", 1));
     let flying = post.take_all();
-    let hop = flying[0].next_hop.expect("it goes somewhere");
+    let hop = flying[0].next_hop.expect("a delivery has a next hop");
     post.queues.slow(post.now, hop);
     let slots = |post: &Post| [STANDARD, LAME].map(|queue| post.queue(queue).attempts);
     assert_eq!((slots(&post), post.hop("a.example").adopted_by), ([0, flying.len()], Some(LAME)));
@@ -167,7 +167,8 @@ fn who_is_ready_goes_by_the_new_way_though_the_old_one_was_good_for_long() {
     assert_eq!(first.next_hop.map(|hop| post.queues.next_hop_name(hop).to_owned()), Some("a.example".into()));
 }
 
-/// It waited for as long as the old next hop had made it wait, and listings told the old one's error meanwhile.
+/// Waiting recipients used to wait for the retry time of the old next hop, and listings showed the
+/// old error.
 #[test]
 fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is_gone() {
     let mut post = post();
@@ -181,7 +182,7 @@ fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is
     post.queues.admit(NOW, &admission);
     post.route = |domain| if domain.starts_with("moves") { "new".into() } else { domain.into() };
     post.queues.reroute(NOW);
-    assert!(post.next().is_none(), "answers are gathered first");
+    assert!(post.next().is_none(), "changed routes are collected first");
     assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(1)));
     post.now = NOW + seconds(1);
     let moved = post.take_all();
@@ -191,14 +192,14 @@ fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is
     assert_eq!((post.progress(3), post.progress(4)), (Progress::Ready, Progress::Held));
     assert_eq!(post.progress(2), Progress::Waiting(NOW + seconds(60)));
     assert_eq!(post.entry(2).error.as_deref(), Some("451 4.3.0 busy"));
-    // Once: what is deferred at the new next hop waits again.
+    // Only once: a deferral at the new next hop waits as usual.
     let due = post.defer(moved.into_iter().next().unwrap(), quick());
     let third = post.take();
     post.deliver(third);
     assert_eq!((post.progress(1), due), (Progress::Waiting(due), NOW + seconds(1 + 120)));
     assert!(post.next().is_none());
-    assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(60)), "that of the one that stays");
-    // And another reload, that leads the others elsewhere, is nothing to those.
+    assert_eq!(post.queues.next_deadline(), Some(NOW + seconds(60)), "the due time of the one that stays");
+    // Another reload, which moves the other domain, does not concern these.
     post.route = |domain| if domain.starts_with("moves") { "new".into() } else { "newer".into() };
     post.queues.reroute(post.now);
     post.answer();
@@ -207,8 +208,8 @@ fn who_waits_is_due_a_second_after_a_reload_leads_elsewhere_and_the_old_error_is
     assert_eq!(post.progress(1), Progress::Waiting(due));
 }
 
-/// A DNS that was down right after a reload made all mail of a domain due, without its errors, and the new next hop did
-/// not make it due later.
+/// A DNS failure right after a reload made all mail of a domain due and cleared its errors, and the
+/// new next hop did not make it due later.
 #[test]
 fn an_answer_that_nobody_can_say_now_after_a_reload_makes_nobody_due_and_the_next_one_may() {
     for (found, is_due) in [("a.example", false), ("new", true)] {
@@ -222,7 +223,7 @@ fn an_answer_that_nobody_can_say_now_after_a_reload_makes_nobody_due_and_the_nex
         post.route = |_| "nowhere".to_owned();
         (0..2).for_each(|_| post.queues.reroute(NOW));
         post.answer();
-        // What is under way to the old next hop waits after it as it would have.
+        // An attempt in flight to the old next hop is deferred as usual.
         assert_eq!(post.defer(flying, quick()), due);
         post.now = NOW + seconds(10);
         assert!(post.next().is_none());
@@ -252,7 +253,7 @@ fn another_way_that_the_dns_finds_by_itself_makes_nobody_due() {
     post.now = NOW + seconds(40);
     assert!(post.next().is_none());
     assert_eq!((post.progress(1), post.entry(1).error.is_some()), (Progress::Waiting(due), true));
-    // Nor who was under way when the answer came.
+    // Nor does an attempt that was in flight when the route arrived.
     post.route = |_| "newer".to_owned();
     post.send_to(second.destination, "newer");
     assert_eq!(post.defer(second, quick()), NOW + seconds(40 + 60));

@@ -1,4 +1,4 @@
-//! What the queues promise when the clock is set back by a day: nothing waits a day for that.
+//! The clock is set back by a day: nothing waits a day because of it.
 
 mod post;
 

@@ -1,4 +1,5 @@
-//! How much memory a million queued messages take: every container's capacity times the size of what it holds.
+//! The memory that a million queued messages take: the capacity of every container times the size
+//! of its elements.
 
 mod post;
 
@@ -10,7 +11,8 @@ use queue::{Config, Contact, Pending, QueueConfig, Verdict};
 const MILLION: u64 = 1_000_000;
 const BYTES_PER_MESSAGE_MAX: usize = 130;
 
-/// A million messages of one recipient each, due after `delay`, spread over destinations and their senders.
+/// A million messages with one recipient each, due after `delay`, spread over destinations and
+/// their senders.
 fn filled(destinations: u64, senders: u64, delay: Duration) -> Post {
     let mut post = Post::new(Config { queues: vec![QueueConfig::default()], ..Config::default() });
     let names: Vec<String> = (0..destinations).map(|n| format!("destination-{n}.example")).collect();
@@ -26,8 +28,8 @@ fn filled(destinations: u64, senders: u64, delay: Duration) -> Post {
 
 fn check(name: &str, post: &Post, bytes_max: usize) {
     let bytes = post.queues.bytes().div_ceil(MILLION as usize);
-    println!("{name}: {bytes} bytes a message");
-    assert!(bytes < bytes_max, "{name}: {bytes} bytes a message");
+    println!("{name}: {bytes} bytes per message");
+    assert!(bytes < bytes_max, "{name}: {bytes} bytes per message");
 }
 
 #[test]

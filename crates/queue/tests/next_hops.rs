@@ -1,4 +1,4 @@
-//! What the queues promise about next hops, one promise a test: concurrency, rates, death and probes, adoption.
+//! Next hops, one property per test: concurrency, rates, death and probes, adoption.
 
 mod post;
 
@@ -10,7 +10,8 @@ fn adaptive(start: usize, most: usize) -> Limits {
     Limits { concurrency: Concurrency { start, most, ..Concurrency::default() }, ..Limits::default() }
 }
 
-/// Takes all that has room, ends all of it so, and tells how much it was.
+/// Takes all attempts that may leave now and ends them with this contact; returns how many there
+/// were.
 fn round(post: &mut Post, contact: &Contact) -> usize {
     let attempts = post.take_all();
     let count = attempts.len();
@@ -22,7 +23,7 @@ fn round(post: &mut Post, contact: &Contact) -> usize {
     count
 }
 
-/// Kills a next hop by three failures of messages 1 to 3.
+/// Makes a next hop dead by three failures, of messages 1 to 3.
 fn kill(post: &mut Post, domain: &str) {
     post.admit_each(1..=3, domain);
     for _ in 0..3 {
@@ -95,7 +96,7 @@ fn a_refusal_halves_once_for_all_that_left_together_and_growth_is_slow_from_then
     let rounds: Vec<usize> = (0..2).map(|_| round(&mut post, &Contact::Busy)).collect();
     assert_eq!(rounds, [16, 8]);
     let rounds: Vec<usize> = (0..4).map(|_| round(&mut post, &quick())).collect();
-    // Each good answer adds 1/n, n growing with it, so the whole of a round adds a little less than one.
+    // Each good answer adds 1/n, and n grows with it, so a full round adds slightly less than one.
     assert_eq!(rounds, [4, 4, 5, 6]);
     assert_eq!(post.hop("a.example").adopted_by, None);
 }
@@ -143,7 +144,7 @@ fn a_rate_is_held_exactly_and_its_moments_are_deadlines() {
             post.now = deadline;
         }
     }
-    // The proof was one of the first second's four.
+    // The first answer used one of the four attempts of the first second.
     assert!(times.iter().copied().eq([0, 0, 0].into_iter().chain((1..=17).map(|n| n * 250))), "{times:?}");
 }
 
@@ -184,7 +185,7 @@ fn probes_come_one_at_a_time_and_further_and_further_apart() {
             let is_probe = post.queues.destination_name(attempt.destination) == "a.example";
             post.defer(attempt, if is_probe { unreachable() } else { quick() });
         }
-        // Whoever waited for the probe is refused now.
+        // Recipients that waited for the probe are refused now.
         let mut refused = 0;
         while let Some(attempt) = post.next() {
             if post.queues.destination_name(attempt.destination) == "a.example" {
@@ -258,7 +259,7 @@ fn adoption_moves_the_slots_in_flight_and_caps_what_follows() {
         let attempt = flying.swap_remove(place);
         post.deliver(attempt);
     }
-    // One of the twenty was dropped above and is in flight for ever.
+    // One of the twenty was dropped above and stays in flight.
     assert_eq!((post.take_all().len(), post.queue(LAME).attempts), (1, 2));
 }
 
@@ -393,7 +394,7 @@ fn no_more_next_hops_and_destinations_are_kept_than_the_limits_say() {
         post.deliver(attempt);
     }
     assert!(post.queues.next_hops().count() <= 20_001, "{}", post.queues.next_hops().count());
-    // First the destinations are forgotten, then the next hops that they kept.
+    // First the destinations are forgotten, then the next hops they kept.
     for hours in [1, 3] {
         post.now = NOW + seconds(hours * 3600);
         for number in 0..12_000 {

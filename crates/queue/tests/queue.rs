@@ -1,4 +1,4 @@
-//! What the queues promise about recipients, one promise a test: order, portions, waits, routes.
+//! Recipients, one property per test: order, groups, delays, routes.
 
 mod post;
 
@@ -171,7 +171,7 @@ fn letters_have_three_turns_for_each_of_a_mailing() {
     config.mailing_above = 4;
     let mut post = Post::new(config);
     (1..=3).for_each(|sequence| _ = post.admit(sequence, 5, "a.example", 5));
-    // The same sender may write letters beside.
+    // Single messages of the same sender are not affected.
     (11..=14).for_each(|sequence| _ = post.admit(sequence, 5, "a.example", 1));
     (15..=18).for_each(|sequence| _ = post.admit(sequence, sequence, "b.example", 1));
     assert_eq!(post.drain(), [11, 15, 12, 1, 16, 13, 17, 2, 14, 18, 3]);
@@ -240,7 +240,7 @@ fn a_million_that_are_due_at_once_are_woken_in_portions() {
 }
 
 #[test]
-#[should_panic(expected = "a verdict for each recipient")]
+#[should_panic(expected = "one verdict for each recipient")]
 fn a_report_with_a_verdict_missing_is_a_defect_of_the_caller() {
     let mut post = post();
     post.admit(1, 5, "a.example", 2);
@@ -273,7 +273,7 @@ fn who_was_lined_up_in_time_goes_on_while_the_question_is_open() {
     let second = post.take();
     assert_eq!((second.route, post.queues.next_question()), (Some(1), Some(second.destination)));
     post.send_to(second.destination, "elsewhere.example");
-    // The attempt in flight keeps its next hop, and holds no place at the new one.
+    // The attempt in flight keeps its next hop and takes no slot at the new one.
     let third = post.take();
     assert_eq!((third.route, post.queues.next_hop_name(third.next_hop.unwrap())), (Some(2), "elsewhere.example"));
     assert_eq!((post.hop("a.example").attempts, post.hop("elsewhere.example").attempts), (1, 1));
@@ -291,7 +291,7 @@ fn nobody_becomes_ready_by_a_route_whose_time_is_over() {
     assert_eq!(post.defer(attempt, quick()), NOW + seconds(60));
     post.answers = false;
     post.now = NOW + seconds(30);
-    // New mail asks, and a retry that is due meanwhile waits with it.
+    // New mail requests a route, and a retry that becomes due meanwhile waits with it.
     let destination = post.admit(2, 5, "a.example", 1);
     post.now = NOW + seconds(60);
     assert_eq!((post.next().is_none(), post.queues.next_deadline()), (true, None));
@@ -326,7 +326,7 @@ fn who_was_lined_up_long_ago_waits_for_an_answer_too() {
     post.admit_each(1..=2, "a.mx.example");
     post.admit_each(3..=4, "b.mx.example");
     let first = post.take();
-    // Two destinations stand behind an attempt that took six minutes.
+    // Two destinations wait behind an attempt that took six minutes.
     post.now = NOW + seconds(360);
     post.answers = false;
     post.deliver(first);
@@ -360,7 +360,7 @@ fn an_answer_that_is_over_when_it_comes_still_serves() {
     post.answers = false;
     let destination = post.admit(1, 5, "a.example", 1);
     post.send_to(destination, "a.example");
-    // Mail that comes all the time does not keep asking.
+    // A steady flow of mail does not keep requesting routes.
     post.admit(2, 5, "a.example", 1);
     assert_eq!(post.drain(), [1, 2]);
 }

@@ -1,4 +1,4 @@
-//! Commits messages from many threads that each wait for their own, and prints what the log reached.
+//! Commits messages from many threads, each waiting for its own, and prints the rate.
 //!
 //! `cargo run --release -p spool --example commit_rate FOLDER MESSAGES WAITING BYTES`
 
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rate = messages as f64 / start.elapsed().as_secs_f64();
     let stats = spool.stats();
     let (batches, micros) = (stats.batch_records.count(), stats.sync_micros.sum);
-    println!("{rate:.0} messages/s, {batches} batches, {:.0} us a sync", micros as f64 / batches as f64);
+    println!("{rate:.0} messages/s, {batches} batches, {:.0} us per sync", micros as f64 / batches as f64);
     Ok(())
 }
 

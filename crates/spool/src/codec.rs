@@ -1,5 +1,5 @@
-//! Numbers and texts as bytes, and back: little-endian, texts with their length before them. Reading never
-//! trusts a length: whatever does not fit is None.
+//! Encoding of numbers and texts: little-endian, texts with a length prefix. Decoding never trusts
+//! a length and returns None for invalid input.
 
 pub(crate) fn put_u16(out: &mut Vec<u8>, number: u16) {
     out.extend_from_slice(&number.to_le_bytes());
@@ -13,8 +13,8 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// A text of up to 65,535 bytes; what is longer is cut at a character's border. (Addresses and parameters
-/// are far shorter by the limits of the session.)
+/// Writes a text of up to 65,535 bytes; a longer one is cut at a character boundary. (The session
+/// limits addresses and parameters to much less.)
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let end = text.floor_char_boundary(usize::from(u16::MAX));
     put_u16(out, end as u16);
@@ -28,7 +28,7 @@ pub(crate) fn put_optional_text(out: &mut Vec<u8>, text: Option<&str>) {
     }
 }
 
-/// Reads from the front of a slice.
+/// Decodes values from the front of a slice.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }

@@ -1,7 +1,7 @@
-//! What the spool asks of a disk. One lane is one flat folder, and every byte that the spool writes goes
-//! through these two traits, so that tests can lose power at any of their calls.
+//! The interface between the spool and a disk. A lane is a flat folder, and everything the spool
+//! writes goes through these two traits, so that tests can simulate a power failure at any call.
 //!
-//! [`Folder`] is the real thing: a folder of a file system, `pwritev`, `fdatasync`, `fsync` of the folder.
+//! [`Folder`] is the real implementation, with `pwritev`, `fdatasync`, and `fsync` of the folder.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,41 +15,42 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// A folder that holds one lane.
 pub trait Disk: Send + Sync + 'static {
-    /// Takes the folder for this process until the `Disk` is dropped; `WouldBlock` if another has it.
+    /// Locks the folder for this process until the `Disk` is dropped; `WouldBlock` if another
+    /// process has locked it.
     fn lock(&self) -> io::Result<()>;
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// A new file with `size` bytes allocated, which read as zeros. The name must not exist.
+    /// Creates a file with `size` bytes allocated, which read as zeros. Fails if the name exists.
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>>;
-    /// A file that exists, for reading and writing.
+    /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name.
+    /// Renames a file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Takes a name away; handles that are open stay good.
+    /// Removes a file; open handles stay valid.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Makes every creation, renaming and removal so far durable.
+    /// Makes all creations, renames and removals so far durable.
     fn sync_folder(&self) -> io::Result<()>;
-    /// What is left on the file system.
+    /// The free space of the file system.
     fn space(&self) -> io::Result<Space>;
 }
 
 /// An open file of a lane.
-#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file of the spool is empty")]
+#[expect(clippy::len_without_is_empty, reason = "the spool never checks whether a file is empty")]
 pub trait DiskFile: ByteSource + 'static {
-    /// Writes the parts one behind the other; may write less than all of them and says how much.
+    /// Writes the parts one after the other; may write fewer bytes, and returns how many.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
-    /// Makes all that was written durable, with what is needed to read it again.
+    /// Makes everything written so far durable, including the metadata needed to read it.
     fn sync(&self) -> io::Result<()>;
-    /// Makes durable what a process before this one wrote, and forgets what could not be: what is read afterwards
-    /// is on the disk.
+    /// Makes durable what an earlier process wrote, and drops cached pages that could not be
+    /// written, so that later reads return what is on the disk.
     fn settle(&self) -> io::Result<()> {
         self.sync()
     }
-    /// Bytes in the file.
+    /// The length of the file.
     fn len(&self) -> io::Result<u64>;
 }
 
-/// What of a file is in memory: a read that would wait for the disk is an error of the kind `WouldBlock`.
+/// Reads only from the page cache: a read that would wait for the disk fails with `WouldBlock`.
 pub(crate) struct InMemory<'a>(pub(crate) &'a File);
 
 impl ByteSource for InMemory<'_> {
@@ -66,12 +67,12 @@ impl ByteSource for InMemory<'_> {
     }
 }
 
-/// What is left on a file system.
+/// The free space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Bytes that an unprivileged process may still write.
     pub bytes_free: u64,
-    /// Files that may still be made; `u64::MAX` where the file system does not count them.
+    /// Files that may still be created; `u64::MAX` if the file system does not count them.
     pub inodes_free: u64,
 }
 
@@ -83,7 +84,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder, and makes it (mode 0700, with its parents) if it is missing. What was made is synced.
+    /// Opens the folder, and creates it (mode 0700, with its parents) if it does not exist. What
+    /// was created is synced.
     pub fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
             make_folders(path)?;
@@ -118,7 +120,7 @@ impl Disk for Folder {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let names = std::fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string()));
-        // A name that is not UTF-8 is none of ours.
+        // The spool has no files with a name that is not UTF-8.
         Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
@@ -156,7 +158,7 @@ impl Disk for Folder {
     }
 }
 
-/// Allocates blocks, so that a full disk shows here and not under a message.
+/// Allocates blocks, so that a full disk is reported here and not during a commit.
 fn allocate(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, size) {
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size),
@@ -185,7 +187,8 @@ impl DiskFile for RealFile {
         self.0.sync_data()
     }
 
-    /// After a failed sync the kernel keeps the pages as if they were clean; dropped, they are read from the disk.
+    /// After a failed sync the kernel keeps the pages as if they were clean; once dropped, they are
+    /// read from the disk.
     fn settle(&self) -> io::Result<()> {
         self.sync()?;
         Ok(fadvise(&self.0, 0, None, Advice::DontNeed)?)
@@ -196,7 +199,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Writes all of `parts` at `offset`, however often the device takes only some of them.
+/// Writes all of `parts` at `offset`, repeating short writes.
 pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
     const PARTS_A_CALL_MAX: usize = 1024; // IOV_MAX
     let mut rest = parts;
@@ -215,7 +218,7 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut o
     Ok(())
 }
 
-/// Keeps bytes in a file beside the log. It appears whole or not at all, and again if it was there before.
+/// Writes bytes to a file beside the log, atomically; replaces an existing one.
 pub(crate) fn keep_aside(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = format!("draft-{name}");
     match disk.remove(&draft) {
@@ -231,8 +234,8 @@ pub(crate) fn keep_aside(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Resul
     disk.sync_folder()
 }
 
-/// Fills `buffer` from `offset` with what can be read, and with zeros where the device gives nothing even when
-/// it is asked twice. Returns whether something is missing.
+/// Fills `buffer` from `offset`, with zeros where reading fails twice. Returns whether something
+/// could not be read.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> bool {
     const SECTOR: u64 = 512;
     if read_exact_at(file, buffer, offset).is_ok() {
@@ -252,7 +255,7 @@ pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) ->
     missing
 }
 
-/// Fills `buffer` from `offset`; a file that ends early is an error of kind `UnexpectedEof`.
+/// Fills `buffer` from `offset`; fails with `UnexpectedEof` if the file ends before.
 pub(crate) fn read_exact_at(file: &(impl ByteSource + ?Sized), buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {

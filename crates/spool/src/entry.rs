@@ -1,5 +1,5 @@
-//! What is kept: messages and what became of them, as callers give it, as the log holds it, as recovery
-//! gives it back.
+//! Messages and their outcomes: as callers submit them, as the log stores them, and as recovery
+//! returns them.
 
 use mail::{
     Address, Body, BodyFlags, BodyType, Client, Envelope, Notify, QueueId, Recipient, Return, SpoolId, Timestamp,
@@ -10,77 +10,78 @@ use crate::record::{Draft, Kind};
 use crate::spill::{Spilled, SpilledRange};
 use crate::states::{State, States};
 
-/// Something to be made durable.
+/// An entry to make durable.
 #[derive(Debug)]
 pub enum Entry {
-    /// A message, whole.
+    /// A message with its envelope and body.
     Message {
         /// From [`crate::Spool::begin`].
         id: QueueId,
-        /// To whom it goes. Must have a recipient.
+        /// The envelope, with at least one recipient.
         envelope: Envelope,
-        /// Its bytes.
+        /// The body.
         content: Content,
-        /// What is known of them.
+        /// Properties of the body.
         flags: BodyFlags,
     },
-    /// What became of recipients of a message that the spool has, or that stands before it in the same submission.
+    /// Outcomes of recipients of a message in the spool, or of one earlier in the same submission.
     Outcome {
         /// The message.
         id: QueueId,
-        /// Ordinals of recipients and their states from now on.
+        /// Ordinals of recipients and their new states.
         recipients: Vec<(u32, State)>,
-        /// The bounce that this outcome causes. It must be a message of the same submission: after a crash
-        /// there is never the outcome without it.
+        /// The bounce that this outcome causes. It must be a message in the same submission: the
+        /// outcome never survives a crash without it.
         bounce: Option<QueueId>,
     },
 }
 
-/// Where the bytes of a new message are.
+/// The body of a new message.
 #[derive(Debug)]
 pub enum Content {
-    /// Here.
+    /// In memory.
     Memory(Vec<u8>),
-    /// In a file of their own, written and synced by [`crate::Spill`].
+    /// In a file of its own, written and synced by [`crate::Spill`].
     Spilled(Spilled),
 }
 
-/// A message for which something is left to do.
+/// A message with pending recipients.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Its name.
+    /// Its queue id.
     pub id: QueueId,
-    /// To whom it goes.
+    /// Its envelope.
     pub envelope: Envelope,
-    /// How it stands with each recipient, by ordinal.
+    /// The state of each recipient, by ordinal.
     pub states: Vec<State>,
-    /// It was found in the log at start, and an attempt may have been under way when we stopped.
+    /// It was found in the log at start: an attempt may have been in flight when the process
+    /// stopped.
     pub recovered: bool,
 }
 
-/// A message as the spool keeps it.
+/// A message read from the spool.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// To whom it goes.
+    /// Its envelope.
     pub envelope: Envelope,
-    /// How it stands with each recipient, by ordinal.
+    /// The state of each recipient, by ordinal.
     pub states: Vec<State>,
-    /// Its bytes, leased.
+    /// Its body, with a lease on its segment.
     pub body: Body,
 }
 
-/// A message's head in the log.
+/// The head of a message record.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageHead {
     pub(crate) sequence: u64,
     pub(crate) flags: BodyFlags,
     pub(crate) spilled: Option<SpilledRange>,
-    /// States that are not [`State::NEW`]; some only in a record that was copied forward.
+    /// States that differ from [`State::NEW`]; only in a record that was copied forward.
     pub(crate) states: Vec<(u32, State)>,
     pub(crate) envelope: Envelope,
 }
 
-/// What a state takes in a record: an ordinal, and a waiting state.
+/// The maximum size of a state in a record: an ordinal and a waiting state.
 pub(crate) const STATE_BYTES_MAX: u64 = 4 + 1 + 2 + 8;
 
 const FLAG_DOT_LINES: u8 = 1;
@@ -114,12 +115,12 @@ impl MessageHead {
         write_envelope(out, &self.envelope);
     }
 
-    /// Whether the head lists states, without reading the rest.
+    /// Whether the head lists states, without decoding the rest.
     pub(crate) fn has_states(head: &[u8]) -> bool {
         head.get(8).is_some_and(|bits| bits & FLAG_STATES != 0)
     }
 
-    /// Takes newer states over those that it lists.
+    /// Merges newer states into those listed.
     pub(crate) fn merge(&mut self, newer: Vec<(u32, State)>) {
         if !newer.is_empty() {
             let mut states = States::from(std::mem::take(&mut self.states));
@@ -145,11 +146,11 @@ impl MessageHead {
     }
 }
 
-/// An outcome's head in the log.
+/// The head of an outcome record.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeHead {
     pub(crate) sequence: u64,
-    /// The sequence number of the bounce in the same batch; 0 for none (no message has that number).
+    /// The sequence number of the bounce in the same batch, or 0 (which no message has).
     pub(crate) bounce: u64,
     pub(crate) states: Vec<(u32, State)>,
 }
@@ -169,12 +170,12 @@ impl OutcomeHead {
     }
 }
 
-/// The sequence number that begins the head of a message and of an outcome.
+/// The sequence number at the start of the head of a message or an outcome.
 pub(crate) fn sequence_of(head: &[u8]) -> Option<u64> {
     Reader::new(head).u64()
 }
 
-/// The states of all recipients: new, but for those that are listed.
+/// The states of all recipients: new, except those listed.
 pub(crate) fn all_states(count: usize, listed: &[(u32, State)]) -> Vec<State> {
     let mut states = vec![State::NEW; count];
     for &(ordinal, state) in listed {
@@ -259,8 +260,8 @@ fn read_envelope(reader: &mut Reader<'_>) -> Option<Envelope> {
         sender,
         recipients,
         accepted_at,
-        // Versions that did not know the bit left it clear: the notices of such a message are not limited, so that none
-        // is lost.
+        // Earlier versions did not set this bit. Their clients count as trusted, so that the number
+        // of notices is not limited and none is lost.
         client: Client { address, helo, trusted: bits & 1 << 4 == 0 },
         body_type: if bits & 1 == 0 { BodyType::SevenBit } else { BodyType::EightBitMime },
         smtputf8: bits & 2 != 0,
@@ -282,12 +283,12 @@ fn read_recipient(reader: &mut Reader<'_>) -> Option<Recipient> {
     })
 }
 
-/// The outer None is a text that is no address.
+/// The outer None means invalid text.
 fn read_address(text: Option<&str>) -> Option<Option<Address>> {
     text.map(str::parse).transpose().ok()
 }
 
-/// A [`Live`] of what the log says.
+/// Makes a [`Live`] from a head.
 pub(crate) fn live(spool: SpoolId, lane: u16, head: MessageHead, recovered: bool) -> Live {
     let states = all_states(head.envelope.recipients.len(), &head.states);
     Live { id: QueueId::new(spool, lane, head.sequence), envelope: head.envelope, states, recovered }
@@ -343,7 +344,8 @@ mod tests {
         assert!((0..bytes.len()).all(|end| MessageHead::read(&bytes[..end]).is_none()));
     }
 
-    /// The bit says that the client is not trusted, so that a message of a version without it is trusted.
+    /// The bit means "not trusted", so that messages of earlier versions, which lack it, count as
+    /// trusted.
     #[test]
     fn a_client_that_is_not_trusted_sets_one_bit_that_was_clear_before() {
         let bytes = |trusted: bool| {

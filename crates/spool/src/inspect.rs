@@ -1,8 +1,8 @@
-//! Looking at a lane that no server runs on: what each segment holds, and whether all of it can be read.
-//! Nothing is written.
+//! Inspects a lane without a running server: what each segment holds, and whether all of it can be
+//! read. Writes nothing.
 //!
-//! A body in a file of its own is looked at only while the log says that some recipient waits for it: the file of a
-//! message that is done with is removed at any time, and nobody misses it.
+//! A body file is only checked while the log has a pending recipient for it: the file of a finished
+//! message may be removed at any time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,38 +16,38 @@ use crate::segment::{self, Header, Standing};
 use crate::spill::{self, SpilledRange};
 use crate::states::States;
 
-/// Files are read in pieces of this size.
+/// Files are read in blocks of this size.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What a lane's folder holds.
+/// The content of a lane's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
-    /// By file name.
+    /// The segments, by file name.
     pub segments: Vec<SegmentReport>,
-    /// Files with what was set aside earlier.
+    /// Files with data that was set aside earlier.
     pub aside: Vec<String>,
 }
 
-/// What one segment file holds.
+/// The content of a segment file.
 #[derive(Clone, Debug)]
 pub struct SegmentReport {
-    /// The file.
+    /// The name of the file.
     pub name: String,
-    /// The number of its present use; None if it is free.
+    /// The number of its current use; None if it is free.
     pub number: Option<u64>,
-    /// It carries an index.
+    /// Whether it has an index.
     pub sealed: bool,
-    /// Messages, dead ones too.
+    /// Messages, including dead ones.
     pub messages: u64,
-    /// Bytes of their bodies in the log.
+    /// The size of their bodies in the log.
     pub body_bytes: u64,
-    /// Records of outcomes.
+    /// Outcome records.
     pub outcomes: u64,
-    /// What cannot be read, in words with places.
+    /// What cannot be read, as text.
     pub damage: Vec<String>,
 }
 
-/// Reads a lane; with `bodies` every body too.
+/// Reads a lane; with `bodies`, verifies every body too.
 pub fn inspect(disk: &dyn Disk, bodies: bool) -> Result<Inspection, OpenError> {
     let mut names = disk.list()?;
     names.sort_unstable();
@@ -67,7 +67,7 @@ pub fn inspect(disk: &dyn Disk, bodies: bool) -> Result<Inspection, OpenError> {
     Ok(inspection)
 }
 
-/// Reads one segment, and its bodies where there are `files` to gather.
+/// Reads one segment, and its bodies if `files` is given.
 fn inspect_segment(
     disk: &dyn Disk,
     name: String,
@@ -89,16 +89,16 @@ fn inspect_segment(
         Standing::Blank => {}
         Standing::Unreadable => {
             used = segment::first_use(&*file)?;
-            report.damage.push("neither copy of the header can be read".into());
+            report.damage.push("both copies of the header are unreadable".into());
         }
         Standing::Outlived { found, .. } => {
             used = Some(found);
-            report.damage.push("the copy of the header that is in force cannot be read".into());
+            report.damage.push("the current copy of the header is unreadable".into());
         }
         Standing::Good { header, damaged } => {
             used = header.segment;
             if damaged {
-                report.damage.push("one of the two copies of the header cannot be read".into());
+                report.damage.push("one copy of the header is unreadable".into());
             }
         }
     }
@@ -129,14 +129,14 @@ fn inspect_segment(
     Ok(report)
 }
 
-/// The bodies of a lane that have files of their own, and what became of recipients.
+/// The body files of a lane, and the outcomes of their messages.
 #[derive(Default)]
 struct BodyFiles {
-    /// The segment that is being read, by its place in the report.
+    /// The index of the segment that is being read.
     segment: usize,
     /// By sequence number.
     spilled: BTreeMap<u64, BodyFile>,
-    /// Of every message: an outcome may be found before the message that it is about.
+    /// Of every message: an outcome may be found before its message.
     states: HashMap<u64, States>,
 }
 
@@ -161,7 +161,7 @@ impl BodyFiles {
         }
     }
 
-    /// What is wrong with files that somebody waits for, each with the segment that names it.
+    /// The damage of body files with pending recipients, each with the segment that names it.
     fn damage(&self, disk: &dyn Disk) -> Vec<(usize, String)> {
         let waits = |(sequence, file): &(&u64, &BodyFile)| {
             self.states.get(sequence).map_or(0, States::finished) < file.recipients
@@ -179,14 +179,14 @@ fn file_fault(disk: &dyn Disk, name: &str, range: SpilledRange) -> Option<String
     let read = || {
         let file = disk.open(name)?;
         let len = file.len()?;
-        // One of another length is not what was written, whatever is in it.
+        // A wrong length is reported without reading the content.
         Ok((len, if len == range.len { file_crc(&*file, len)? } else { 0 }))
     };
     let read: io::Result<_> = read();
     match read {
         Err(error) => Some(error.to_string()),
         Ok((len, _)) if len != range.len => Some(format!("{len} bytes, expected {}", range.len)),
-        Ok((_, crc)) if crc != range.digest => Some("not what was written".into()),
+        Ok((_, crc)) if crc != range.digest => Some("wrong checksum".into()),
         Ok(_) => None,
     }
 }

@@ -1,5 +1,6 @@
-//! The keeper: a thread beside the writer that keeps a segment ready, frees what is dead, and copies the few
-//! survivors of mostly dead segments forward, so that the log does not grow with what is long delivered.
+//! Segment maintenance: a thread beside the writer that prepares segments, frees dead ones, and
+//! copies the last live messages of mostly dead segments forward, so that delivered mail does not
+//! make the log grow.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +18,7 @@ use crate::segment::{self, Header, Lease, look_for_record};
 use crate::states::State;
 use crate::{CommitError, Done, Durability, Event, spill};
 
-/// How long the keeper sleeps when nobody wakes it: leases end without telling.
+/// How long the thread sleeps if it is not woken: the end of a lease does not wake it.
 const REST: Duration = Duration::from_secs(1);
 /// Bytes copied forward in one submission.
 const COPY_BYTES_MAX: u64 = 1 << 20;
@@ -30,13 +31,15 @@ enum Task {
     Sweep,
 }
 
-/// Segments that are nearly dead, how many messages live in each, and since when so many: what is dying by itself need
-/// not be copied. A queue that drains would else write a quarter of its mail anew.
+/// Mostly dead segments, with their number of live messages and since when it is unchanged.
+/// Messages that are being delivered need not be copied; otherwise a draining queue would rewrite a
+/// quarter of its mail.
 #[derive(Default)]
 struct Vigil(HashMap<Slot, (u32, Instant)>);
 
 impl Vigil {
-    /// Keeps watch over these segments and no others; gives the first in which nobody has died for so long.
+    /// Tracks these segments and no others; returns the first one in which no message died for
+    /// `span`.
     fn still(&mut self, candidates: &[Slot], ledger: &Ledger, span: Duration) -> Option<Slot> {
         let before = std::mem::take(&mut self.0);
         let seen = candidates.iter().filter_map(|slot| Some((*slot, ledger.segments.get(slot)?.live)));
@@ -50,8 +53,8 @@ impl Vigil {
     }
 }
 
-/// What failed lately is left alone for a while, each kind for itself: a full disk must not keep the keeper
-/// from freeing what is dead.
+/// Delays retries after failures, separately for each kind of task: a full disk must not keep dead
+/// segments from being freed.
 #[derive(Default)]
 struct Weariness {
     of_making: Option<Instant>,
@@ -65,7 +68,7 @@ impl Weariness {
 }
 
 impl Lane {
-    /// Works until the lane is closing.
+    /// Performs tasks until the lane is closing.
     pub(crate) fn keep(&self) {
         let (mut weariness, mut vigil) = (Weariness::default(), Vigil::default());
         while let Some(task) = self.await_task(&mut weariness, &mut vigil) {
@@ -115,13 +118,14 @@ impl Lane {
             return None;
         }
         let candidates: Vec<Slot> = yard.ledger.mostly_dead().into_iter().chain(yard.ledger.in_the_way()).collect();
-        // Whoever waits for a segment waits for room.
+        // A writer that waits for a segment waits for free space.
         let is_urgent = yard.wanted || yard.shortage.is_some();
         let span = if is_urgent { Duration::ZERO } else { self.config.copy_after };
         vigil.still(&candidates, &yard.ledger, span).map(Task::CopyForward)
     }
 
-    /// Of another size than the configuration has now, or cut short when it was made: it is not used again.
+    /// Whether its size differs from the configuration, or its creation was interrupted: it is not
+    /// reused.
     fn is_odd(&self, segment: &Segment) -> bool {
         segment.size != self.config.segment_bytes
     }
@@ -147,8 +151,8 @@ impl Lane {
         }
     }
 
-    /// With relaxed durability, what died or was copied may not be on the disk yet; its remains must not go
-    /// before that. A segment that is not open was synced when it was sealed.
+    /// With relaxed durability, outcomes and copies may not be on the disk yet; the old records
+    /// must not be removed before. Segments that are not open were synced when they were sealed.
     fn sync_deaths(&self) -> io::Result<()> {
         if self.config.durability == Durability::Commit {
             return Ok(());
@@ -160,13 +164,14 @@ impl Lane {
         };
         let synced = open.map_or(Ok(()), |file| file.sync());
         if synced.is_err() {
-            // The writer would not hear of it from its own sync any more.
+            // The writer's own sync would not report this error again.
             self.sync_failed.store(true, Relaxed);
         }
         synced
     }
 
-    /// Frees what a start finds dead, so that a full disk has room again. What fails is tried again later.
+    /// Frees segments that are dead at start, so that a full disk has space again. Failures are
+    /// retried later.
     pub(crate) fn free_the_dead(&self) {
         loop {
             let dead = self.yard().ledger.retirable();
@@ -176,7 +181,7 @@ impl Lane {
         }
     }
 
-    /// Readies a segment for the writer: a free one, or else a new one.
+    /// Prepares a segment for the writer: reuses a free one, or creates one.
     pub(crate) fn make_ready(&self) -> io::Result<()> {
         let (slot, number) = {
             let mut yard = self.yard();
@@ -200,14 +205,14 @@ impl Lane {
         Header { generation, segment, last_number, epoch: self.epoch, spool: self.spool, lane: self.number }
     }
 
-    /// The next use of a segment, with a salt that nobody outside can know.
+    /// The next use of a segment, with a secret salt.
     fn new_use(&self, number: u64) -> Use {
         let mut hasher = DefaultHasher::new();
         (self.random, self.epoch, number).hash(&mut hasher);
         Use { number, salt: hasher.finish() }
     }
 
-    /// Gives a free segment a new number. If that fails, the file is left alone until the next start.
+    /// Gives a free segment a new number. If this fails, the file is not used until the next start.
     fn reuse(&self, slot: Slot, number: u64) -> io::Result<()> {
         let (file, generation) = {
             let mut yard = self.yard();
@@ -226,7 +231,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Makes a new segment file. Its header and its name are synced before anything in it is acknowledged.
+    /// Creates a segment file. Its header and its name are synced before anything in it is
+    /// acknowledged.
     fn create(&self, number: u64) -> io::Result<()> {
         let slot = self.yard().ledger.new_slot();
         let name = segment::file_name(slot);
@@ -234,7 +240,7 @@ impl Lane {
         let new = self.new_use(number);
         let stored = self.header(1, Some(new), number).store(&*file).and_then(|()| self.disk.sync_folder());
         if let Err(error) = stored {
-            // A leftover is swept at the next start.
+            // A file that stays is removed at the next start.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
@@ -255,8 +261,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Frees a dead segment. If that fails, it keeps its number, and with it all that refers to it. A broken one
-    /// is not written any more: its file goes.
+    /// Frees a dead segment. If this fails, it keeps its number, and all segments that refer to it
+    /// stay. The file of a broken segment is removed instead.
     pub(crate) fn free(&self, slot: Slot) -> io::Result<()> {
         if self.yard().ledger.segment(slot).stage == Stage::Broken {
             return self.remove(slot);
@@ -275,7 +281,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes a segment's file away. If that fails half-way, nothing is done with it before the next start.
+    /// Removes a segment's file. If this fails half-way, the segment is ignored until the next
+    /// start.
     fn remove(&self, slot: Slot) -> io::Result<()> {
         {
             let mut yard = self.yard();
@@ -288,9 +295,9 @@ impl Lane {
         Ok(())
     }
 
-    /// Sends some of what lives in a segment to the end of the log. The keeper does not wait for it: the writer
-    /// may need a segment for it first. What is left is sent when this has arrived, and the segment becomes free in
-    /// its own time.
+    /// Submits copies of some live messages of a segment. Does not wait for them, because the
+    /// writer may need a segment first. The rest is submitted when these are committed, and the
+    /// segment is freed later.
     fn copy_forward(&self, slot: Slot) {
         let survivors = self.yard().ledger.survivors(slot);
         let (mut items, mut bytes) = (Vec::new(), 0);
@@ -313,7 +320,7 @@ impl Lane {
         self.submit(Submission { items, done: self.copies_sent() });
     }
 
-    /// Notes that copies are on their way; what is given notes their arrival, or that they failed.
+    /// Marks copies as submitted; the returned callback clears the mark and records a failure.
     fn copies_sent(&self) -> Done {
         self.copying.store(true, Relaxed);
         let (copying, failed) = (self.copying.clone(), self.copy_failed.clone());
@@ -323,12 +330,12 @@ impl Lane {
         })
     }
 
-    /// A live message's record once more; None if it died meanwhile.
+    /// A copy of a live message's record; None if the message is dead now.
     fn copy_of(&self, sequence: u64) -> Result<Option<Item>, String> {
         let Some(Located { place, lease, size, states, .. }) = self.locate(sequence) else { return Ok(None) };
         let record = look_for_record(&*lease.0, place.offset, size);
         let (frame, record) = record.ok_or("the record cannot be read")?;
-        let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is no message")?;
+        let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is not a message")?;
         head.merge(states);
         let mut body = vec![0; frame.body_len as usize];
         let missing = read_lossy(&*lease.0, &mut body, place.offset + frame.body_offset());
@@ -338,7 +345,7 @@ impl Lane {
         Ok(Some(Item { draft: head.draft().with_body(body), effect: Effect::Relocate(head) }))
     }
 
-    /// Takes the files of dead messages' bodies away. One that stays is swept at the next start.
+    /// Removes the body files of dead messages. A file that stays is removed at the next start.
     fn sweep(&self) {
         let litter = std::mem::take(&mut self.yard().ledger.litter);
         for sequence in litter {
@@ -346,8 +353,8 @@ impl Lane {
         }
     }
 
-    /// Keeps what is left of a message that cannot be read in a file beside the log, and takes it out of the
-    /// queue for good.
+    /// Copies what can be read of a damaged message to a file beside the log, and removes the
+    /// message from the queue.
     pub(crate) fn set_aside(&self, sequence: u64, what: &str, done: Done) {
         let Some(Located { place, lease, number, .. }) = self.locate(sequence) else {
             return done(Err(CommitError::Closed));
@@ -360,7 +367,7 @@ impl Lane {
             return done(Err(CommitError::from(&error)));
         }
         let renamed = match self.disk.rename(&spilled, &format!("aside-{spilled}")) {
-            // Only a large message has such a file.
+            // Only large messages have such a file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed.and_then(|()| self.disk.sync_folder()),
         };

@@ -1,5 +1,5 @@
-//! A lane: one log on one disk, with the two threads that work on it. The *writer* alone appends to the log
-//! (`writer.rs`); the *keeper* readies, empties and frees segments (`keeper.rs`).
+//! A lane: one log on one disk, with two threads. Only the *writer* appends to the log
+//! (`writer.rs`); segment maintenance prepares, empties and frees segments (`keeper.rs`).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,11 +17,11 @@ use crate::states::State;
 use crate::stats::{Counters, Stats};
 use crate::{CommitError, Config, Done, Event, ReadError, spill};
 
-/// Lower bits of a sequence number that count messages; the upper ones are the epoch, the count of starts,
-/// so that a number given before a crash is never given again.
+/// The lower bits of a sequence number count messages; the upper ones are the epoch, which counts
+/// starts, so that a number used before a crash is never used again.
 pub(crate) const COUNTER_BITS: u32 = 40;
 
-/// A busy writer lets a batch gather for so long: one sync for many costs each of them less than it waits.
+/// How long a busy writer lets a batch gather: sharing a sync saves more than the wait costs.
 const GATHER_MAX: Duration = Duration::from_micros(500);
 
 pub(crate) struct Lane {
@@ -29,33 +29,33 @@ pub(crate) struct Lane {
     pub(crate) number: u16,
     pub(crate) spool: SpoolId,
     pub(crate) epoch: u32,
-    /// A secret of this start.
+    /// A secret of this run.
     pub(crate) random: u64,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
-    /// The keeper's sync of the open segment failed (relaxed durability only).
+    /// Maintenance could not sync the open segment (relaxed durability only).
     pub(crate) sync_failed: AtomicBool,
-    /// Copies are on their way through the writer.
+    /// Copies are waiting for the writer.
     pub(crate) copying: Arc<AtomicBool>,
-    /// They did not arrive: the keeper rests before it tries again.
+    /// They were not committed: maintenance waits before it tries again.
     pub(crate) copy_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
     yard: Mutex<Yard>,
-    /// The keeper waits here for work.
+    /// Wakes the maintenance thread.
     pub(crate) work: Condvar,
-    /// The writer waits here for a segment.
+    /// Wakes the writer when a segment is ready.
     pub(crate) supply: Condvar,
     inbox: Mutex<Inbox>,
     inbox_filled: Condvar,
 }
 
-/// Segments and messages, under one lock.
+/// The state of segments and messages, under one lock.
 pub(crate) struct Yard {
     pub(crate) ledger: Ledger,
     pub(crate) next_number: u64,
-    /// Why no segment could be made ready, for a writer that waits for one.
+    /// Why no segment could be prepared, for a writer that waits for one.
     pub(crate) shortage: Option<CommitError>,
-    /// The writer waits for a segment.
+    /// Whether the writer waits for a segment.
     pub(crate) wanted: bool,
     pub(crate) closing: bool,
 }
@@ -63,37 +63,37 @@ pub(crate) struct Yard {
 #[derive(Default)]
 struct Inbox {
     waiting: Vec<Submission>,
-    /// The writer sleeps until so many wait: whoever brings the last of them wakes it. 0: it is awake.
+    /// The writer sleeps until this many submissions wait; 0 means it is awake.
     wanted: usize,
     closed: bool,
 }
 
-/// A live message's record: where it is, a lease on it, and what outcomes have said of it since.
+/// The record of a live message, with a lease on its segment and its outcomes so far.
 pub(crate) struct Located {
     pub(crate) place: Place,
     pub(crate) lease: Arc<Lease>,
-    /// The number and the size of its segment.
+    /// The number and size of its segment.
     pub(crate) number: u64,
     pub(crate) size: u64,
     pub(crate) states: Vec<(u32, State)>,
 }
 
-/// Entries that become durable in one batch, and who is told.
+/// Entries that become durable in one batch, with their callback.
 pub(crate) struct Submission {
     pub(crate) items: Vec<Item>,
     pub(crate) done: Done,
 }
 
-/// A record to be, and what it will mean.
+/// A record to write, and its effect on the index.
 pub(crate) struct Item {
     pub(crate) draft: Draft,
     pub(crate) effect: Effect,
 }
 
 pub(crate) enum Effect {
-    /// A new message. The head is handed on to whoever hears of commits.
+    /// A new message. The head is reported with the commit.
     Insert(MessageHead),
-    /// States of recipients.
+    /// New states of recipients.
     Settle(OutcomeHead),
     /// A message copied forward.
     Relocate(MessageHead),
@@ -136,8 +136,8 @@ impl Lane {
         QueueId::new(self.spool, self.number, sequence)
     }
 
-    /// The lock of segments and messages. A thread that died with it left whole values behind: every change
-    /// under it is made of steps that stand by themselves.
+    /// Locks the state of segments and messages. A poisoned lock is still consistent, because every
+    /// change consists of independent steps.
     pub(crate) fn yard(&self) -> MutexGuard<'_, Yard> {
         self.yard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,22 +168,22 @@ impl Lane {
         }
     }
 
-    /// Answers a submission of which nothing was written; bodies that came with it go.
+    /// Fails a submission that was not written, and removes its body files.
     pub(crate) fn refuse(&self, submission: Submission, error: CommitError) {
         for item in &submission.items {
             if let Effect::Insert(head) = &item.effect
                 && head.spilled.is_some()
             {
-                // One that stays is swept at the next start.
+                // A file that stays is removed at the next start.
                 let _ = self.disk.remove(&spill::file_name(head.sequence));
             }
         }
         (submission.done)(Err(error));
     }
 
-    /// All that waits, at least one; None when the lane is closed and nothing waits. `idle` is called before
-    /// waiting and says how long at the most; after that, an empty list comes back. Where fewer than `crowd` wait, some
-    /// more get a moment to come.
+    /// All waiting submissions; None when the lane is closed and none is waiting. `idle` is called
+    /// before waiting and returns the maximum time, after which an empty list is returned. If fewer
+    /// than `crowd` are waiting, waits a moment for more.
     pub(crate) fn take(&self, crowd: usize, idle: impl Fn() -> Option<Duration>) -> Option<Vec<Submission>> {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         while inbox.waiting.is_empty() {
@@ -210,7 +210,7 @@ impl Lane {
         Some(std::mem::take(&mut inbox.waiting))
     }
 
-    /// Nothing more is taken; what waits is still written.
+    /// Accepts no more submissions; waiting ones are still written.
     pub(crate) fn close_inbox(&self) {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.inbox_filled.notify_all();
@@ -226,7 +226,7 @@ impl Lane {
         }
     }
 
-    /// Where a live message is.
+    /// The position of a live message.
     pub(crate) fn locate(&self, sequence: u64) -> Option<Located> {
         let mut yard = self.yard();
         let place = yard.ledger.place(sequence)?;
@@ -238,15 +238,14 @@ impl Lane {
     pub(crate) fn message(&self, sequence: u64) -> Result<Stored, ReadError> {
         let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let (offset, size) = (located.place.offset, located.size);
-        // A device may fail once and then not again.
+        // A device may fail once and then succeed.
         let again = |_| read_record(&*located.lease, offset, size);
         let record = read_record(&*located.lease, offset, size).or_else(again);
         let (frame, head) = read_head(sequence, offset, record)?;
         self.stored(located, frame, head)
     }
 
-    /// The message, unless something of it would have to come from the disk: its head, or the way to the file of a
-    /// spilled body.
+    /// The message, unless its head or the open of a spilled body would have to wait for the disk.
     pub(crate) fn message_at_once(&self, sequence: u64) -> Result<Option<Stored>, ReadError> {
         let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let (offset, size) = (located.place.offset, located.size);
@@ -254,7 +253,7 @@ impl Lane {
             Some(file) => read_record(&InMemory(file), offset, size),
             None => read_record(&*located.lease, offset, size),
         };
-        // What failed may succeed when it is asked for again, by the one who may wait.
+        // A read that failed may succeed in `message`, where waiting is allowed.
         let Ok(record) = record else { return Ok(None) };
         let (frame, head) = read_head(sequence, offset, Ok(record))?;
         if head.spilled.is_some() {
@@ -305,16 +304,16 @@ fn failed(error: &io::Error, offset: u64) -> ReadError {
     }
 }
 
-/// Whether an error says that the bytes are gone, and not that we are short of something.
+/// Whether an error means that the data is lost, and not that a resource is short.
 fn is_of_the_bytes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
         || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 impl Item {
-    /// Bytes that the record takes in the log, and that its frame and head take in the index, at the most.
+    /// The maximum size of the record in the log, and of its frame and head in the index.
     pub(crate) fn demand(&self) -> (u64, u64) {
-        // States may join a copy until the batch is written, one for each recipient.
+        // Until the batch is written, states may be added to a copy, one per recipient.
         let growth = match &self.effect {
             Effect::Relocate(head) => 4 + STATE_BYTES_MAX * head.envelope.recipients.len() as u64 + RECORD_ALIGN,
             _ => 0,
@@ -323,7 +322,7 @@ impl Item {
         (span + growth, self.draft.record.len() as u64 + 4 + growth)
     }
 
-    /// Encodes an entry. This is done by the thread that submits, not by the writer.
+    /// Encodes an entry, on the thread that submits it.
     pub(crate) fn of(entry: Entry) -> Item {
         match entry {
             Entry::Message { id, envelope, content, flags } => {

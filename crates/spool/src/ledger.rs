@@ -1,17 +1,17 @@
-//! What of a lane is alive, and where: the index of messages and the table of segments.
+//! The index of live messages in a lane, and the table of its segments.
 //!
 //! | segment is | it becomes | when |
 //! |---|---|---|
-//! | free | ready | the keeper has written and synced a header with the next number |
-//! | ready | open | the writer needs room |
+//! | free | ready | maintenance has written and synced a header with the next number |
+//! | ready | open | the writer needs space |
 //! | open | sealed | the next batch does not fit |
-//! | open | broken | a write or a sync of it failed; it is never written again |
-//! | sealed | free | nothing in it is alive or leased, no use that it refers to is still there, and a header that says so is synced |
-//! | broken | gone | the same, but its file is removed, since it is not written any more |
+//! | open | broken | writing or syncing it failed; it is never written again |
+//! | sealed | free | nothing in it is live or leased, no use that it refers to still exists, and a header that says so is synced |
+//! | broken | removed | the same, but its file is deleted, because it is not written again |
 //!
-//! A segment *refers* to each earlier one that holds a message whose outcome, or whose later copy, is here.
-//! Numbers only grow and references only go back. What lives long in an old segment may hold up the dead ones
-//! behind it; when they are many, it is copied forward out of their way.
+//! A segment *refers* to each earlier one that holds a message of which it has an outcome or a
+//! later copy. Numbers only grow and references only go back. A long-lived message in an old
+//! segment can therefore block later dead segments; if there are many, it is copied forward.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::record::RECORD_ALIGN;
 use crate::segment::Lease;
 use crate::states::{State, States};
 
-/// A segment's place in the table: the ordinal of its file. It stays the same through all its uses.
+/// The ordinal of a segment's file. It stays the same through all its uses.
 pub(crate) type Slot = u32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,19 +36,20 @@ pub(crate) enum Stage {
 
 pub(crate) struct Segment {
     pub(crate) stage: Stage,
-    /// The number of the present use; 0 while free.
+    /// The number of the current use; 0 while free.
     pub(crate) number: u64,
     pub(crate) salt: u64,
     pub(crate) last_number: u64,
     pub(crate) generation: u64,
     pub(crate) size: u64,
     pub(crate) lease: Arc<Lease>,
-    /// Messages in it that are alive, and the bytes of their records.
+    /// The number of live messages in it, and the size of their records.
     pub(crate) live: u32,
     pub(crate) live_bytes: u64,
-    /// Numbers of earlier segments whose dead messages would come back if this one went first.
+    /// Numbers of earlier segments whose dead messages would reappear if this segment were freed
+    /// first.
     pub(crate) refers: BTreeSet<u64>,
-    /// Some of it could not be read: it stays for the operator.
+    /// Part of it could not be read: it is kept for the operator.
     pub(crate) pinned: bool,
 }
 
@@ -58,7 +59,7 @@ impl Segment {
     }
 }
 
-/// Where a message is.
+/// The position of a message's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) slot: Slot,
@@ -66,13 +67,13 @@ pub(crate) struct Place {
     pub(crate) span: u64,
 }
 
-/// 16 bytes a message; offset and span are counted in units of [`RECORD_ALIGN`].
+/// 16 bytes per message; offset and span are in units of [`RECORD_ALIGN`].
 #[derive(Clone, Copy, Default)]
 struct Cell {
     slot: Slot,
     offset: u32,
     span: u32,
-    /// Recipients that are not final; 0 is an empty cell.
+    /// Recipients without a final state; 0 means the cell is empty.
     waiting: u32,
 }
 
@@ -83,7 +84,7 @@ impl Cell {
     }
 }
 
-/// Few, so that lone survivors cost little.
+/// Small, so that the last live messages of an epoch use little memory.
 const PAGE_CELLS: usize = 16;
 
 struct Page {
@@ -95,18 +96,18 @@ struct Page {
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(crate) segments: BTreeMap<Slot, Segment>,
-    /// Cells by sequence number / [`PAGE_CELLS`].
+    /// Pages by sequence number / [`PAGE_CELLS`].
     pages: HashMap<u64, Box<Page>>,
     messages: usize,
-    /// States of messages of which an outcome is known and which are alive all the same.
+    /// The states of live messages that have outcomes.
     partial: HashMap<u64, States>,
-    /// Live messages whose bodies have files of their own.
+    /// Live messages whose bodies are in files of their own.
     spilled: HashSet<u64>,
-    /// Numbers of broken segments that may hold a copy of a live message, from a batch that failed.
+    /// Numbers of broken segments that may hold a copy of a live message, from a failed batch.
     ghosts: HashMap<u64, Vec<u64>>,
-    /// The next segment file that is made gets this slot, if no file has a higher one.
+    /// The slot of the next new segment file, if no file has a higher one.
     next_slot: Slot,
-    /// Dead messages whose bodies' files are to be taken away.
+    /// Dead messages whose body files are to be removed.
     pub(crate) litter: Vec<u64>,
 }
 
@@ -115,7 +116,7 @@ impl Ledger {
         self.messages
     }
 
-    /// A slot that no file has, and none had since the start.
+    /// A slot that no file has, or had since the start.
     pub(crate) fn new_slot(&mut self) -> Slot {
         let above = self.segments.keys().max().map_or(0, |slot| slot + 1);
         let slot = above.max(self.next_slot);
@@ -123,12 +124,13 @@ impl Ledger {
         slot
     }
 
-    /// Notes that a batch failed which held a copy of the message: outcomes of it speak of that use too.
+    /// Records that a failed batch held a copy of the message: its outcomes must refer to that use
+    /// too.
     pub(crate) fn haunt(&mut self, sequence: u64, number: u64) {
         self.ghosts.entry(sequence).or_default().push(number);
     }
 
-    /// Every live message's sequence number, in no order.
+    /// The sequence numbers of all live messages, in no order.
     pub(crate) fn sequences(&self) -> Vec<u64> {
         let mut alive = Vec::with_capacity(self.messages);
         for (number, page) in &self.pages {
@@ -148,17 +150,17 @@ impl Ledger {
         self.cell(sequence).map(Cell::place)
     }
 
-    /// What outcomes have said of a live message so far.
+    /// The outcomes recorded so far for a live message.
     pub(crate) fn states(&self, sequence: u64) -> Vec<(u32, State)> {
         self.partial.get(&sequence).map_or_else(Vec::new, States::listed)
     }
 
-    /// The segment at a slot that a place or a task names.
+    /// The segment at a slot that is known to be in use.
     pub(crate) fn segment(&mut self, slot: Slot) -> &mut Segment {
-        self.segments.get_mut(&slot).expect("a segment in use is not removed")
+        self.segments.get_mut(&slot).expect("a segment in use is in the table")
     }
 
-    /// Enters a message that became durable at `place`, unless it is done with.
+    /// Adds a message that became durable at `place`, unless it has no pending recipients.
     pub(crate) fn insert(&mut self, head: &MessageHead, place: Place) {
         let (sequence, states) = (head.sequence, &head.states);
         let done = states.iter().filter(|(_, state)| state.is_final()).count();
@@ -180,7 +182,7 @@ impl Ledger {
         }
     }
 
-    /// A copy of a live message became durable at `place`: it is what counts from now on.
+    /// Replaces the position of a live message by that of a durable copy.
     pub(crate) fn relocate(&mut self, sequence: u64, place: Place) {
         let Some(cell) = self.cell(sequence) else { return };
         let old = self.leave(cell.place());
@@ -192,7 +194,8 @@ impl Ledger {
         self.enter(place);
     }
 
-    /// Takes in outcomes that became durable in the segment at `slot`. True if the message is dead now.
+    /// Applies outcomes that became durable in the segment at `slot`. Returns whether the message
+    /// is dead now.
     pub(crate) fn settle(&mut self, sequence: u64, newer: &[(u32, State)], slot: Slot) -> bool {
         let Some(cell) = self.cell(sequence) else { return false };
         let holder = self.segment(cell.slot).number;
@@ -217,7 +220,7 @@ impl Ledger {
     }
 
     fn put(&mut self, sequence: u64, place: Place, waiting: u32) {
-        let units = |bytes: u64| u32::try_from(bytes / RECORD_ALIGN).expect("a segment is under 32 GiB");
+        let units = |bytes: u64| u32::try_from(bytes / RECORD_ALIGN).expect("a segment is smaller than 32 GiB");
         let cell = Cell { slot: place.slot, offset: units(place.offset), span: units(place.span), waiting };
         let fresh = || Box::new(Page { cells: [Cell::default(); PAGE_CELLS], used: 0 });
         let page = self.pages.entry(sequence / PAGE_CELLS as u64).or_insert_with(fresh);
@@ -227,7 +230,7 @@ impl Ledger {
 
     fn clear(&mut self, sequence: u64) {
         let number = sequence / PAGE_CELLS as u64;
-        let page = self.pages.get_mut(&number).expect("the cell was found in this page");
+        let page = self.pages.get_mut(&number).expect("the page of a live message exists");
         page.cells[sequence as usize % PAGE_CELLS] = Cell::default();
         page.used -= 1;
         self.messages -= 1;
@@ -242,7 +245,7 @@ impl Ledger {
         segment.live_bytes += place.span;
     }
 
-    /// Gives the number of the segment that was left.
+    /// Returns the number of the segment that held the record.
     fn leave(&mut self, place: Place) -> u64 {
         let segment = self.segment(place.slot);
         segment.live -= 1;
@@ -250,7 +253,7 @@ impl Ledger {
         segment.number
     }
 
-    /// Notes that the segment at `slot` must not go before the use `number` of another has gone.
+    /// Records that the segment at `slot` must not be freed before the use `number` of another one.
     pub(crate) fn refer(&mut self, slot: Slot, number: u64) {
         let segment = self.segment(slot);
         if segment.number != number {
@@ -258,7 +261,7 @@ impl Ledger {
         }
     }
 
-    /// The first segment that may become free now.
+    /// The first segment that may be freed now.
     pub(crate) fn retirable(&self) -> Option<Slot> {
         let used: BTreeSet<u64> = self.segments.values().map(|segment| segment.number).collect();
         let may_go = |(_, segment): &(&Slot, &Segment)| {
@@ -271,8 +274,8 @@ impl Ledger {
         self.segments.iter().filter(may_go).min_by_key(|(_, segment)| segment.number).map(|(slot, _)| *slot)
     }
 
-    /// The sealed segments whose living share is at most a quarter and not nothing, the smallest share first. The
-    /// latest ones are let be: what lives in them is likely on its way out.
+    /// The sealed segments of which at most a quarter is live, the smallest live part first. The
+    /// newest segments are skipped, because their messages are likely to be delivered soon.
     pub(crate) fn mostly_dead(&self) -> Vec<Slot> {
         const LATEST: u64 = 4;
         let newest = self.segments.values().map(|segment| segment.number).max().unwrap_or(0);
@@ -288,7 +291,7 @@ impl Ledger {
         found.into_iter().map(|(slot, _)| *slot).collect()
     }
 
-    /// The oldest segment with survivors, if a crowd of dead ones cannot go before it.
+    /// The oldest segment with live messages, if many dead segments wait for it to be freed.
     pub(crate) fn in_the_way(&self) -> Option<Slot> {
         const CROWD: usize = 8;
         let is_settled = |segment: &&Segment| matches!(segment.stage, Stage::Sealed | Stage::Broken) && !segment.pinned;
@@ -297,7 +300,7 @@ impl Ledger {
         alive.min_by_key(|(_, segment)| segment.number).map(|(slot, _)| *slot).filter(|_| dead >= CROWD)
     }
 
-    /// Whether the keeper may have work with the segment at a slot since something in it died.
+    /// Whether the death of a message in this segment may have created work for maintenance.
     pub(crate) fn is_waning(&self, slot: Slot) -> bool {
         let waning = |segment: &Segment| match segment.stage {
             Stage::Sealed => segment.live_bytes <= segment.size / 4,
@@ -307,7 +310,7 @@ impl Ledger {
         self.segments.get(&slot).is_some_and(waning)
     }
 
-    /// Live messages in a segment.
+    /// The live messages in a segment, by offset.
     pub(crate) fn survivors(&self, slot: Slot) -> Vec<(u64, Place)> {
         let mut found = Vec::new();
         for (number, page) in &self.pages {

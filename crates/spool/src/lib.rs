@@ -1,19 +1,20 @@
-//! The log that keeps accepted mail: one append-only log per lane (a lane is a folder on a disk), group
-//! commit, segments that are reused whole. Own threads, no async.
+//! The spool: keeps accepted mail in append-only logs, one per lane (a lane is a folder on a disk),
+//! with group commit and segments that are reused as a whole. It has its own threads and no async
+//! code.
 //!
-//! The promise: when [`Done`] is called with `Ok`, every entry of that submission survives kill -9 and power
-//! loss. When it is called with an error, entries of it *may* appear after a restart all the same.
+//! The promise: when [`Done`] is called with `Ok`, every entry of that submission survives kill -9
+//! and power loss. When it is called with an error, its entries *may* still appear after a restart.
 //!
 //! | a message is | on disk | after a crash |
 //! |---|---|---|
-//! | begun | nothing, or a body file that no record names | gone; its id is never given again |
-//! | submitted | perhaps its record, perhaps torn | whole, or gone |
-//! | committed | its record, synced | there, byte for byte |
-//! | settled in part | and outcomes, synced | there, with what is left to do |
-//! | dead | and an outcome for every recipient, synced | gone for good |
+//! | begun | nothing, or a body file that no record names | gone; its id is never used again |
+//! | submitted | perhaps its record, perhaps torn | complete, or gone |
+//! | committed | its record, synced | present, byte for byte |
+//! | settled in part | and outcomes, synced | present, with the remaining recipients |
+//! | dead | and a final outcome for every recipient, synced | gone |
 //!
-//! What cannot be read is set aside in a file beside the log and reported, never deleted. The bytes are
-//! described in `docs/spool-format.md`.
+//! Data that cannot be read is copied to a file beside the log and reported, never deleted. The
+//! format is described in `docs/spool-format.md`.
 
 mod codec;
 pub mod disk;
@@ -53,25 +54,26 @@ pub use stats::Stats;
 use lane::{Item, Lane, Submission};
 use recovery::Survey;
 
-/// How a spool works.
+/// The settings of a spool.
 #[derive(Clone)]
 pub struct Config {
-    /// Bytes of a new segment file. A message must fit with room for its index: at least four times the
-    /// largest record.
+    /// The size of a new segment file. A message must fit with its index: use at least four times
+    /// the largest record.
     pub segment_bytes: u64,
-    /// When a message counts as kept.
+    /// When a message counts as durable.
     pub durability: Durability,
-    /// Free segments that stay on the disk for reuse.
+    /// The number of free segments to keep for reuse.
     pub spare_segments: usize,
-    /// A batch takes no further submission when it has this many bytes, or fewer where the disk is slow.
+    /// A batch takes no further submission when it has this many bytes, or fewer if the disk is
+    /// slow.
     pub batch_bytes_max: u64,
-    /// The survivors of a mostly dead segment are copied forward when none of them has died for so long; at once where
-    /// the disk is short of room.
+    /// The live messages of a mostly dead segment are copied forward if none of them died for this
+    /// long, or immediately if the disk is short of space.
     pub copy_after: Duration,
-    /// Batches are made smaller while one takes longer than this to be written and synced: nobody is to wait for the
-    /// bytes of too many others.
+    /// Batches are made smaller while one takes longer than this to write and sync, so that a
+    /// submission does not wait for the bytes of too many others.
     pub batch_time_target: Duration,
-    /// Hears of commits and of trouble, on the spool's own threads. Must not block for long.
+    /// Receives commits and errors, on the spool's own threads. It must not block for long.
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
@@ -95,44 +97,44 @@ impl fmt::Debug for Config {
     }
 }
 
-/// When a message counts as kept.
+/// When a message counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// When it is synced.
     Commit,
-    /// When it is written; a power loss takes what was accepted since the last sync.
+    /// When it is written; a power failure loses what was accepted since the last sync.
     Relaxed {
-        /// A sync at least this often.
+        /// The maximum time between syncs.
         sync_every: Duration,
     },
 }
 
-/// What the spool tells of itself.
+/// A report of the spool's threads.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// These messages became durable in one batch.
     Committed(Vec<Live>),
-    /// Something could not be read back; what is left of it is in a file beside the log.
+    /// Some data could not be read; what can be read of it is in a file beside the log.
     SetAside {
-        /// The message, if its name could still be read.
+        /// The message, if it is known.
         id: Option<QueueId>,
-        /// What and where.
+        /// A description of the damage and its position.
         what: String,
     },
-    /// A batch could not be written or synced. Nothing of it was acknowledged.
+    /// A batch could not be written or synced. None of it was acknowledged.
     BatchFailed {
         /// The lane.
         lane: u16,
         /// The number of the segment, which is not written again.
         segment: u64,
-        /// Why.
+        /// The error.
         error: String,
     },
-    /// No segment could be made ready; it is tried again.
+    /// No segment could be prepared; the spool tries again.
     NoSegment {
         /// The lane.
         lane: u16,
-        /// Why.
+        /// The error.
         error: String,
     },
 }
@@ -140,19 +142,19 @@ pub enum Event {
 /// Called once, on the writer's thread, when a submission is durable or has failed.
 pub type Done = Box<dyn FnOnce(Result<(), CommitError>) + Send>;
 
-/// Why a submission was not kept.
+/// Why a submission was not committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// The disk has no room; the same may succeed later.
+    /// The disk is full; the same submission may succeed later.
     #[error("the spool's disk is full")]
     Full,
-    /// A write or a sync failed; the next batch goes to a fresh segment.
-    #[error("the spool could not be written: {0}")]
+    /// A write or a sync failed; the next batch goes to a new segment.
+    #[error("cannot write to the spool: {0}")]
     Failed(String),
-    /// It would not fit into an empty segment.
+    /// It does not fit into an empty segment.
     #[error("the record is larger than a segment")]
     TooLarge,
-    /// The spool is closed, or the message is gone.
+    /// The spool is closed, or the message does not exist.
     #[error("the spool is closed")]
     Closed,
 }
@@ -166,35 +168,35 @@ impl From<&io::Error> for CommitError {
     }
 }
 
-/// Why a message was not given.
+/// Why a message could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// No live message has this name.
+    /// There is no live message with this id.
     #[error("no such message")]
     Unknown,
-    /// It cannot be read now, for want of memory or handles; it may be later.
+    /// It cannot be read now, for lack of memory or file handles; it may be later.
     #[error("the message cannot be read now: {0}")]
     Unavailable(String),
     /// Its bytes cannot be read; see [`Spool::set_aside`].
     #[error("the message is damaged: {what}")]
     Damaged {
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
 }
 
-/// Why a spool was not opened.
+/// Why a spool could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The disk refused, or another process has the lane.
+    /// The disk reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Another process works on the lane.
     #[error("the lane is in use by another process")]
     Locked,
-    /// Written by another version of the format.
+    /// It was written by another version of the format.
     #[error(
-        "{segment} has version {version} of the spool format; this program reads version {}",
+        "{segment} has spool format version {version}; this program only reads version {}",
         segment::FORMAT_VERSION
     )]
     Version {
@@ -203,23 +205,23 @@ pub enum OpenError {
         /// Its version.
         version: u32,
     },
-    /// Written by a later version, and not to be passed by.
-    #[error("the log holds a record of kind {kind}, which this program does not know")]
+    /// A later version wrote a record that must not be skipped.
+    #[error("the log has a record of unknown kind {kind}; use the version of this program that wrote it")]
     UnknownRecord {
         /// The kind.
         kind: u8,
     },
-    /// Segments of several lanes or spools are in one folder.
-    #[error("the folder holds segments of more than one lane")]
+    /// One folder has segments of several lanes or spools.
+    #[error("the folder has segments of more than one lane")]
     Mixed,
     /// The lanes do not belong together.
     #[error("the lanes belong to different spools, or one is given twice")]
     Foreign,
-    /// The spool was started more often than its numbers can tell.
-    #[error("the spool has no epoch left")]
+    /// The epoch, which counts starts, has reached its maximum.
+    #[error("the spool was started too often: its epoch counter is exhausted")]
     Exhausted,
     /// No lane was given.
-    #[error("a spool needs a lane")]
+    #[error("no lane given: a spool needs at least one")]
     NoLane,
 }
 
@@ -232,8 +234,9 @@ pub struct Spool {
     keepers: Vec<JoinHandle<()>>,
 }
 
-/// Opens the lanes of a spool, or makes a new one that takes its id from `random`, which must be another number at
-/// every start and not to be guessed. Every live message goes to `sink` before this returns, in the order of the log of each lane. On return each lane has a segment ready.
+/// Opens the lanes of a spool, or creates a new one, whose id is derived from `random`. That number
+/// must be different and unpredictable at every start. Every live message is passed to `sink`
+/// before this returns, in the order of each lane's log. On return each lane has a segment ready.
 pub fn open(
     disks: Vec<Arc<dyn Disk>>,
     config: Config,
@@ -260,7 +263,7 @@ pub fn open(
         let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), ledger, next_number);
         findings.aside.into_iter().for_each(|what| lane.tell(Event::SetAside { id: None, what }));
         lane.free_the_dead();
-        // The new epoch is durable with this segment's header, before the first id is given.
+        // The header of this segment makes the new epoch durable before the first id is used.
         lane.make_ready()?;
         order.push(Arc::new(lane));
     }
@@ -280,10 +283,10 @@ fn survey(disk: Arc<dyn Disk>) -> Result<Survey, OpenError> {
     }
 }
 
-/// The spool's id, and the number of each lane: what its segments say, or the lowest that is free.
+/// The spool's id, and the number of each lane: from its segments, or the lowest free one.
 fn identities(surveys: &[Survey], random: u64) -> Result<(SpoolId, Vec<u16>), OpenError> {
     let known: Vec<(SpoolId, u16)> = surveys.iter().filter_map(|survey| survey.identity).collect();
-    // The id is public, and the number that it is made of also makes the salts.
+    // The id is public, but the salts are made from the same number, so the id is a hash of it.
     let made = || SpoolId::new(BuildHasherDefault::<DefaultHasher>::default().hash_one((random, "spool id")));
     let spool = known.first().map_or_else(made, |(spool, _)| *spool);
     let mut taken: Vec<u16> = known.iter().map(|(_, lane)| *lane).collect();
@@ -307,23 +310,24 @@ impl Spool {
             let named = |role: &str| std::thread::Builder::new().name(format!("spool-{role}-{}", lane.number));
             let (writer, keeper) = (lane.clone(), lane.clone());
             self.writers.push(named("writer").spawn(move || writer::Writer::new(&writer).run())?);
-            self.keepers.push(named("keeper").spawn(move || keeper.keep())?);
+            self.keepers.push(named("maint").spawn(move || keeper.keep())?);
         }
         Ok(())
     }
 
-    /// Names a message. Lanes take turns.
+    /// The id for a new message. Lanes take turns.
     pub fn begin(&self) -> QueueId {
         let turn = self.turn.fetch_add(1, Relaxed);
         self.order[turn % self.order.len()].begin()
     }
 
-    /// Names a message in the lane of another one, so that both can be in one submission.
+    /// The id for a new message in the lane of another one, so that both can be in one submission.
     pub fn begin_beside(&self, id: QueueId) -> QueueId {
         self.lane(id).map_or_else(|| self.begin(), |lane| lane.begin())
     }
 
-    /// Asks for entries to be made durable in one batch. All must be of one lane. Never blocks for long.
+    /// Submits entries to become durable in one batch. All must be in one lane. Does not block for
+    /// long.
     pub fn submit(&self, entries: Vec<Entry>, done: Done) {
         let id = entries.first().map(|entry| match entry {
             Entry::Message { id, .. } | Entry::Outcome { id, .. } => *id,
@@ -335,18 +339,18 @@ impl Spool {
         }
     }
 
-    /// A live message, its body leased.
+    /// Reads a live message; its body holds a lease.
     pub fn message(&self, id: QueueId) -> Result<Stored, ReadError> {
         self.lane(id).ok_or(ReadError::Unknown)?.message(id.sequence())
     }
 
-    /// A live message, its body leased, if its head can be read without waiting for the disk; None if it cannot: then
-    /// [`Spool::message`] waits. Not to be able to tell (an old kernel, some file systems) counts as waiting.
+    /// Reads a live message like [`Spool::message`], unless that would wait for the disk: then
+    /// None. Also None if the system cannot tell (old kernels, some file systems).
     pub fn message_at_once(&self, id: QueueId) -> Result<Option<Stored>, ReadError> {
         self.lane(id).ok_or(ReadError::Unknown)?.message_at_once(id.sequence())
     }
 
-    /// The names of all live messages, sorted.
+    /// The ids of all live messages, sorted.
     pub fn ids(&self) -> Vec<QueueId> {
         let of_lane = |lane: &Arc<Lane>| {
             let sequences = lane.yard().ledger.sequences();
@@ -357,14 +361,14 @@ impl Spool {
         ids
     }
 
-    /// A file of its own for the body of a message that was begun.
+    /// Creates a body file for a new message.
     pub fn spill(&self, id: QueueId) -> io::Result<Spill> {
         let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;
         Spill::create(lane.disk.clone(), id.sequence())
     }
 
-    /// Takes a message that cannot be read out of the queue, and keeps what is left of it in a file beside
-    /// the log. `done` is told when that is durable.
+    /// Removes an unreadable message from the queue, and keeps what can be read of it in a file
+    /// beside the log. `done` is called when that is durable.
     pub fn set_aside(&self, id: QueueId, what: &str, done: Done) {
         match self.lane(id) {
             Some(lane) => lane.set_aside(id.sequence(), what, done),
@@ -372,7 +376,7 @@ impl Spool {
         }
     }
 
-    /// What the spool counts of itself.
+    /// The sum of all lanes' counters.
     pub fn stats(&self) -> Stats {
         self.order.iter().fold(Stats::default(), |mut sum, lane| {
             sum.add(&lane.stats());
@@ -380,7 +384,7 @@ impl Spool {
         })
     }
 
-    /// The least room on any lane's disk.
+    /// The smallest free space of the lanes' disks.
     pub fn space(&self) -> io::Result<Space> {
         let least = |a: Space, b: Space| Space {
             bytes_free: a.bytes_free.min(b.bytes_free),
@@ -390,7 +394,7 @@ impl Spool {
         self.order.iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
     }
 
-    /// Writes what waits, seals the logs and ends the threads. Dropping the spool does the same.
+    /// Commits waiting submissions, seals the logs and ends the threads, like dropping the spool.
     pub fn close(self) {}
 
     fn lane(&self, id: QueueId) -> Option<&Arc<Lane>> {
@@ -401,7 +405,7 @@ impl Spool {
 impl Drop for Spool {
     fn drop(&mut self) {
         self.order.iter().for_each(|lane| lane.close_inbox());
-        // A thread that panicked has said so already.
+        // If a thread panicked, it has already reported that.
         self.writers.drain(..).for_each(|writer| drop(writer.join()));
         for lane in &self.order {
             lane.yard().closing = true;

@@ -1,19 +1,19 @@
-//! How much one batch takes: as much as the disk writes and syncs within the latency that is wanted.
+//! Adapts the size of batches to what the disk can write and sync within the target latency.
 //!
-//! | a batch that was full by half or more | the next ones take |
+//! | a batch at least half full | the next batches take |
 //! |---|---|
-//! | took longer than the target | less, in proportion, but not under half of before |
+//! | took longer than the target | proportionally less, but at least half of before |
 //! | took less | an eighth more |
 //!
-//! Always between [`BATCH_BYTES_MIN`] and the configured maximum. A batch that was nearly empty tells nothing: what it
-//! took is the price of a sync, and no smaller batch is quicker.
+//! Always between [`BATCH_BYTES_MIN`] and the configured maximum. A nearly empty batch is ignored:
+//! its time is the price of a sync, and a smaller one is not faster.
 
 use std::time::Duration;
 
-/// No batch is made smaller: then a sync costs more than what it carries.
+/// Smaller batches are pointless: the sync costs more than the data.
 pub(crate) const BATCH_BYTES_MIN: u64 = 256 << 10;
 
-/// The size of batches, as experience has it.
+/// The current maximum size of a batch.
 #[derive(Debug)]
 pub(crate) struct Pace {
     bytes: u64,
@@ -22,17 +22,17 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Begins with the largest batches: an idle disk has nobody to wait for.
+    /// Starts with the maximum, because nothing waits on an idle disk.
     pub(crate) fn new(most: u64, target: Duration) -> Self {
         Pace { bytes: most, most, target }
     }
 
-    /// A batch takes no further submission when it has so many bytes.
+    /// A batch takes no further submission when it has this many bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A batch of so many bytes was written and synced in this time.
+    /// Records that a batch of this size was written and synced in this time.
     pub(crate) fn learn(&mut self, bytes: u64, took: Duration) {
         if bytes < self.bytes / 2 {
             return;
@@ -53,7 +53,7 @@ mod tests {
 
     const TARGET: Duration = Duration::from_millis(100);
 
-    /// A disk that takes so long for a sync, and so many bytes a second.
+    /// A disk with this sync time and throughput.
     fn settle(sync: Duration, bytes_per_second: f64) -> u64 {
         let mut pace = Pace::new(8 << 20, TARGET);
         for _ in 0..200 {

@@ -1,36 +1,36 @@
-//! Records: what the log is made of. The bytes are laid down in `docs/spool-format.md`.
+//! Records, the elements of the log. The bytes are specified in `docs/spool-format.md`.
 //!
-//! A record is a frame of 48 bytes, a *head* (what is decoded) and a *body* (what is only carried), padded to
-//! 8 bytes. Its checksum covers frame and head, the body has its own. The frame names the segment's use and the
-//! batch, so that what an earlier use of the same blocks left behind is never taken for mail; its own place, so
-//! that a copy of it elsewhere (an index holds such) is none either; and the use's salt, a secret, so that
-//! nobody can send us a body with records in it.
+//! A record is a frame of 48 bytes, a *head* (decoded at start) and a *body* (only stored), padded
+//! to 8 bytes. Its checksum covers frame and head; the body has its own. The frame contains the
+//! segment's use and the batch, so that records of earlier uses are not taken for mail; its own
+//! position, so that a copy of a record (an index contains such) is not taken for one; and the
+//! secret salt of the use, so that a message body cannot contain valid records.
 
 use crate::codec::{Reader, put_u32, put_u64};
 
-/// Bytes of a frame.
+/// The size of a frame in bytes.
 pub(crate) const FRAME_BYTES: usize = 48;
 /// Every record begins at a multiple of this.
 pub(crate) const RECORD_ALIGN: u64 = 8;
-/// Every batch begins at a multiple of this and is filled up to it, so that no write touches a block that
-/// holds mail acknowledged before.
+/// Every batch begins at a multiple of this and is padded to it, so that no write touches a block
+/// with acknowledged mail.
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const MAGIC: [u8; 4] = *b"MRec";
-/// A reader that does not know the kind may pass the record by.
+/// A reader that does not know the kind may skip the record.
 pub(crate) const FLAG_SKIPPABLE: u8 = 1;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An envelope and its body.
     Message,
-    /// What became of recipients.
+    /// New states of recipients.
     Outcome,
-    /// Closes a batch.
+    /// The end of a batch.
     Commit,
-    /// The records of a sealed segment again, without their bodies.
+    /// A copy of the records of a sealed segment, without their bodies.
     Index,
-    /// In the last block of a sealed segment: where its index is.
+    /// In the last block of a sealed segment: the position of its index.
     Footer,
     /// Written by a later version.
     Unknown(u8),
@@ -63,22 +63,22 @@ impl Kind {
 /// One use of a segment file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// Grows from use to use within the lane; 0 is none.
+    /// Increases with every use within the lane; 0 means none.
     pub(crate) number: u64,
     /// Random, and known only to the spool.
     pub(crate) salt: u64,
 }
 
-/// The fixed front of a record.
+/// The fixed-size start of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
-    /// The use of the segment.
+    /// The current use of the segment.
     pub(crate) segment: Use,
-    /// The batch, counted from 1 within the use.
+    /// The batch, counted from 1 in each use.
     pub(crate) batch: u32,
-    /// Where the record begins.
+    /// The offset of the record.
     pub(crate) place: u64,
     pub(crate) head_len: u32,
     pub(crate) body_len: u32,
@@ -86,17 +86,18 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Bytes from the record's begin to the next one's.
+    /// The distance to the next record.
     pub(crate) fn span(&self) -> u64 {
         (FRAME_BYTES as u64 + u64::from(self.head_len) + u64::from(self.body_len)).next_multiple_of(RECORD_ALIGN)
     }
 
-    /// Bytes before the body.
+    /// The number of bytes before the body.
     pub(crate) fn body_offset(&self) -> u64 {
         FRAME_BYTES as u64 + u64::from(self.head_len)
     }
 
-    /// Writes the frame over the first bytes of `record`, whose rest is the head; returns the checksum.
+    /// Writes the frame over the first bytes of `record`, whose rest is the head; returns the
+    /// checksum.
     pub(crate) fn seal(&self, record: &mut [u8]) -> u32 {
         let mut front = Vec::with_capacity(FRAME_BYTES);
         front.extend_from_slice(&MAGIC);
@@ -114,7 +115,8 @@ impl Frame {
         crc
     }
 
-    /// Reads a frame, without looking at its checksum. None: these bytes begin no record.
+    /// Decodes a frame without verifying its checksum. None if it does not start with the magic
+    /// number.
     pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
         let mut reader = Reader::new(bytes.get(..FRAME_BYTES)?);
         if reader.bytes(4)? != MAGIC {
@@ -129,7 +131,7 @@ impl Frame {
         Some(Frame { kind, flags, segment, batch, place, head_len, body_len, body_crc })
     }
 
-    /// Whether `record`, the bytes of frame and head, is what was written; gives the head.
+    /// The head of `record` (frame and head), if the checksum is right.
     pub(crate) fn verified_head<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         let (front, head) = record.get(..FRAME_BYTES + self.head_len as usize)?.split_at(FRAME_BYTES);
         let (covered, crc) = front.split_at(FRAME_BYTES - 4);
@@ -137,7 +139,7 @@ impl Frame {
         (found.to_le_bytes() == crc).then_some(head)
     }
 
-    /// The checksum that the bytes of a frame claim.
+    /// The checksum stored in a frame.
     pub(crate) fn claimed_crc(record: &[u8]) -> Option<u32> {
         Reader::new(record.get(FRAME_BYTES - 4..FRAME_BYTES)?).u32()
     }
@@ -146,14 +148,14 @@ impl Frame {
 /// The head of a [`Kind::Commit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Commit {
-    /// Records in the batch, this one not counted.
+    /// The number of records in the batch, without this one.
     pub(crate) count: u32,
-    /// CRC-32C over the checksums of frame and body of each record of the batch, in their order.
+    /// CRC-32C over the checksums of frame and body of each record of the batch, in order.
     pub(crate) digest: u32,
 }
 
 impl Commit {
-    /// Takes one more record into the digest.
+    /// Adds a record to the digest.
     pub(crate) fn add(&mut self, frame_crc: u32, body_crc: u32) {
         self.count += 1;
         self.digest = crc32c::crc32c_append(self.digest, &frame_crc.to_le_bytes());
@@ -171,19 +173,19 @@ impl Commit {
     }
 }
 
-/// A record whose frame and head are ready but for the segment and the batch, which the writer knows.
+/// A record without the segment and batch, which the writer adds.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
-    /// Room for the frame, then the head.
+    /// Space for the frame, then the head.
     pub(crate) record: Vec<u8>,
     pub(crate) body: Vec<u8>,
     pub(crate) body_crc: u32,
 }
 
 impl Draft {
-    /// A record without a body; `head` writes the head behind the room for the frame.
+    /// A record without a body; `head` appends the head after the space for the frame.
     pub(crate) fn new(kind: Kind, head: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut record = Vec::with_capacity(FRAME_BYTES + 208);
         record.resize(FRAME_BYTES, 0);
@@ -197,7 +199,7 @@ impl Draft {
         self
     }
 
-    /// Bytes that the record will take in the log; None if a length passes what a frame can say.
+    /// The size of the record in the log; None if a length does not fit the frame.
     pub(crate) fn span(&self) -> Option<u64> {
         u32::try_from(self.record.len()).ok()?;
         u32::try_from(self.body.len()).ok()?;

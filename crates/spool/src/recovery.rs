@@ -1,8 +1,9 @@
-//! Opening a lane: what the log says is alive, given back in the order of the log.
+//! Opens a lane: finds the live messages in the log and returns them in its order.
 //!
-//! Recovery writes nothing but what it sets aside, so that a crash in it changes nothing. What it reads in a segment
-//! that was not sealed is on the disk and not in memory only: other segments are freed because of it. All outcomes are
-//! gathered before the first message is looked at, for an outcome may stand before a copy of its message.
+//! Recovery only writes what it sets aside, so a crash during recovery changes nothing. What it
+//! reads in an unsealed segment is on the disk, not only in memory, because other segments are
+//! freed based on it. All outcomes are collected before the first message, because an outcome may
+//! come before a copy of its message.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -22,17 +23,17 @@ use crate::segment::{self, Header, Lease, Standing};
 use crate::states::States;
 use crate::{OpenError, spill};
 
-/// A lane's folder, its headers read.
+/// A lane's folder with its headers.
 pub(crate) struct Survey {
     pub(crate) disk: Arc<dyn Disk>,
-    /// Spool and lane, if any segment says so.
+    /// The ids of spool and lane, if any segment has them.
     pub(crate) identity: Option<(SpoolId, u16)>,
     pub(crate) epoch: u32,
     pub(crate) next_number: u64,
     segments: BTreeMap<Slot, Surveyed>,
-    /// Files whose making was cut short: nothing in them was ever acknowledged.
+    /// Files whose creation was interrupted: nothing in them was acknowledged.
     blank: Vec<String>,
-    /// Files whose header in force cannot be read.
+    /// Files whose current header cannot be read.
     rotten: Vec<String>,
 }
 
@@ -44,12 +45,12 @@ struct Surveyed {
     generation: u64,
 }
 
-/// What recovery has to say beside the live messages.
+/// What recovery reports besides the live messages.
 #[derive(Default)]
 pub(crate) struct Findings {
-    /// What was set aside, and where from.
+    /// What was set aside, and its origin.
     pub(crate) aside: Vec<String>,
-    /// The highest epoch in a header or in a sequence number.
+    /// The highest epoch in a header or a sequence number.
     pub(crate) epoch: u32,
 }
 
@@ -119,7 +120,7 @@ impl Survey {
         }
     }
 
-    /// Reads what the segments hold; `sink` gets every live message, in that order.
+    /// Reads the segments; `sink` gets every live message, in the order of the log.
     pub(crate) fn recover(
         self,
         (spool, lane): (SpoolId, u16),
@@ -133,7 +134,7 @@ impl Survey {
         for name in self.blank {
             self.disk.remove(&name)?;
         }
-        let rot = |name| format!("{name}: the header in force cannot be read; its records were read without it");
+        let rot = |name| format!("{name}: the header is unreadable; the records were read without it");
         findings.aside.extend(self.rotten.into_iter().map(rot));
         reading.understands_all()?;
         findings.epoch = findings.epoch.max(reading.highest_epoch());
@@ -149,10 +150,10 @@ impl Survey {
 #[derive(Default)]
 struct Reading {
     ledger: Ledger,
-    /// By number: the order of the log.
+    /// By number, which is the order of the log.
     contents: BTreeMap<u64, (Slot, Contents)>,
     outcomes: HashMap<u64, States>,
-    /// Records that are whole and make no sense.
+    /// Descriptions of records with a valid checksum that cannot be decoded.
     strange: Vec<String>,
 }
 
@@ -189,7 +190,7 @@ impl Reading {
         Ok(())
     }
 
-    /// A record of a later version may be passed by only if it says so.
+    /// A record of an unknown kind may only be skipped if it says so.
     fn understands_all(&self) -> Result<(), OpenError> {
         let mut records = self.contents.values().flat_map(|(_, contents)| contents.records());
         let strange = records.find_map(|listed| match listed.frame.kind {
@@ -199,7 +200,7 @@ impl Reading {
         strange.map_or(Ok(()), |kind| Err(OpenError::UnknownRecord { kind }))
     }
 
-    /// A header that rotted may have taken its epoch along; the sequence numbers still have it.
+    /// If a damaged header had the highest epoch, the sequence numbers still show it.
     fn highest_epoch(&self) -> u32 {
         let records = self.contents.values().flat_map(|(_, contents)| contents.records());
         let sequences = records.filter_map(|listed| sequence_of(listed.head));
@@ -213,7 +214,7 @@ impl Reading {
                     Some(head) => (head.sequence, head.states),
                     None => continue,
                 },
-                // A copy carries what was known when it was made.
+                // A copy contains the states known when it was made.
                 Kind::Message if MessageHead::has_states(listed.head) => match MessageHead::read(listed.head) {
                     Some(head) => (head.sequence, head.states),
                     None => continue,
@@ -229,7 +230,7 @@ impl Reading {
             for listed in contents.records().filter(|listed| listed.frame.kind == Kind::Message) {
                 let Some(mut head) = MessageHead::read(listed.head) else {
                     self.ledger.segment(*slot).pinned = true;
-                    let what = "the record is whole and makes no sense; its segment stays as it is";
+                    let what = "the checksum is right, but the record cannot be decoded; its segment is kept";
                     self.strange.push(format!("{}, byte {}: {what}", segment::file_name(*slot), listed.offset));
                     continue;
                 };
@@ -246,7 +247,8 @@ impl Reading {
         }
     }
 
-    /// A segment refers to every one that holds a record of a message that it has an outcome or a copy of.
+    /// A segment refers to every earlier one with a record of a message of which it has an outcome
+    /// or a copy.
     fn place_references(&mut self) {
         let mut holders: HashMap<u64, Vec<u64>> = self.outcomes.keys().map(|key| (*key, Vec::new())).collect();
         for (number, (_, contents)) in &self.contents {
@@ -270,7 +272,7 @@ impl Reading {
     }
 }
 
-/// Copies a damaged range into a file beside the log.
+/// Copies a damaged range to a file beside the log.
 fn set_range_aside(
     disk: &dyn Disk,
     surveyed: &Surveyed,
@@ -279,16 +281,16 @@ fn set_range_aside(
     findings: &mut Findings,
 ) -> io::Result<()> {
     let name = format!("aside-{number:06}-{:09}", range.start);
-    let what =
-        format!("use {number} of a segment, bytes {} to {}: cannot be read; kept as {name}", range.start, range.end);
+    let what = format!("segment use {number}, bytes {} to {}: unreadable; kept as {name}", range.start, range.end);
     findings.aside.push(what);
     let mut bytes = vec![0; (range.end - range.start) as usize];
     read_lossy(&*surveyed.file, &mut bytes, range.start);
     keep_aside(disk, &name, &bytes)
 }
 
-/// Takes away bodies that no message claims: their transaction was never acknowledged, or is long done with.
-/// Where something could not be read they are kept aside, for their record may be in it.
+/// Removes body files that no message refers to: their message was never acknowledged, or is
+/// finished. If anything was unreadable they are set aside instead, because the record may be in
+/// the damaged part.
 fn sweep_bodies(disk: &dyn Disk, ledger: &Ledger, findings: &mut Findings) -> io::Result<()> {
     for name in disk.list()? {
         let Some(sequence) = spill::file_sequence(&name) else { continue };
@@ -299,7 +301,7 @@ fn sweep_bodies(disk: &dyn Disk, ledger: &Ledger, findings: &mut Findings) -> io
             disk.remove(&name)?;
         } else {
             disk.rename(&name, &format!("aside-{name}"))?;
-            findings.aside.push(format!("{name}: no message claims it; kept as aside-{name}"));
+            findings.aside.push(format!("{name}: no message refers to it; kept as aside-{name}"));
         }
     }
     Ok(())

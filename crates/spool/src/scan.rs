@@ -1,8 +1,9 @@
-//! Reading a segment back: by its index if it was sealed, else record by record.
+//! Reads a segment: by its index if it was sealed, otherwise record by record.
 //!
-//! Where there is no index every body is verified too. Only the last batch may be torn, since each batch is
-//! synced before the next is begun (relaxed durability aside): what is intact of it is kept (a duplicate is
-//! allowed, a loss is not). A gap anywhere else is damage, and so is a body that is not what was written.
+//! Without an index, every body is verified too. Only the last batch may be torn, because each
+//! batch is synced before the next one begins (except with relaxed durability): its intact records
+//! are kept, since a duplicate is better than a loss. A gap anywhere else is damage, and so is a
+//! body with a wrong checksum.
 
 use std::io;
 use std::ops::Range;
@@ -13,17 +14,17 @@ use crate::entry::{OutcomeHead, sequence_of};
 use crate::record::{BLOCK, Commit, FRAME_BYTES, Frame, Kind, RECORD_ALIGN, Use};
 use crate::segment::{DATA_OFFSET, find_record, look_for_record};
 
-/// What a segment holds, as its index would list it.
+/// The records of a segment, in the form of its index.
 #[derive(Default)]
 pub(crate) struct Contents {
     entries: Vec<u8>,
-    /// Places that held something and cannot be read.
+    /// Ranges that held data and cannot be read.
     pub(crate) damage: Vec<Range<u64>>,
-    /// It was read by its index.
+    /// Whether it was read by its index.
     pub(crate) indexed: bool,
 }
 
-/// A record of a segment, its body left where it is.
+/// A record of a segment, without its body.
 pub(crate) struct Listed<'a> {
     pub(crate) offset: u64,
     pub(crate) frame: Frame,
@@ -31,13 +32,13 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Contents {
-    /// What the index of a sealed segment says of one use of it; None if there is none that can be read.
+    /// Reads the index of a sealed segment for one use; None if there is no readable one.
     pub(crate) fn by_index(file: &dyn DiskFile, segment: Use) -> io::Result<Option<Contents>> {
         let entries = by_index(file, segment, file.len()?);
         Ok(entries.map(|entries| Contents { entries, damage: Vec::new(), indexed: true }))
     }
 
-    /// What the records of one use say themselves.
+    /// Reads all records of one use.
     pub(crate) fn by_record(file: &dyn DiskFile, segment: Use) -> io::Result<Contents> {
         Ok(Scan { file, segment, end: file.len()?, contents: Contents::default() }.run())
     }
@@ -75,13 +76,13 @@ struct Scan<'a> {
     contents: Contents,
 }
 
-/// The records of one batch, as they are found.
+/// The records found of one batch.
 #[derive(Default)]
 struct Batch {
     number: u32,
     records: Vec<(u64, Frame, Vec<u8>)>,
     running: Commit,
-    /// A commit record was there; whether it matched what was found before it.
+    /// Set when the commit record was found: whether it matches the records before it.
     closed: Option<bool>,
     gaps: Vec<Range<u64>>,
 }
@@ -97,7 +98,7 @@ impl Scan<'_> {
                 self.accept(before, false);
             }
             if place != position {
-                // What is missing before another batch than the next was no part of this one.
+                // A gap before a batch that is not the next one was not part of this batch.
                 let gaps = if own_gap { &mut batch.gaps } else { &mut self.contents.damage };
                 gaps.push(position..place);
             }
@@ -107,7 +108,7 @@ impl Scan<'_> {
         self.contents
     }
 
-    /// The record at `position`, or else the next one behind it.
+    /// The record at `position`, or the next one after it.
     fn next(&self, position: u64) -> Option<(u64, Frame, Vec<u8>)> {
         let here = look_for_record(self.file, position, self.end).filter(|(frame, _)| frame.segment == self.segment);
         if let Some((frame, record)) = here {
@@ -117,11 +118,11 @@ impl Scan<'_> {
         look_for_record(self.file, place, self.end).map(|(frame, record)| (place, frame, record))
     }
 
-    /// Lists what is whole of a batch; the last one may be torn.
+    /// Lists the intact records of a batch; only the last one may be torn.
     fn accept(&mut self, batch: Batch, last: bool) {
         let mut intact = Vec::with_capacity(batch.records.len());
         let mut whole = batch.closed == Some(true);
-        // Without its commit record the last batch was not synced, so nobody was told that it is kept.
+        // Without its commit record the last batch was not synced, so it was not acknowledged.
         let was_acknowledged = !last || batch.closed.is_some();
         for (place, frame, record) in batch.records {
             let crc = body_crc(self.file, place + frame.body_offset(), frame.body_len);
@@ -130,7 +131,7 @@ impl Scan<'_> {
                 continue;
             }
             whole = false;
-            // What is torn can be read; what cannot be read is damage in any case.
+            // A torn batch can be read; bytes that cannot be read are damage in any case.
             if was_acknowledged || crc.is_none() {
                 self.contents.damage.push(place..place + frame.span());
             }
@@ -148,13 +149,13 @@ impl Scan<'_> {
 }
 
 impl Batch {
-    /// Whether nothing but a part of the frame's own batch can have been before it: its batch is this one, or
-    /// begins right behind this one.
+    /// Whether only a part of the frame's own batch can be missing before it: it continues this
+    /// batch, or begins the next one.
     fn is_followed_by(&self, frame: &Frame) -> bool {
         frame.batch == self.number || (self.closed.is_some() && frame.batch == self.number + 1)
     }
 
-    /// Takes the record at `place`; gives the place where the next one is to be.
+    /// Adds the record at `place`; returns the position of the next one.
     fn add(&mut self, place: u64, frame: Frame, record: Vec<u8>) -> u64 {
         let end = place + frame.span();
         match frame.kind {
@@ -183,7 +184,7 @@ fn message_of(record: &[u8]) -> Option<u64> {
     sequence_of(&record[FRAME_BYTES..])
 }
 
-/// An outcome whose bounce is not among the messages of its torn batch does not count.
+/// An outcome does not count if its bounce is not among the messages of its torn batch.
 fn lacks_its_bounce(record: &[u8], messages: &[u64]) -> bool {
     let outcome = Frame::read(record).filter(|frame| frame.kind == Kind::Outcome);
     let head = outcome.and_then(|_| OutcomeHead::read(&record[FRAME_BYTES..]));

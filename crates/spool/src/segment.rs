@@ -1,15 +1,16 @@
-//! A segment: a file of fixed size that is used, emptied and used again.
+//! A segment: a file of fixed size that is used, freed and used again.
 //!
-//! Its first two blocks are two *slots* for its header, written in turn: the one with the higher generation
-//! counts, so that a slot torn by a power loss leaves the other. A slot says either *free* or *used, number N*.
+//! Its first two blocks are two *slots* for its header, written alternately: the one with the
+//! higher generation is in force, so that if a power failure tears one, the other is still valid. A
+//! slot says either *free* or *used, number N*.
 //!
-//! | slot says | on the disk below it | a crash while it is written |
+//! | slot says | content of the file | a crash while it is written |
 //! |---|---|---|
-//! | free | nothing that counts | the other slot says used N: its mail is dead, its outcomes still stand |
-//! | used N | records that bear N count, all others do not | the other slot says free: no record bears N yet |
+//! | free | invalid | the other slot says used N: its messages are dead, its outcomes still count |
+//! | used N | records with N are valid, all others are not | the other slot says free: there is no record with N yet |
 //!
-//! A slot that rotted later is told from a torn one by looking for records with a number above the good
-//! slot's: there are some exactly if the rotted slot was in force.
+//! A slot that was damaged later is distinguished from a torn one by looking for records with a
+//! number above the good slot's: they exist exactly if the damaged slot was in force.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -20,40 +21,41 @@ use crate::codec::{Reader, put_u16, put_u32, put_u64};
 use crate::disk::{DiskFile, read_exact_at, read_lossy, write_all_at};
 use crate::record::{BLOCK, FRAME_BYTES, Frame, MAGIC, RECORD_ALIGN, Use};
 
-/// Where records begin: behind the two slots.
+/// Where records begin: after the two slots.
 pub(crate) const DATA_OFFSET: u64 = 2 * BLOCK;
-/// The version of the format, in every slot. A spool of another version is refused.
+/// The format version in every slot. A spool of another version is refused.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 const SLOT_MAGIC: &[u8; 8] = b"MAILRACE";
 const SLOT_BYTES: usize = 64;
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The higher one of the two slots counts.
+    /// The slot with the higher generation is in force.
     pub(crate) generation: u64,
-    /// The present use; None is free.
+    /// The current use, or None if the segment is free.
     pub(crate) segment: Option<Use>,
-    /// The highest number that any use of this file has had.
+    /// The highest number of any use of this file.
     pub(crate) last_number: u64,
-    /// Counts the starts of the server; the upper bits of sequence numbers.
+    /// Counts starts of the server; the upper bits of sequence numbers.
     pub(crate) epoch: u32,
     pub(crate) spool: SpoolId,
     pub(crate) lane: u16,
 }
 
-/// What the two slots of a file say together.
+/// The result of reading both slots of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Never used, or its creation was cut short.
+    /// Never used, or its creation was interrupted.
     Blank,
-    /// A good header; `damaged` if the other slot could not be read though it had been written.
+    /// A valid header; `damaged` if the other slot was written but cannot be read.
     Good { header: Header, damaged: bool },
-    /// The header in force rotted; the first record tells of its use, and the other slot of the rest.
+    /// The header in force is damaged; its use comes from the first record, the rest from the other
+    /// slot.
     Outlived { header: Header, found: Use },
     /// Written by another version of the format.
     Version(u32),
-    /// Both slots had been written and neither can be read.
+    /// Both slots were written, and neither can be read.
     Unreadable,
 }
 
@@ -94,7 +96,7 @@ impl Header {
         Some(Ok(Header { generation, segment, last_number, epoch, spool, lane }))
     }
 
-    /// Writes the slot that this generation takes, and syncs it.
+    /// Writes the slot for this generation and syncs the file.
     pub(crate) fn store(&self, file: &dyn DiskFile) -> io::Result<()> {
         let block = self.bytes();
         write_all_at(file, &mut [IoSlice::new(&block)], self.generation % 2 * BLOCK)?;
@@ -122,14 +124,14 @@ impl Header {
                 Some(found) => Standing::Outlived { header, found },
                 None => Standing::Good { header, damaged },
             },
-            // Zeros may be what is left of a header too.
+            // A header may also be damaged to zeros.
             None if damaged || first_use(file)?.is_some() => Standing::Unreadable,
             None => Standing::Blank,
         })
     }
 }
 
-/// The file name of the segment file with this ordinal.
+/// The file name of the segment with this ordinal.
 pub(crate) fn file_name(ordinal: u32) -> String {
     format!("segment-{ordinal:06}")
 }
@@ -139,7 +141,7 @@ pub(crate) fn file_ordinal(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok()
 }
 
-/// What a [`mail::Body`] holds: as long as one is alive, its segment is not used again.
+/// The source of a [`mail::Body`]: while one exists, its segment is not reused.
 pub(crate) struct Lease(pub(crate) Arc<dyn DiskFile>);
 
 impl ByteSource for Lease {
@@ -152,7 +154,7 @@ impl ByteSource for Lease {
     }
 }
 
-/// Frame and head of the record at `offset`, if they are what was written.
+/// Reads the frame and head of the record at `offset`; None if its checksum is wrong.
 pub(crate) fn read_record(
     file: &(impl ByteSource + ?Sized),
     offset: u64,
@@ -174,18 +176,18 @@ pub(crate) fn read_record(
     Ok((frame.place == offset && frame.verified_head(&record).is_some()).then_some((frame, record)))
 }
 
-/// The record at `offset`; what the device does not give, even when it is asked twice, is no record.
+/// Reads the record at `offset`; None also if the device fails twice.
 pub(crate) fn look_for_record(file: &dyn DiskFile, offset: u64, end: u64) -> Option<(Frame, Vec<u8>)> {
     let again = |_| read_record(file, offset, end);
     read_record(file, offset, end).or_else(again).ok().flatten()
 }
 
-/// The use that the first record names; it tells where a header cannot.
+/// The use in the first record, for when the header cannot be read.
 pub(crate) fn first_use(file: &dyn DiskFile) -> io::Result<Option<Use>> {
     Ok(look_for_record(file, DATA_OFFSET, file.len()?).map(|(frame, _)| frame.segment))
 }
 
-/// The next place from `offset` on where a record of the use begins whole.
+/// Finds the next valid record of a use from `offset` on.
 pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: Use) -> Option<(u64, Frame)> {
     const WINDOW: u64 = 1 << 20;
     let mut window = Vec::new();
@@ -196,7 +198,7 @@ pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: U
         let last = window.len() - FRAME_BYTES;
         for at in (0..=last).step_by(RECORD_ALIGN as usize) {
             let place = start + at as u64;
-            // Old mail may be full of frames that claim much: nothing is read for them.
+            // Old content may be full of forged frames with large lengths: do not read for those.
             if window[at..].starts_with(&MAGIC)
                 && Frame::read(&window[at..]).is_some_and(|frame| frame.segment == segment && frame.place == place)
                 && let Some((frame, _)) = look_for_record(file, place, end)

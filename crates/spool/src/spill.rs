@@ -1,42 +1,42 @@
-//! Bodies too large for the log: a file of their own, written and synced by the session that receives them
-//! before their record joins a batch.
+//! Bodies too large for the log: each has a file of its own, written and synced by the session that
+//! receives it, before its record joins a batch.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile, write_all_at};
 
-/// The name of the file that holds the body of the message `sequence`.
+/// The name of the body file of the message `sequence`.
 pub(crate) fn file_name(sequence: u64) -> String {
     format!("body-{sequence:016x}")
 }
 
-/// The message whose body a file of this name holds.
+/// The sequence number in the name of a body file.
 pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_prefix("body-")?, 16).ok()
 }
 
-/// A body in a file of its own.
+/// The length and checksum of a body in a file of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpilledRange {
     pub(crate) len: u64,
     pub(crate) digest: u32,
 }
 
-/// A body under way to its file. Dropped before [`Spill::finish`], it takes the file with it.
+/// Writes a body to a file. If it is dropped before [`Spill::finish`], the file is removed.
 pub struct Spill {
     target: Target,
     range: SpilledRange,
 }
 
-/// A body that is in its file, durably. Dropped before it is submitted, it takes the file with it.
+/// A durable body file. If it is dropped before it is submitted, the file is removed.
 #[derive(Debug)]
 pub struct Spilled {
     target: Target,
     pub(crate) range: SpilledRange,
 }
 
-/// The file; removed on drop unless somebody has taken charge of it.
+/// The file; removed on drop unless it was kept.
 struct Target {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
@@ -51,7 +51,7 @@ impl Spill {
         Ok(Spill { target: Target { disk, file, name, kept: false }, range: SpilledRange { len: 0, digest: 0 } })
     }
 
-    /// Writes more of the body. Blocks; not to be called where sessions run.
+    /// Appends to the body. Blocks: do not call it on a session's thread.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -81,7 +81,7 @@ impl Spill {
 }
 
 impl Spilled {
-    /// From here on the log decides over the file.
+    /// Hands the file over to the log.
     pub(crate) fn keep(mut self) -> SpilledRange {
         self.target.kept = true;
         self.range
@@ -91,7 +91,7 @@ impl Spilled {
 impl Drop for Target {
     fn drop(&mut self) {
         if !self.kept {
-            // What stays behind is swept at the next start.
+            // A file that stays is removed at the next start.
             let _ = self.disk.remove(&self.name);
         }
     }

@@ -1,53 +1,53 @@
-//! How it stands with recipients: what outcomes have said of those of a message so far, by ordinal. Nearly all messages have few recipients, and a
-//! sorted list of a few bytes each; of one with many, most of whom are settled in the end, the states stand in a row by
+//! The states of a message's recipients, by ordinal. Nearly all messages have few recipients, and a
+//! short sorted list of outcomes. If a message has many, the states are stored as an array by
 //! ordinal, so that each of a hundred thousand outcomes costs no more than the first.
 
 use mail::Timestamp;
 
-/// A list that grows longer becomes a row.
+/// A longer list becomes an array.
 const LISTED_MAX: usize = 64;
-/// No envelope has as many recipients: of an ordinal beyond, nothing is kept.
+/// Ordinals beyond this are ignored; no envelope has as many recipients.
 const ORDINALS_MAX: u32 = 1 << 24;
 
-/// How it stands with one recipient.
+/// The state of a recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// To be attempted.
+    /// An attempt follows.
     Waiting {
-        /// How often it was tried.
+        /// The number of attempts made so far.
         attempts: u16,
-        /// Not before this.
+        /// Not before this time.
         until: Timestamp,
     },
-    /// Not to be attempted until the operator says so.
+    /// No attempt until the operator releases it.
     Held {
-        /// How often it was tried.
+        /// The number of attempts made so far.
         attempts: u16,
     },
-    /// Done.
+    /// Delivered, or relayed to another server.
     Delivered,
-    /// Given up, the sender told if there is one, or taken out by the operator.
+    /// Failed, with a bounce if there is a sender, or removed by the operator.
     Failed,
-    /// The bytes could not be read back; what was left of them is in a file beside the log.
+    /// The message could not be read; what was readable is in a file beside the log.
     SetAside,
 }
 
 impl State {
-    /// How every recipient begins.
+    /// The initial state of every recipient.
     pub const NEW: State = State::Waiting { attempts: 0, until: Timestamp(0) };
 
-    /// Whether nothing is left to do.
+    /// Whether no attempt follows.
     pub fn is_final(self) -> bool {
         !matches!(self, State::Waiting { .. } | State::Held { .. })
     }
 }
 
-/// States that are not [`State::NEW`].
+/// The states that differ from [`State::NEW`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum States {
-    /// By rising ordinal.
+    /// By ascending ordinal.
     Listed(Vec<(u32, State)>),
-    /// The state of every ordinal up to the last one that is known; the others are new.
+    /// The states of all ordinals up to the last known one.
     Row(Vec<State>),
 }
 
@@ -58,7 +58,7 @@ impl Default for States {
 }
 
 impl From<Vec<(u32, State)>> for States {
-    /// Of a list by rising ordinal.
+    /// From a list by ascending ordinal.
     fn from(listed: Vec<(u32, State)>) -> Self {
         let mut states = States::default();
         states.merge(listed);
@@ -67,13 +67,13 @@ impl From<Vec<(u32, State)>> for States {
 }
 
 impl States {
-    /// Takes newer states over older ones. What is final stays final, but for a message that is set aside. Returns how
-    /// many became so.
+    /// Merges newer states. A final state stays final, unless the message is set aside. Returns how
+    /// many became final.
     pub(crate) fn merge(&mut self, newer: impl IntoIterator<Item = (u32, State)>) -> u32 {
         newer.into_iter().map(|(ordinal, state)| u32::from(self.take(ordinal, state))).sum()
     }
 
-    /// Those that are not new, by rising ordinal.
+    /// The states that are not new, by ascending ordinal.
     pub(crate) fn listed(&self) -> Vec<(u32, State)> {
         match self {
             States::Listed(listed) => listed.clone(),
@@ -84,7 +84,7 @@ impl States {
         }
     }
 
-    /// How many are final.
+    /// The number of final states.
     pub(crate) fn finished(&self) -> usize {
         match self {
             States::Listed(listed) => listed.iter().filter(|(_, state)| state.is_final()).count(),
@@ -92,7 +92,7 @@ impl States {
         }
     }
 
-    /// Whether the state became final.
+    /// Sets a state; returns whether it became final.
     fn take(&mut self, ordinal: u32, state: State) -> bool {
         if ordinal >= ORDINALS_MAX {
             return false;

@@ -1,30 +1,30 @@
-//! What the spool counts of itself. Written by its threads without locks, read by whoever wants to know.
+//! Counters and histograms of the spool, written by its threads without locks.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use mail::{Histogram, Recorder};
 
-/// A reading of a spool's counters, all lanes together.
+/// A snapshot of a spool's counters, the sum of all lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Messages with recipients left.
+    /// Messages with pending recipients.
     pub messages_live: u64,
     /// Messages accepted since the start.
     pub messages_committed: u64,
     /// Records per batch.
     pub batch_records: Histogram,
-    /// Microseconds of each sync.
+    /// The duration of each sync in microseconds.
     pub sync_micros: Histogram,
     /// Batches that could not be written or synced.
     pub batches_failed: u64,
     /// Segment files, used and free.
     pub segments: u64,
-    /// Those of them that are free.
+    /// Those that are free.
     pub segments_free: u64,
     /// Messages copied forward out of mostly dead segments.
     pub messages_copied: u64,
-    /// Damaged places that were set aside.
+    /// Damaged ranges and messages that were set aside.
     pub set_aside: u64,
 }
 

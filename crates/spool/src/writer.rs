@@ -1,8 +1,10 @@
-//! Group commit. The writer takes everything that waits, writes it as one batch with one vectored write,
-//! syncs once, and only then tells everybody who waits in it; meanwhile the next batch gathers.
+//! Group commit. The writer takes all waiting submissions, writes them as one batch with one
+//! vectored write, syncs once, and then calls all their callbacks; meanwhile the next batch
+//! gathers.
 //!
-//! A batch that could not be written or synced acknowledges nothing, and its segment is never written again:
-//! after a failed sync nobody knows what is on the disk. The next batch begins in a fresh segment.
+//! A batch that could not be written or synced acknowledges nothing, and its segment is never
+//! written again: after a failed sync the content of the disk is unknown. The next batch begins in
+//! a new segment.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +25,10 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// Frame and head of a [`Commit`].
 const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
 
-/// From so many submissions in a batch on, the next one is given time to gather.
+/// If a batch has at least this many submissions, the next one waits a moment for more.
 const BUSY: usize = 4;
 
-/// The segment under the pen.
+/// The segment that is being written.
 struct Open {
     slot: Slot,
     lease: Arc<Lease>,
@@ -35,9 +37,9 @@ struct Open {
     /// Where the next batch begins; a multiple of [`BLOCK`].
     position: u64,
     batch: u32,
-    /// What the index will hold: place, frame and head of every record so far.
+    /// The content of the index: position, frame and head of every record so far.
     index: Vec<u8>,
-    /// Written, but not yet synced (relaxed durability only).
+    /// When it was first written without a sync (relaxed durability only).
     unsynced_since: Option<Instant>,
 }
 
@@ -47,7 +49,7 @@ impl Open {
     }
 }
 
-/// Room that records take: in the log, and by their frames and heads in the index.
+/// The space that records take in the log, and their frames and heads in the index.
 #[derive(Clone, Copy, Default)]
 struct Demand {
     spans: u64,
@@ -62,7 +64,7 @@ impl Demand {
         })
     }
 
-    /// Whether it fits behind `position`, with all that sealing needs.
+    /// Whether it fits after `position`, with everything that sealing adds.
     fn fits(self, position: u64, index: u64, size: u64) -> bool {
         let end = (position + self.spans + COMMIT_BYTES).next_multiple_of(BLOCK);
         let index = FRAME_BYTES as u64 + index + self.heads;
@@ -82,7 +84,7 @@ impl<'a> Writer<'a> {
         Writer { lane, open: None, pace }
     }
 
-    /// Works until the lane is closed and nothing waits.
+    /// Commits submissions until the lane is closed and none is waiting.
     pub(crate) fn run(mut self) {
         let mut crowd = 0;
         while let Some(waiting) = self.lane.take(crowd, || self.idle_time()) {
@@ -99,14 +101,14 @@ impl<'a> Writer<'a> {
         self.seal();
     }
 
-    /// How long nothing may come before a sync is due all the same.
+    /// How long to wait for submissions before a sync is due.
     fn idle_time(&self) -> Option<Duration> {
         let Durability::Relaxed { sync_every } = self.lane.config.durability else { return None };
         let since = self.open.as_ref()?.unsynced_since?;
         Some(sync_every.saturating_sub(since.elapsed()))
     }
 
-    /// Commits as many from the front as fit into a segment, and gives back the rest.
+    /// Commits the submissions at the front that fit into one batch, and returns the rest.
     fn commit_some(&mut self, mut waiting: Vec<Submission>) -> Vec<Submission> {
         let mut count = self.fitting(&waiting);
         let segment_bytes = self.lane.config.segment_bytes;
@@ -116,7 +118,7 @@ impl<'a> Writer<'a> {
             return waiting;
         }
         if count == 0 && is_copy(&waiting[0]) && !self.lane.has_ready() {
-            // It can wait; what comes after it may still fit into the open segment.
+            // It can wait; later submissions may still fit into the open segment.
             self.lane.refuse(waiting.remove(0), CommitError::Full);
             return waiting;
         }
@@ -132,7 +134,7 @@ impl<'a> Writer<'a> {
             count = self.fitting(&waiting);
         }
         if count == 0 {
-            // The segment is smaller: it was made under another configuration.
+            // The segment is smaller, because it was created with another configuration.
             self.lane.refuse(waiting.remove(0), CommitError::TooLarge);
             return waiting;
         }
@@ -141,7 +143,7 @@ impl<'a> Writer<'a> {
         rest
     }
 
-    /// How many from the front fit into the open segment and one batch.
+    /// How many submissions at the front fit into the open segment and one batch.
     fn fitting(&self, waiting: &[Submission]) -> usize {
         let Some(open) = &self.open else { return 0 };
         let mut sum = Demand::default();
@@ -153,11 +155,11 @@ impl<'a> Writer<'a> {
         waiting.iter().take_while(fits).count()
     }
 
-    /// Writes one batch into the open segment, which has room for it, and tells everybody in it.
+    /// Writes one batch into the open segment, which has space for it, and calls its callbacks.
     fn commit(&mut self, mut submissions: Vec<Submission>) {
         let Some(open) = &mut self.open else { return };
         if self.lane.sync_failed.swap(false, Relaxed) {
-            return self.give_up(&io::Error::other("a sync failed"), submissions);
+            return self.give_up(&io::Error::other("an earlier sync failed"), submissions);
         }
         refresh_copies(self.lane, &mut submissions);
         let batch = Batch::seal(open, &mut submissions);
@@ -181,7 +183,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The batch is durable: the ledger learns it, then those who wait, then the queue.
+    /// The batch is durable: updates the index, then calls the callbacks, then reports the commit.
     fn finish(&self, batch: Batch, submissions: Vec<Submission>) {
         let slot = batch.slot;
         let mut places = batch.places.into_iter();
@@ -191,7 +193,7 @@ impl<'a> Writer<'a> {
         for submission in submissions {
             let first = kept.len();
             for item in submission.items {
-                let place = places.next().expect("a batch has a place for every record");
+                let place = places.next().expect("a batch has a position for every record");
                 match item.effect {
                     Effect::Insert(head) => {
                         yard.ledger.insert(&head, place);
@@ -225,9 +227,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Nothing of the batch is acknowledged, and the segment is done with.
+    /// Acknowledges nothing of the batch; the segment is not written again.
     fn give_up(&mut self, error: &io::Error, submissions: Vec<Submission>) {
-        let open = self.open.take().expect("a batch failed in the open segment");
+        let open = self.open.take().expect("a segment is open while a batch is written");
         let mut yard = self.lane.yard();
         yard.ledger.segment(open.slot).stage = Stage::Broken;
         for item in submissions.iter().flat_map(|submission| &submission.items) {
@@ -255,12 +257,12 @@ impl<'a> Writer<'a> {
         let failed_before = self.lane.sync_failed.swap(false, Relaxed);
         match synced {
             Err(error) => self.give_up(&error, Vec::new()),
-            Ok(()) if failed_before => self.give_up(&io::Error::other("a sync failed"), Vec::new()),
+            Ok(()) if failed_before => self.give_up(&io::Error::other("an earlier sync failed"), Vec::new()),
             Ok(()) => {}
         }
     }
 
-    /// The next ready segment; waits while the keeper makes one.
+    /// The next ready segment; waits until maintenance has prepared one.
     fn advance(&self) -> Result<Open, CommitError> {
         let mut yard = self.lane.yard();
         loop {
@@ -290,8 +292,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes index and footer behind the last batch. They make the next start fast and are not needed for
-    /// it, so that a failure costs nothing and no sync waits for them here.
+    /// Writes the index and footer after the last batch. They only make the next start faster, so a
+    /// failure is ignored, and no sync waits for them.
     fn seal(&mut self) {
         self.sync_relaxed();
         let Some(mut open) = self.open.take() else { return };
@@ -313,8 +315,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An outcome in the submission of its message (one that is held from the beginning) is known to whoever hears of the
-/// message.
+/// If the outcome of a new message is in the same submission (a message held from the start), the
+/// report of the message includes it.
 fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
     for live in kept.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
         for &(ordinal, state) in &outcome.states {
@@ -329,8 +331,8 @@ fn is_copy(submission: &Submission) -> bool {
     submission.items.iter().any(|item| matches!(item.effect, Effect::Relocate(_)))
 }
 
-/// Gives every copy the states of this moment. A copy of a message that died meanwhile must not bring it back,
-/// and one that outgrew its room has to wait: instead of them an outcome is written that says nothing.
+/// Updates the states in every copy. A copy of a message that is dead now must not revive it, and
+/// one that outgrew its space must wait: both are replaced by an empty outcome.
 fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
     for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
         let room = item.demand().0;
@@ -350,7 +352,7 @@ fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
     }
 }
 
-/// A batch on its way: where each record will be, and the record that closes it.
+/// A batch being written: the position of each record, and the commit record.
 struct Batch {
     slot: Slot,
     places: Vec<Place>,
@@ -360,7 +362,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Completes every frame and the commit record.
+    /// Completes all frames and the commit record.
     fn seal(open: &Open, submissions: &mut [Submission]) -> Batch {
         let mut commit = Commit::default();
         let mut offset = open.position;
@@ -368,7 +370,7 @@ impl Batch {
         for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
             let crc = item.draft.seal(open.segment, open.batch, offset);
             commit.add(crc, item.draft.body_crc);
-            let span = item.draft.span().expect("its span was computed when it was admitted to the batch");
+            let span = item.draft.span().expect("the span was computed when the record joined the batch");
             places.push(Place { slot: open.slot, offset, span });
             offset += span;
         }

@@ -1,5 +1,5 @@
-//! A session with a driver that accepts everything but recipients that begin with `n`; what it gave out can be
-//! compared. Limits are low, so that short inputs reach them.
+//! A session whose driver accepts everything except recipients that begin with `n`; its results can
+//! be compared. Limits are low, so that short inputs reach them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use protocol::smtp::server::{
 
 const NOW: Timestamp = Timestamp(0);
 
-/// All that came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     output: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct Outcome {
     closed: bool,
 }
 
-/// Plays the pieces. The peer may speak for others by XCLIENT, until it has named an address.
+/// Runs a session with the pieces. The peer may use XCLIENT until it has named an address.
 pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
     let limits = Limits {
         command_line_octets_max: 200,
@@ -52,8 +52,8 @@ pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterato
     outcome
 }
 
-/// Plays the bytes whole and in pieces of `size`, which must come to the same; no message has a bare CR or LF, and none a
-/// NUL that is not kept.
+/// Runs a session with the bytes as a whole and in pieces of `size`, which must give the same
+/// result; no message has a bare CR or LF, nor a NUL unless NULs are kept.
 pub fn check(flavor: Flavor, mend: bool, nul: NulPolicy, bytes: &[u8], size: usize) {
     let whole = play(flavor, mend, nul, std::iter::once(bytes));
     assert_eq!(whole, play(flavor, mend, nul, bytes.chunks(size.max(1))));
@@ -65,7 +65,7 @@ pub fn check(flavor: Flavor, mend: bool, nul: NulPolicy, bytes: &[u8], size: usi
     }
 }
 
-/// All mechanisms, in clear text too.
+/// All mechanisms, also without TLS.
 fn auth() -> Auth {
     Auth {
         mechanisms: Mechanism::ADVERTISED.into(),
@@ -87,9 +87,7 @@ fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
                         outcome.messages.push(std::mem::take(body));
                         Answer::Accept
                     }
-                    Question::Login(request) => {
-                        Answer::Verdict(Verdict::Accepted { user: request.user.clone() })
-                    }
+                    Question::Login(request) => Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
                     _ => Answer::Accept,
                 };
                 session.handle_answer(NOW, answer, body);

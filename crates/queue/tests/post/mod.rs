@@ -1,6 +1,7 @@
-//! Queues with a hand that does what a flow does: routes what is asked for, ends and reports attempts.
+//! Test support: queues whose routes are answered automatically, and helpers that end and report
+//! attempts.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ pub(crate) struct Post {
     pub(crate) queues: Queues<u32>,
     pub(crate) now: Timestamp,
     pub(crate) limits: Limits,
-    /// From a domain to its next hop: all that is behind the first dot, or the domain itself.
+    /// From a domain to its next hop: everything after the first dot, or the domain itself.
     pub(crate) route: fn(&str) -> String,
     pub(crate) route_time: Duration,
-    /// Answers are [`Routed::transient`].
+    /// Routes are [`Routed::transient`].
     pub(crate) transient: bool,
-    /// Questions are answered at once.
+    /// Route requests are answered immediately.
     pub(crate) answers: bool,
     routes: u32,
 }
@@ -43,7 +44,7 @@ pub(crate) fn config() -> Config {
     Config { queues: vec![standard, lame, lists], ..Config::default() }
 }
 
-/// As many at once as there is room for, from the first answer on.
+/// No limit in practice, from the first answer on.
 pub(crate) fn wide() -> Limits {
     let concurrency = Concurrency { start: 10_000, most: 10_000, ..Concurrency::default() };
     Limits { concurrency, ..Limits::default() }
@@ -100,7 +101,7 @@ impl Post {
         Admission { id: id(sequence), sender, accepted_at: self.now, recovered: false, alone: false, recipients }
     }
 
-    /// Admits a message of `count` recipients who are all due now.
+    /// Admits a message with `count` recipients that are all due now.
     pub(crate) fn admit_to(
         &mut self,
         queue: QueueNumber,
@@ -119,7 +120,7 @@ impl Post {
         self.admit_to(STANDARD, sequence, sender, domain, count)
     }
 
-    /// A message of one recipient for each number.
+    /// Admits a message with one recipient for each number.
     pub(crate) fn admit_each(&mut self, sequences: impl IntoIterator<Item = u64>, domain: &str) {
         sequences.into_iter().for_each(|sequence| _ = self.admit(sequence, 5, domain, 1));
     }
@@ -134,7 +135,7 @@ impl Post {
         answered
     }
 
-    /// Routes a destination, with a number that counts the answers.
+    /// Routes a destination; the route is the number of routes so far.
     pub(crate) fn send_to(&mut self, destination: Destination, next_hop: &str) {
         self.routes += 1;
         let (limits, until) = (self.limits.clone(), self.now + self.route_time);
@@ -166,7 +167,8 @@ impl Post {
         self.queues.report(self.now, attempt, &verdicts);
     }
 
-    /// Ends an attempt so, and defers its recipients under the rules; returns when they are due again.
+    /// Ends an attempt with this contact and defers its recipients by the rules; returns when they
+    /// are due again.
     pub(crate) fn defer(&mut self, mut attempt: Attempt<u32>, contact: Contact) -> Timestamp {
         self.queues.ended(self.now, &mut attempt, contact);
         let verdict = self.queues.judge(self.now, &attempt, Outcome::Deferred(busy()));
@@ -176,14 +178,15 @@ impl Post {
         until
     }
 
-    /// A first answer, so that the next hop is proven.
+    /// Delivers a first message, so that the next hop is proven.
     pub(crate) fn prove(&mut self, domain: &str) {
         self.admit(1_000_000, 99, domain, 1);
         let attempt = self.take();
         self.deliver(attempt);
     }
 
-    /// Delivers everything one by one; returns the messages in the order in which they left.
+    /// Delivers everything, one attempt at a time; returns the messages in the order in which they
+    /// left.
     pub(crate) fn drain(&mut self) -> Vec<u64> {
         let mut order = Vec::new();
         while let Some(attempt) = self.next() {
@@ -194,7 +197,7 @@ impl Post {
     }
 
     pub(crate) fn queue(&self, number: QueueNumber) -> QueueView<'_> {
-        self.queues.queues().nth(usize::from(number.0)).expect("there are three")
+        self.queues.queues().nth(usize::from(number.0)).expect("there are three queues")
     }
 
     pub(crate) fn hop(&self, name: &str) -> NextHopView<'_> {
@@ -202,7 +205,7 @@ impl Post {
     }
 
     pub(crate) fn entry(&self, sequence: u64) -> Entry {
-        self.queues.entries().find(|entry| entry.id == id(sequence)).expect("it is here")
+        self.queues.entries().find(|entry| entry.id == id(sequence)).expect("the message is in the queues")
     }
 
     pub(crate) fn progress(&self, sequence: u64) -> Progress {

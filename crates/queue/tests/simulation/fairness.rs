@@ -1,4 +1,4 @@
-//! Turns: between next hops, destinations, senders, letters and mailings, and queues.
+//! Fair turns: between next hops, destinations, senders, single messages and bulk mail, and queues.
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
@@ -12,7 +12,8 @@ fn fair_world() -> World {
     World::new(1, config(Retry::default()))
 }
 
-/// Delivers attempts one at a time until `wanted` leaves; returns how many recipients left before it.
+/// Delivers attempts one at a time until `wanted` leaves; returns how many recipients left before
+/// it.
 fn recipients_before(world: &mut World, wanted: u64) -> usize {
     let mut before = 0;
     while let Some((message, recipients)) = deliver_one(world) {
@@ -24,7 +25,7 @@ fn recipients_before(world: &mut World, wanted: u64) -> usize {
     panic!("message {wanted} never left");
 }
 
-/// Delivers the next attempt at once; tells its message and how many recipients it had.
+/// Delivers the next attempt; returns its message and number of recipients.
 fn deliver_one(world: &mut World) -> Option<(u64, usize)> {
     world.answer();
     let mut attempt = world.queues.next(START)?;
@@ -54,7 +55,7 @@ fn a_letter_beside_100_000_single_messages_to_the_same_domain_waits_for_one_of_t
 #[test]
 fn a_letter_beside_a_mailing_to_a_thousand_domains_waits_for_a_turn_or_two() {
     let mut world = fair_world();
-    // What was ready before the mailing showed for what it is are letters of its sender: one round of them.
+    // What was ready before the sender became bulk are its single messages: one round of them.
     (0..100_000).for_each(|n| _ = world.admit(STANDARD, 1, [format!("{}.example", n % 1000)]));
     let letter = world.admit(STANDARD, 2, ["alone.example"]);
     assert!(recipients_before(&mut world, letter) <= 1400);
@@ -77,16 +78,16 @@ fn a_thousand_letters_after_a_mailing_to_20_000_domains_are_there_within_2_secon
     let letters = &world.mail[1..];
     assert!(letters.iter().all(|mail| mail.recipients[0].state == State::Delivered));
     let mailing = world.mail[0].recipients.iter().filter(|known| known.state == State::Delivered).count();
-    assert!((10_000..190_000).contains(&mailing), "{mailing} of the mailing");
+    assert!((10_000..190_000).contains(&mailing), "{mailing} of the bulk mail");
     world.run_until(START + Duration::from_secs(60));
     assert!(world.is_resolved());
 }
 
-/// Counts recipients by `share` of the message until there are so many.
+/// Delivers until enough recipients left; counts them by the `share` of their message.
 fn shares(world: &mut World, recipients: usize, share: impl Fn(u64) -> u64) -> BTreeMap<u64, usize> {
     let mut shares = BTreeMap::new();
     while shares.values().sum::<usize>() < recipients {
-        let (message, count) = deliver_one(world).expect("there is enough");
+        let (message, count) = deliver_one(world).expect("enough mail is queued");
         *shares.entry(share(message)).or_default() += count;
     }
     shares
@@ -143,7 +144,7 @@ fn a_mailing_is_not_starved_by_letters_that_never_end() {
             return;
         }
     }
-    panic!("the mailing had {mailed} turns of 400");
+    panic!("bulk mail had {mailed} turns of 400");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Next hops that are slow, down or easily overrun, and what they cost the others.
+//! Next hops that are slow, down or easily overloaded, and how little they delay the others.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::world::*;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// `count` next hops with `letters` messages each, spread as they come.
+/// Admits `letters` messages for each of `count` next hops, interleaved.
 fn admit_all(world: &mut World, count: usize, letters: usize) {
     for _ in 0..letters {
         (0..count).for_each(|n| _ = world.admit(STANDARD, n as u64, [format!("{n}.example")]));
@@ -17,7 +17,7 @@ fn admit_all(world: &mut World, count: usize, letters: usize) {
 }
 
 fn number_of(domain: &str) -> usize {
-    domain.split('.').next().and_then(|number| number.parse().ok()).expect("domains are numbers here")
+    domain.split('.').next().and_then(|number| number.parse().ok()).expect("test domains begin with a number")
 }
 
 fn wide_config() -> Config {
@@ -26,7 +26,7 @@ fn wide_config() -> Config {
     config
 }
 
-/// How long the mail of next hops 10 to 99 takes, while those before are as slow as that.
+/// How long the mail of next hops 10 to 99 takes, if those before are as slow as `slow` says.
 fn time_of_the_quick_ones(slow: impl Fn(usize) -> Peer) -> Duration {
     let mut world = World::new(3, wide_config());
     for n in 0..100 {
@@ -49,7 +49,7 @@ fn ten_of_a_hundred_next_hops_that_are_slow_or_silent_cost_the_others_less_than_
         0 => Peer { time: 40 * SECOND, ..Peer::default() },
         _ => Peer { time: 120 * SECOND, down_until: START + 60 * MINUTE, ..Peer::default() },
     });
-    assert!(without > MINUTE, "a drain that is over at once shows nothing: {without:?}");
+    assert!(without > MINUTE, "the run is too short to show a difference: {without:?}");
     assert!(with.as_secs_f64() < 1.05 * without.as_secs_f64(), "{with:?} instead of {without:?}");
 }
 
@@ -116,7 +116,8 @@ fn a_next_hop_that_is_down_for_hours_is_probed_and_its_mail_leaves_when_it_is_ba
     // Three failures, four probes in the first quarter of an hour, then one every 10 minutes.
     assert!((15..=3 + 4 + 17).contains(&tries), "{tries} attempts in three hours");
     assert!(world.is_resolved());
-    // A probe 10 minutes later at most, and a retry of those who are refused until then: 20 minutes and the jitter.
+    // A probe at most 10 minutes later, and a retry of those refused until then: 20 minutes plus
+    // the jitter.
     assert!(world.time_of(|_| true) <= back_at.since(START) + 35 * MINUTE, "{:?}", world.time_of(|_| true));
     let (departures, mail) = (world.departures.len() - tries, world.mail.len());
     assert!((mail..mail + 3).contains(&departures), "{departures} attempts for {mail} messages");
@@ -131,7 +132,7 @@ fn concurrency_finds_what_a_peer_takes_and_stays_about_there() {
     }
     world.run_until(START + 30 * SECOND);
     let delivered = world.mail.iter().filter(|mail| mail.recipients[0].state == State::Delivered).count();
-    // 6 at a time, 75 ms each on average, are 80 a second.
+    // 6 at a time with 75 ms each on average are 80 per second.
     assert!(delivered >= 30 * 80 * 6 / 10, "{delivered} delivered");
     assert!(world.departures.len() <= delivered * 13 / 10, "{} attempts", world.departures.len());
     assert_eq!(world.hop("mx").and_then(|hop| hop.adopted_by), None);

@@ -1,5 +1,5 @@
-//! The queues on a virtual clock: what only time shows. Rules that hold at every step, fairness, lame next hops, poison
-//! messages, restarts.
+//! The queues on a virtual clock: rules that hold at every step, fairness, lame next hops, messages
+//! that interrupt sessions, restarts.
 //!
 //! A failing case prints its seed.
 

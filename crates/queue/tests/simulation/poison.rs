@@ -1,5 +1,5 @@
-//! Messages that break off wherever they go, and what they cost the others at their next hop; next hops that break off
-//! everything.
+//! Messages that interrupt every session, and how little they delay other mail at their next hop;
+//! next hops that interrupt everything.
 
 use std::iter::repeat_n;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::world::*;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// All domains have the next hop `mx`, which takes 100 ms for an attempt.
+/// All domains share the next hop `mx`, where an attempt takes 100 ms.
 fn relay() -> World {
     let mut world = World::new(11, config(Retry::default()));
     world.route = |_| "mx".to_owned();
@@ -23,7 +23,7 @@ fn is_blamed(world: &World) -> bool {
     world.hop("mx").is_some_and(|hop| hop.adopted_by.is_some() || hop.probe_at.is_some())
 }
 
-/// Steps until `end`, and at each step the next hop is to blame for nothing.
+/// Steps until `end` and checks at each step that the next hop is not blamed.
 fn run_blameless(world: &mut World, end: mail::Timestamp) {
     while world.now < end {
         world.run_until(end.min(world.now + SECOND / 10));
@@ -57,7 +57,8 @@ fn any_number_of_poison_messages_delays_the_others_by_one_attempt_each_at_most()
     }
 }
 
-/// The next hop died of the first sender's messages, and the other's was never tried.
+/// The next hop was declared dead because of the first sender's messages, and the other sender's
+/// was never tried.
 #[test]
 fn poison_of_one_sender_delays_others_at_the_same_destination_by_one_attempt() {
     for (poison_senders, good_senders) in [(1, 1), (1, 2), (2, 1)] {
@@ -71,12 +72,16 @@ fn poison_of_one_sender_delays_others_at_the_same_destination_by_one_attempt() {
         for message in good {
             let known = &world.mail[message as usize].recipients[0];
             assert_eq!((known.state, known.attempts), (State::Delivered, 1), "{poison_senders} {good_senders}");
-            assert!(attempts_before(&world, message, START) <= poison_senders as usize, "one of each sender");
+            assert!(
+                attempts_before(&world, message, START) <= poison_senders as usize,
+                "at most one per poison sender"
+            );
         }
     }
 }
 
-/// Five messages to an address at which a server drops the connection stopped all mail to a shared next hop for a minute.
+/// Five messages to an address at which a server drops the connection stopped all mail to a shared
+/// next hop for a minute.
 #[test]
 fn good_mail_every_five_seconds_passes_poison_that_came_first_and_comes_again() {
     for (poison, domain) in [(5, "good.test"), (200, "good.test"), (5, "poison.test"), (200, "poison.test")] {
@@ -107,7 +112,7 @@ fn one_message_that_always_breaks_off_goes_by_its_own_schedule_and_blames_nobody
     world.poison = |message| message == 0;
     world.admit(STANDARD, 1, ["poison.test"]);
     run_blameless(&mut world, START + 600 * MINUTE);
-    // 1, 2, 4... minutes apart, spread by a fifth.
+    // 1, 2, 4... minutes apart, with 20 % jitter.
     assert!((8..=11).contains(&world.departures.len()), "{} attempts", world.departures.len());
     world.run();
     assert!(world.is_resolved() && !is_blamed(&world));
@@ -142,7 +147,7 @@ fn a_next_hop_that_breaks_off_everything_is_dead_within_a_minute_and_probed_once
     let hop = world.hop("mx").unwrap();
     assert_eq!((hop.probe_at.is_some(), hop.adopted_by), (true, Some(LAME)));
     let different: std::collections::BTreeSet<u64> = world.departures.iter().map(|left| left.message).collect();
-    assert_eq!(different.len(), 9, "each was another message");
+    assert_eq!(different.len(), 9, "nine different messages");
     world.run_until(back_at);
     assert!(world.departures.len() <= 9 + 60, "{} attempts", world.departures.len());
     world.run();
@@ -160,7 +165,8 @@ fn a_next_hop_that_begins_to_break_off_everything_in_full_flight_is_dead_as_soon
     assert_eq!(under_way, 20);
     world.run_until(START + 45 * SECOND);
     assert!(world.hop("mx").unwrap().probe_at.is_some());
-    // Those under way, as many again while it shrinks, and one at a time for seven messages more.
+    // The attempts in flight, as many again while it shrinks, and one at a time for seven more
+    // messages.
     let after = world.departures.len() - before;
     assert!(after <= 20 + 20 + 7, "{after} attempts");
 }

@@ -1,4 +1,4 @@
-//! Random worlds, held against the model at every step: everything resolves within the rules, whatever happens.
+//! Random simulations, compared with the model at every step: everything resolves within the rules.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn admit_random(world: &mut World) {
     world.admit(queue, sender, domains);
 }
 
-/// An act on about half of all that it may choose.
+/// An action on about half of the recipients it applies to.
 fn act(world: &mut World, act: Act) {
     let (now, salt) = (world.now, world.random.next());
     let chosen = |entry: &queue::Entry| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
@@ -61,7 +61,8 @@ fn is_empty(world: &World) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Mail comes in, peers come and go, queues are paused, everything is stopped for a while, the operator acts.
+    /// Mail arrives, peers fail and recover, queues are paused, everything is stopped for some
+    /// time, the operator acts.
     #[test]
     fn everything_resolves_within_the_rules(seed: u64) {
         let mut world = random_world(seed);
@@ -81,7 +82,7 @@ proptest! {
         }
         (0..3).for_each(|queue| world.queues.pause(QueueNumber(queue), false));
         world.queues.set_stopped(false);
-        // A hold that is still to be recorded is no hold yet.
+        // A hold that is not recorded yet does not count.
         world.start_attempts();
         let now = world.now;
         world.queues.pick(Act::Release, now, &mut |_| true);
@@ -90,7 +91,8 @@ proptest! {
         prop_assert!(is_empty(&world));
     }
 
-    /// What is always deferred fails at the end of its lifetime, not earlier, and no later than its last attempt takes.
+    /// A recipient that is always deferred fails at the end of its lifetime: not earlier, and at
+    /// most one attempt later.
     #[test]
     fn what_never_succeeds_ends_with_its_lifetime(seed: u64) {
         let mut world = World::new(seed, config(brisk()));
@@ -102,7 +104,7 @@ proptest! {
         prop_assert!(late <= Duration::from_secs(5), "{late:?}");
     }
 
-    /// Mail for a next hop that never comes back fails in time, though most of it is never tried.
+    /// Mail for a next hop that never comes back fails in time, although most of it is never tried.
     #[test]
     fn what_nobody_takes_ends_with_its_lifetime(seed: u64) {
         let mut world = World::new(seed, config(brisk()));
@@ -118,7 +120,8 @@ proptest! {
         prop_assert!(world.departures.len() <= 3 + 4, "{} attempts", world.departures.len());
     }
 
-    /// At a quiet moment the process is replaced, and nobody could tell from what becomes of the mail.
+    /// The process restarts between attempts; the outcome of the mail is the same as without the
+    /// restart.
     #[test]
     fn a_restart_between_attempts_changes_nothing(seed: u64, steps in 0usize..60) {
         let story = |restart: bool| {
@@ -164,7 +167,7 @@ proptest! {
             first.push(world.admit(STANDARD, sender, ["one"]));
             (0..world.random.below(3)).for_each(|_| _ = world.step());
         }
-        // Attempts from before anything was deferred: refusals are no departures.
+        // Only attempts from before the first deferral: refusals are not departures.
         world.peers.values_mut().for_each(|peer| (peer.down_until, peer.breaks_until) = (START, START));
         world.poison = |_| false;
         world.run();
@@ -181,7 +184,7 @@ proptest! {
         }
     }
 
-    /// However the mail comes, no span has more attempts than the burst and its share.
+    /// No time span has more attempts than the burst plus its share, whatever the order of arrival.
     #[test]
     fn a_rate_is_never_exceeded(seed: u64, messages in 1u32..40, seconds in 1u64..20) {
         let mut world = random_world(seed);
@@ -198,7 +201,7 @@ proptest! {
             let times: Vec<_> = world.departures.iter().filter(|d| d.next_hop == name).map(|d| d.at).collect();
             for (place, &from) in times.iter().enumerate() {
                 for (count, &to) in (1u32..).zip(&times[place..]) {
-                    // A millisecond, because the clock has whole ones.
+                    // One millisecond, because the clock has whole ones.
                     let allowed = burst + (to.since(from).as_secs_f64() + 0.001) * per_second;
                     prop_assert!(f64::from(count) <= allowed + 1e-6, "{count} in {:?}", to.since(from));
                 }

@@ -1,7 +1,9 @@
-//! A world on a virtual clock: peers that are quick, slow, busy or down, and a model of what the queues should hold.
+//! The environment of the queues on a virtual clock: peers that are quick, slow, busy or down, and
+//! a model of what the queues should hold.
 //!
-//! Mail is admitted, attempts go to the peers and end when those let them, and what an attempt comes to is told by the
-//! attempt alone. With [`World::checks`] every step is held against the model: caps, legal attempts, deadlines, counts.
+//! Mail is admitted, attempts take as long as their peer needs, and the outcome depends only on the
+//! attempt. With [`World::checks`] every step is compared with the model: limits, legal attempts,
+//! deadlines, counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +19,7 @@ pub(crate) const STANDARD: QueueNumber = QueueNumber(0);
 pub(crate) const LAME: QueueNumber = QueueNumber(1);
 pub(crate) const LISTS: QueueNumber = QueueNumber(2);
 
-/// SplitMix64: the same seed, the same world.
+/// SplitMix64: the same seed gives the same simulation.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -34,16 +36,16 @@ impl Random {
     }
 }
 
-/// What a next hop is like.
+/// The behavior of a next hop.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// What an attempt takes at most; at least half of it.
+    /// The maximum duration of an attempt; the minimum is half of it.
     pub(crate) time: Duration,
-    /// Until then every attempt fails.
+    /// Every attempt fails until then.
     pub(crate) down_until: Timestamp,
-    /// And until then every message breaks off.
+    /// Every message is interrupted until then.
     pub(crate) breaks_until: Timestamp,
-    /// More attempts at once are refused.
+    /// The number of attempts at a time above which further ones are refused.
     pub(crate) most: usize,
 }
 
@@ -80,10 +82,10 @@ pub(crate) struct Mail {
     pub(crate) recipients: Vec<Known>,
 }
 
-/// (message, ordinal, number of the attempt, verdict as text): the story of a world.
+/// From (message, ordinal, number of the attempt) to the verdict as text.
 pub(crate) type Story = BTreeMap<(u64, u32, u16), String>;
 
-/// An attempt under way, and how it will end.
+/// An attempt in flight, and how it will end.
 struct Flight {
     attempt: Attempt<Timestamp>,
     contact: Contact,
@@ -91,7 +93,7 @@ struct Flight {
     is_noticed: bool,
 }
 
-/// One departure of an attempt to a next hop.
+/// An attempt that left for a next hop.
 #[derive(Clone, Debug)]
 pub(crate) struct Departure {
     pub(crate) at: Timestamp,
@@ -109,22 +111,22 @@ pub(crate) struct World {
     pub(crate) limits: Limits,
     /// From a domain to its next hop.
     pub(crate) route: fn(&str) -> String,
-    /// An answer is good for so long, from the moment of the question.
+    /// How long a route is valid, from the time of its request.
     pub(crate) route_time: Duration,
-    /// And comes so much later.
+    /// How long a route takes to arrive.
     pub(crate) answer_time: Duration,
-    /// Questions that are open, by when they are answered.
+    /// Open route requests, by the time of their answer.
     questions: BTreeSet<(Timestamp, Destination)>,
     flights: BTreeMap<(Timestamp, u64), Flight>,
     serial: u64,
     pub(crate) departures: Vec<Departure>,
     pub(crate) story: Story,
-    /// Of 100 recipients that are reached so many are deferred, and so many fail.
+    /// How many of 100 recipients that are reached are deferred, and how many fail.
     pub(crate) deferred_of_100: u64,
     pub(crate) failed_of_100: u64,
-    /// Messages that break off wherever they go.
+    /// Messages that are interrupted wherever they go.
     pub(crate) poison: fn(u64) -> bool,
-    /// Every step is held against the model.
+    /// Whether every step is compared with the model.
     pub(crate) checks: bool,
 }
 
@@ -141,7 +143,7 @@ pub(crate) fn config(retry: Retry) -> Config {
     Config { queues: vec![standard, lame, lists], ..Config::default() }
 }
 
-/// Short, so that a world of a few hundred steps sees every rule.
+/// Short, so that a simulation of a few hundred steps covers every rule.
 pub(crate) fn brisk() -> Retry {
     Retry {
         first: Duration::from_secs(10),
@@ -151,7 +153,7 @@ pub(crate) fn brisk() -> Retry {
     }
 }
 
-/// From the first answer on, as many attempts as there is room for.
+/// No limit in practice, from the first answer on.
 pub(crate) fn wide() -> Limits {
     let concurrency = Concurrency { start: 10_000, most: 10_000, ..Concurrency::default() };
     Limits { concurrency, ..Limits::default() }
@@ -203,7 +205,7 @@ impl World {
         number
     }
 
-    /// Admits what the model knows to be pending of a message.
+    /// Admits the recipients of a message that are pending in the model.
     fn hand_over(&mut self, number: u64, recovered: bool) {
         let Mail { sender, accepted_at, recipients } = &self.mail[number as usize];
         let mut pending = Vec::new();
@@ -218,7 +220,8 @@ impl World {
         self.queues.admit(self.now, &Admission { id, sender, accepted_at, recovered, alone, recipients });
     }
 
-    /// The process dies and comes back: flights are lost, all that is pending is admitted again.
+    /// The process dies and restarts: attempts in flight are lost, and all pending recipients are
+    /// admitted again.
     pub(crate) fn restart(&mut self) {
         for Flight { attempt, .. } in std::mem::take(&mut self.flights).into_values() {
             for &ordinal in &attempt.recipients {
@@ -231,7 +234,7 @@ impl World {
         self.check();
     }
 
-    /// Moves the clock to the next thing that happens; false when nothing will.
+    /// Advances the clock to the next event; false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         self.step_before(Timestamp(u64::MAX))
     }
@@ -264,12 +267,12 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// What the flow does: an attempt that waits for long makes its next hop slow.
+    /// Like the caller of the queues: reports an attempt that has waited for too long as slow.
     fn notice_slow(&mut self, slow_after: Duration) {
         for flight in self.flights.values_mut() {
             if !flight.is_noticed && flight.started_at + slow_after <= self.now {
                 flight.is_noticed = true;
-                self.queues.slow(self.now, flight.attempt.next_hop.expect("it is no act"));
+                self.queues.slow(self.now, flight.attempt.next_hop.expect("a delivery has a next hop"));
             }
         }
     }
@@ -279,7 +282,7 @@ impl World {
         adopts.map_or(Duration::from_secs(1_000_000), |adopt| adopt.slower_than)
     }
 
-    /// Starts all that can be done now.
+    /// Starts all attempts that may leave now.
     pub(crate) fn start_attempts(&mut self) {
         loop {
             let answered = self.answer();
@@ -318,7 +321,7 @@ impl World {
         if let Purpose::Act(_) = attempt.purpose {
             return self.finish(attempt, None);
         }
-        let next_hop = self.queues.next_hop_name(attempt.next_hop.expect("it is no act")).to_owned();
+        let next_hop = self.queues.next_hop_name(attempt.next_hop.expect("it is not an action")).to_owned();
         if let Purpose::Refuse(reply) = attempt.purpose.clone() {
             return self.finish(attempt, Some(reply));
         }
@@ -365,7 +368,7 @@ impl World {
                 Verdict::Failed { .. } | Verdict::Removed => State::Failed,
                 Verdict::Deferred { until, .. } => State::Due(*until),
                 Verdict::Held => State::Held,
-                Verdict::Relayed { .. } => panic!("nobody relays here"),
+                Verdict::Relayed { .. } => panic!("no peer relays here"),
             };
             (known.attempts, known.ended_at) = (attempt.number, now);
             if self.checks {
@@ -376,7 +379,8 @@ impl World {
         self.queues.report(self.now, attempt, &verdicts);
     }
 
-    /// Told by the attempt alone, so that worlds with the same seed have the same outcomes in any order.
+    /// Depends only on the attempt, so that simulations with the same seed have the same outcomes
+    /// in any order.
     fn outcome(&self, attempt: &Attempt<Timestamp>, ordinal: u32) -> Outcome {
         let parts = [attempt.id.sequence(), u64::from(ordinal), u64::from(attempt.number)];
         let fate = parts.into_iter().fold(self.seed, |state, part| Random(state ^ part).next()) % 100;
@@ -406,13 +410,14 @@ impl World {
         all.all(|known| matches!(known.state, State::Delivered | State::Failed))
     }
 
-    /// When the last recipient of those messages was resolved, from the start on.
+    /// How long it took from the start until the last recipient of those messages was resolved.
     pub(crate) fn time_of(&self, chosen: impl Fn(&Mail) -> bool) -> Duration {
         let mail = self.mail.iter().filter(|mail| chosen(mail));
         mail.flat_map(|mail| &mail.recipients).map(|known| known.ended_at.since(START)).max().unwrap_or_default()
     }
 
-    /// An attempt is legal: one message and destination, everyone was due, none in flight, and every cap holds.
+    /// Checks an attempt: one message and destination, all recipients due, none in flight, and
+    /// every limit holds.
     fn check_attempt(&mut self, attempt: &Attempt<Timestamp>) {
         let now = self.now;
         let domain = self.queues.destination_name(attempt.destination).to_owned();
@@ -426,7 +431,7 @@ impl World {
                 match known.state {
                     State::Due(_) => assert_ne!(act, Act::Release),
                     State::Held => assert!(matches!(act, Act::Release | Act::Remove | Act::Bounce)),
-                    state => panic!("{act:?} of one that is {state:?}"),
+                    state => panic!("{act:?} on a recipient that is {state:?}"),
                 }
             } else {
                 assert_eq!(known.attempts + 1, attempt.number);
@@ -441,24 +446,27 @@ impl World {
     fn check_next_hop(&self, attempt: &Attempt<Timestamp>, queue: QueueNumber) {
         let hop =
             self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
-        assert!(attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3, "alone is alone");
-        // A second at least, and five minutes for those who were lined up in time.
-        let until = attempt.route.expect("it has one where it has a next hop") + Duration::from_secs(301);
-        assert!(self.now < until + self.answer_time, "by a route that was over long before {}", self.now);
+        assert!(
+            attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3,
+            "this message has one recipient per attempt"
+        );
+        // A second at least, and five minutes for recipients that were ready in time.
+        let until = attempt.route.expect("an attempt with a next hop has a route") + Duration::from_secs(301);
+        assert!(self.now < until + self.answer_time, "used a route that expired long before {}", self.now);
         match &attempt.purpose {
             Purpose::Deliver => {
                 assert!(hop.attempts <= hop.concurrency, "{hop:?}");
-                assert!(hop.probe_at.is_none_or(|at| at <= self.now), "{hop:?} is hammered");
+                assert!(hop.probe_at.is_none_or(|at| at <= self.now), "{hop:?} is tried before its probe is due");
                 let serving = hop.adopted_by.unwrap_or(queue);
-                let view = self.queues.queues().nth(usize::from(serving.0)).expect("it is one of three");
+                let view = self.queues.queues().nth(usize::from(serving.0)).expect("there are three queues");
                 assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
             }
             Purpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
-            Purpose::Act(_) | Purpose::Sort => panic!("it goes nowhere"),
+            Purpose::Act(_) | Purpose::Sort => panic!("an action has no next hop"),
         }
     }
 
-    /// The queues hold what the model holds, slots are where they belong, and nothing is forgotten.
+    /// Checks that the queues hold what the model holds, and that slots are counted correctly.
     pub(crate) fn check(&mut self) {
         if !self.checks {
             return;
@@ -482,18 +490,18 @@ impl World {
             Some(deadline) if deadline > self.now => {
                 assert!(self.queues.next(Timestamp(deadline.millis() - 1)).is_none(), "the deadline is late");
             }
-            Some(deadline) => panic!("{deadline} has passed, and nothing was due at {}", self.now),
+            Some(deadline) => panic!("the deadline {deadline} has passed, but nothing was due at {}", self.now),
             None => {}
         }
         self.check_that_all_wait_for_something();
     }
 
-    /// Whoever is ready and does not leave is held by something that can be told.
+    /// Checks that every ready recipient that does not leave has an obstacle to show.
     fn check_that_all_wait_for_something(&mut self) {
         for (queue, domain) in self.ready() {
             let destination = self.queues.destination(queue, &domain);
             let obstacles: Vec<Obstacle> = self.queues.explain(self.now, destination);
-            assert!(!obstacles.is_empty(), "{domain} waits for nothing");
+            assert!(!obstacles.is_empty(), "{domain} waits without an obstacle");
         }
     }
 

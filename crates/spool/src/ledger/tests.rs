@@ -1,5 +1,5 @@
-//! The index and the table of segments by themselves, without a disk: what is alive, which segment may go, and in what
-//! order. What happens to them on a disk is in `tests/simulated`.
+//! The message index and the segment table without a disk: what is live, which segment may be
+//! freed, and in what order. `tests/simulated` tests them on a disk.
 
 use std::io::{self, IoSlice};
 
@@ -54,7 +54,7 @@ fn segment(stage: Stage, number: u64) -> Segment {
     }
 }
 
-/// Sealed segments, the numbers of whose uses are 11, 12, ... and whose slots are 1, 2, ...
+/// Sealed segments with the numbers 11, 12, ... in the slots 1, 2, ...
 fn sealed(count: u32) -> Ledger {
     let mut ledger = Ledger::default();
     for slot in 1..=count {
@@ -96,12 +96,12 @@ fn messages_are_counted_while_a_recipient_waits() {
     ledger.insert(&message(5, 2), place(1, 0));
     ledger.insert(&message(6, 1), place(1, 1));
     assert_eq!(ledger.messages(), 2);
-    assert!(!ledger.settle(5, &delivered(0), 2), "the other recipient waits");
+    assert!(!ledger.settle(5, &delivered(0), 2), "the other recipient is pending");
     assert_eq!((ledger.messages(), ledger.states(5)), (2, delivered(0)));
     assert!(ledger.settle(5, &delivered(1), 2));
     assert_eq!((ledger.messages(), ledger.sequences()), (1, vec![6]));
     assert_eq!((ledger.place(5), ledger.states(5)), (None, Vec::new()));
-    assert!(!ledger.settle(5, &delivered(0), 2), "it died only once");
+    assert!(!ledger.settle(5, &delivered(0), 2), "it died before");
     assert_eq!(ledger.messages(), 1);
 }
 
@@ -183,7 +183,7 @@ fn a_segment_that_refers_to_one_in_use_does_not_go() {
     assert_eq!(ledger.retirable(), None);
     ledger.segments.get_mut(&1).unwrap().stage = Stage::Open;
     assert!(ledger.settle(5, &delivered(1), 2));
-    assert_eq!(ledger.retirable(), None, "what is open is not yet to go, and the other refers to it");
+    assert_eq!(ledger.retirable(), None, "an open segment is not freed, and the other refers to it");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_segment_stays_while_it_is_pinned_or_leased() {
     let mut ledger = sealed(1);
     assert_eq!(ledger.retirable(), Some(1));
     let lease = ledger.segment(1).lease.clone();
-    assert_eq!(ledger.retirable(), None, "a body of it is being read");
+    assert_eq!(ledger.retirable(), None, "one of its bodies is leased");
     drop(lease);
     ledger.segment(1).pinned = true;
     assert_eq!(ledger.retirable(), None);
@@ -212,12 +212,12 @@ fn a_copy_keeps_the_segment_that_it_left_from_going_last() {
     ledger.relocate(5, place(2, 0));
     assert_eq!(ledger.segments[&2].refers, BTreeSet::from([11]));
     ledger.relocate(7, place(2, 1));
-    assert_eq!(ledger.messages(), 1, "a message that is dead is not brought back by its copy");
+    assert_eq!(ledger.messages(), 1, "a copy does not revive a dead message");
 }
 
 #[test]
 fn an_outcome_speaks_of_the_copy_in_a_batch_that_failed_too() {
-    // Recovery may find that copy, so neither an outcome nor a later copy may be forgotten before it.
+    // Recovery may find that copy, so neither an outcome nor a later copy may be freed before it.
     let mut ledger = sealed(4);
     ledger.segments.get_mut(&2).unwrap().stage = Stage::Broken;
     ledger.insert(&message(5, 2), place(1, 0));
@@ -229,7 +229,7 @@ fn an_outcome_speaks_of_the_copy_in_a_batch_that_failed_too() {
     assert!(ledger.settle(5, &delivered(1), 4));
     ledger.insert(&message(5, 1), place(3, 1));
     ledger.settle(5, &delivered(0), 1);
-    assert_eq!(ledger.segments[&1].refers, BTreeSet::from([13]), "a message that is dead haunts nothing");
+    assert_eq!(ledger.segments[&1].refers, BTreeSet::from([13]), "a dead message adds no references");
 }
 
 #[test]
@@ -243,14 +243,14 @@ fn a_segment_of_which_little_lives_is_copied_forward_the_emptiest_first() {
         fill(&mut ledger, slot, share);
     }
     ledger.segments.get_mut(&4).unwrap().pinned = true;
-    // Slot 3 is too full, 4 pinned, 6 among the latest; 7 to 9 have nothing in them.
+    // Slot 3 is too full, 4 is pinned, 6 is among the newest, and 7 to 9 are empty.
     assert_eq!(ledger.mostly_dead(), [2, 5, 1]);
     assert!(ledger.is_waning(1) && ledger.is_waning(9) && !ledger.is_waning(3) && !ledger.is_waning(77));
     ledger.segments.get_mut(&2).unwrap().stage = Stage::Open;
     assert_eq!(ledger.mostly_dead(), [5, 1]);
     assert!(!ledger.is_waning(2));
     ledger.segments.get_mut(&5).unwrap().stage = Stage::Broken;
-    assert!(!ledger.is_waning(5), "a message lives in it");
+    assert!(!ledger.is_waning(5), "it holds a live message");
     ledger.settle(5, &delivered(0), 5);
     assert!(ledger.is_waning(5));
 }
@@ -260,13 +260,13 @@ fn survivors_are_in_the_way_when_many_dead_segments_wait_behind_them() {
     let mut ledger = sealed(9);
     ledger.insert(&message(20, 1), place(1, 0));
     ledger.insert(&message(40, 1), place(9, 0));
-    assert_eq!(ledger.in_the_way(), None, "seven dead ones are few");
+    assert_eq!(ledger.in_the_way(), None, "seven dead ones are too few");
     ledger.segments.insert(10, segment(Stage::Broken, 20));
     assert_eq!(ledger.in_the_way(), Some(1));
     ledger.segment(1).pinned = true;
     assert_eq!(ledger.in_the_way(), Some(9));
     ledger.segment(10).pinned = true;
-    assert_eq!(ledger.in_the_way(), None, "what is pinned stays, and waits for nothing");
+    assert_eq!(ledger.in_the_way(), None, "pinned segments stay and are not blocked");
 }
 
 #[test]

@@ -1,28 +1,29 @@
-//! The book of promises: what was asked of a spool, what it said yes to, and so what may and what must be found
-//! after a crash. It knows nothing of how the spool works.
+//! Records what was submitted to a spool and what was acknowledged, and checks what may and must be
+//! found after a crash. Independent of how the spool works.
 //!
 //! | a message was | then it is found |
 //! |---|---|
 //! | never submitted | never |
-//! | submitted, not acknowledged | whole, or not at all |
-//! | acknowledged | whole, unless every recipient may be done with |
+//! | submitted, not acknowledged | complete, or not at all |
+//! | acknowledged | complete, unless every recipient may be final |
 //!
 //! | a recipient's outcome was | then its state is |
 //! |---|---|
 //! | submitted, not acknowledged | this one or the one before |
-//! | acknowledged | this one, and a final one for ever |
+//! | acknowledged | this one, and a final one forever |
 //!
-//! A bounce and the outcome that causes it come together: never is the outcome found without the bounce.
+//! A bounce and the outcome that causes it come together: the outcome is never found without the
+//! bounce.
 
 use std::collections::BTreeMap;
 
 use mail::{BodyFlags, Envelope, QueueId};
 use spool::State;
 
-/// What a spool gave back: every live message with its bytes.
+/// What a spool returned: every live message with its bytes.
 pub(crate) type Found = BTreeMap<QueueId, Letter>;
 
-/// A message as it was given, or as it was found.
+/// A message as it was submitted, or as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) envelope: Envelope,
@@ -47,11 +48,12 @@ struct Page {
 struct Recipient {
     certain: State,
     possible: Vec<State>,
-    /// Bounces that tell of its failure, one for each try to record it; one of them must be found where it failed.
+    /// The bounces submitted with its failure, one for each try; one of them must be found if it
+    /// failed.
     bounces: Vec<QueueId>,
 }
 
-/// What one submission asks for.
+/// The content of one submission.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Proposal {
     pub(crate) messages: Vec<QueueId>,
@@ -59,41 +61,41 @@ pub(crate) struct Proposal {
 }
 
 impl Book {
-    /// A message is about to be submitted.
+    /// Records a message that is about to be submitted.
     pub(crate) fn propose(&mut self, id: QueueId, letter: Letter) {
         let recipient = Recipient { certain: State::NEW, possible: Vec::new(), bounces: Vec::new() };
         let recipients = vec![recipient; letter.envelope.recipients.len()];
         self.pages.insert(id, Page { letter, promised: false, recipients });
     }
 
-    /// An outcome is about to be submitted.
+    /// Records an outcome that is about to be submitted.
     pub(crate) fn propose_outcome(&mut self, id: QueueId, ordinal: u32, state: State, bounce: Option<QueueId>) {
         let recipient = self.recipient(id, ordinal);
         recipient.possible.push(state);
         recipient.bounces.extend(bounce);
     }
 
-    /// A submission was acknowledged.
+    /// Records that a submission was acknowledged.
     pub(crate) fn promise(&mut self, proposal: &Proposal) {
         for id in &proposal.messages {
-            self.pages.get_mut(id).expect("it was proposed").promised = true;
+            self.pages.get_mut(id).expect("the message was proposed").promised = true;
         }
         for (id, ordinal, state) in &proposal.outcomes {
             let recipient = self.recipient(*id, *ordinal);
             if !recipient.certain.is_final() {
                 recipient.certain = *state;
             }
-            // An earlier final outcome that was not acknowledged may be on the disk all the same.
+            // An earlier final outcome that was not acknowledged may still be on the disk.
             recipient.possible.retain(|possible| possible.is_final() && possible != state);
         }
     }
 
-    /// The letter that was proposed under this id.
+    /// The message that was proposed with this id.
     pub(crate) fn letter(&self, id: QueueId) -> &Letter {
         &self.pages[&id].letter
     }
 
-    /// Compares what was found with what was promised; Err says what is wrong.
+    /// Compares what was found with what was acknowledged; Err describes the first difference.
     pub(crate) fn check(&self, found: &Found) -> Result<(), String> {
         if let Some(id) = found.keys().find(|id| !self.pages.contains_key(id)) {
             return Err(format!("{id} was never submitted, or is known to be gone"));
@@ -102,14 +104,14 @@ impl Book {
             match found.get(id) {
                 Some(letter) => page.check_found(letter).map_err(|what| format!("{id}: {what}"))?,
                 None if !page.promised || page.may_be_dead() => {}
-                None => return Err(format!("{id} was acknowledged and is not there")),
+                None => return Err(format!("{id} was acknowledged but is missing")),
             }
             self.check_bounces(*id, page, found)?;
         }
         Ok(())
     }
 
-    /// What was found is certain from now on, and what was not is gone for good.
+    /// Takes what was found as the new truth; everything else is gone.
     pub(crate) fn settle_on(&mut self, found: &Found) {
         self.pages.retain(|id, _| found.contains_key(id));
         for (id, page) in &mut self.pages {
@@ -134,7 +136,7 @@ impl Book {
     }
 
     fn recipient(&mut self, id: QueueId, ordinal: u32) -> &mut Recipient {
-        &mut self.pages.get_mut(&id).expect("it was proposed").recipients[ordinal as usize]
+        &mut self.pages.get_mut(&id).expect("the message was proposed").recipients[ordinal as usize]
     }
 }
 
@@ -148,13 +150,13 @@ impl Page {
         if letter.bytes != given.bytes {
             let same = letter.bytes.iter().zip(&given.bytes).take_while(|(a, b)| a == b).count();
             let (found, given) = (letter.bytes.len(), given.bytes.len());
-            return Err(format!("{found} bytes were found for {given}, the first {same} of them right"));
+            return Err(format!("found {found} bytes instead of {given}; the first {same} are right"));
         }
         if letter.envelope != given.envelope || letter.flags != given.flags {
             return Err(format!("the envelope or the flags changed: {letter:?}"));
         }
         if letter.states.len() != self.recipients.len() || letter.states.iter().all(|state| state.is_final()) {
-            return Err(format!("nothing is left to do in {:?}", letter.states));
+            return Err(format!("a message without pending recipients was found: {:?}", letter.states));
         }
         for (ordinal, (state, recipient)) in letter.states.iter().zip(&self.recipients).enumerate() {
             if *state != recipient.certain && !recipient.possible.contains(state) {
@@ -202,7 +204,7 @@ mod tests {
         assert!(book.check(&Found::from([(id(1), letter())])).is_ok(), "not acknowledged yet");
         book.promise(&Proposal { messages: Vec::new(), outcomes: vec![(id(1), 0, State::Delivered)] });
         assert!(book.check(&Found::from([(id(1), letter())])).is_err(), "attempted again");
-        assert!(book.check(&Found::new()).is_err(), "the other recipient still waits");
+        assert!(book.check(&Found::new()).is_err(), "the other recipient is still pending");
 
         book.propose(id(2), letter());
         book.propose_outcome(id(1), 1, State::Failed, Some(id(2)));

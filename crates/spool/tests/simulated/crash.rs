@@ -1,6 +1,7 @@
-//! Power loss at every step. A scenario runs against a disk that dies at its first step, then at its second, and
-//! so on until it lives; after each death several crashes are made up, and what is found is held against the
-//! book. Then the same for the recovery itself, which must find the same again however often it is cut short.
+//! Power failures at every step. A scenario runs on a disk that fails at the first step, then at
+//! the second, and so on until it completes; after each failure several crashes are simulated, and
+//! what is found is checked. Recovery is tested in the same way: it must find the same, however
+//! often it is interrupted.
 //!
 //! `SPOOL_SEED=n` runs the large scenario with one seed instead of the fixed ones.
 
@@ -16,30 +17,31 @@ use crate::rig::{Rig, SEED, close, config, open};
 
 const LATER: State = State::Waiting { attempts: 1, until: Timestamp(1_763_000_060_000) };
 
-/// Crashes that are made up for each death, gentle and harsh ones in turn; fewer where segments are large.
+/// Simulated crashes after each power failure, alternately gentle and harsh; fewer where segments
+/// are large.
 const CRASHES: u64 = 10;
 const CRASHES_OF_LARGE_SEGMENTS: u64 = 4;
-/// Every so many deaths the recovery after it is cut short at each of its steps, too.
+/// Recovery is interrupted at each of its steps after one in this many power failures.
 const RECOVERY_EVERY: u64 = 5;
-/// Recovering takes fewer steps; after it the keeper tidies up, which may go on.
+/// Recovery takes fewer steps; later steps belong to maintenance, which never ends.
 const RECOVERY_STEPS_MAX: u64 = 30;
 
 type Scenario = fn(&mut Rig) -> Result<(), CommitError>;
 
-/// Runs `scenario` with the power failing at each of its steps in turn.
+/// Runs `scenario` with a power failure at each of its steps.
 fn crash_everywhere(config: &Config, scenario: Scenario) {
     const DEATHS_AT_ONCE: u64 = 16;
     let mut first = 1;
     while std::thread::scope(|scope| {
         let dies_at = |step| scope.spawn(move || crash_at(step, config, scenario));
         let deaths: Vec<_> = (first..first + DEATHS_AT_ONCE).map(dies_at).collect();
-        deaths.into_iter().all(|death| death.join().expect("what is printed above was promised"))
+        deaths.into_iter().all(|death| death.join().expect("no promise was broken; see above"))
     }) {
         first += DEATHS_AT_ONCE;
     }
 }
 
-/// False if the scenario is over before `step`.
+/// Returns false if the scenario completes before `step`.
 fn crash_at(step: u64, config: &Config, scenario: Scenario) -> bool {
     let disk = sim::Disk::new(SEED);
     disk.crash_at(step);
@@ -47,7 +49,7 @@ fn crash_at(step: u64, config: &Config, scenario: Scenario) -> bool {
     let crashes = if config.segment_bytes > 64 << 10 { CRASHES_OF_LARGE_SEGMENTS } else { CRASHES };
     for seed in 0..crashes {
         let after = if seed % 2 == 0 { disk.crash(seed) } else { disk.crash_harshly(seed) };
-        let story = || format!("power lost at step {step}, crash with seed {seed}; before it:\n{}", disk.log());
+        let story = || format!("power failure at step {step}, crash with seed {seed}; log before it:\n{}", disk.log());
         let found = verify(&after, config, &book, &given, &story);
         if seed == 0 && step.is_multiple_of(RECOVERY_EVERY) {
             cut_recovery_short(&disk, seed, config, &found, &story);
@@ -60,17 +62,21 @@ fn live_until_death(disk: &sim::Disk, config: &Config, scenario: Scenario) -> (B
     match Rig::open(disk, config.clone()) {
         Ok(mut rig) => {
             let result = scenario(&mut rig);
-            assert!(result.is_ok() || disk.is_off(), "the scenario fails by itself: {result:?}\n{}", disk.log());
+            assert!(
+                result.is_ok() || disk.is_off(),
+                "the scenario fails without a power failure: {result:?}\n{}",
+                disk.log()
+            );
             rig.close()
         }
         Err(error) => {
-            assert!(disk.is_off(), "an empty disk is not opened: {error}");
+            assert!(disk.is_off(), "cannot open an empty disk: {error}");
             Default::default()
         }
     }
 }
 
-/// Opens what a crash left, twice; both must be as promised, and no id may come again.
+/// Opens a disk after a crash, twice; both must keep the promises and must not reuse an id.
 fn verify(
     after: &sim::Disk,
     config: &Config,
@@ -79,25 +85,25 @@ fn verify(
     story: &dyn Fn() -> String,
 ) -> Found {
     let fail = |what: &str| -> ! { panic!("{what}\n{}after it:\n{}", story(), after.log()) };
-    let (spool, found) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("not opened: {error}")));
+    let (spool, found) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("cannot open: {error}")));
     book.check(&found).unwrap_or_else(|what| fail(&what));
     let id = spool.begin();
     if given.contains(&id) {
-        fail(&format!("{id} is given again"));
+        fail(&format!("{id} was reused"));
     }
     close(spool, after);
-    let (spool, again) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("not opened: {error}")));
+    let (spool, again) = open(after, config.clone()).unwrap_or_else(|error| fail(&format!("cannot open: {error}")));
     if again != found {
-        fail("a second recovery finds something else");
+        fail("a second recovery finds other messages");
     }
     if spool.begin() == id {
-        fail(&format!("{id} is given again after an orderly end"));
+        fail(&format!("{id} was reused after an orderly stop"));
     }
     close(spool, after);
     found
 }
 
-/// Recovers from the same crash with the power failing at each step of recovering, and then once more.
+/// Recovers from the same crash with a power failure at each step of recovery, and then once more.
 fn cut_recovery_short(disk: &sim::Disk, seed: u64, config: &Config, found: &Found, story: &dyn Fn() -> String) {
     for step in 1..=RECOVERY_STEPS_MAX {
         let after = disk.crash(seed);
@@ -177,7 +183,7 @@ fn survivors_that_are_copied_forward_keep_their_ids_and_outcomes() {
     crash_everywhere(&config(512 << 10), copy_forward);
 }
 
-/// Fills segments with messages that die around two that live, until those were copied.
+/// Fills segments with messages that die, among two that stay live, until those were copied.
 fn copy_forward(rig: &mut Rig) -> Result<(), CommitError> {
     let survivor = rig.accept(700, 3)?;
     rig.settle(survivor, &[(0, State::Delivered), (1, LATER)])?;
@@ -197,7 +203,8 @@ fn copy_forward(rig: &mut Rig) -> Result<(), CommitError> {
     rig.settle(other, &[(0, LATER)])
 }
 
-/// One batch of several submissions, written but held at its sync: whatever a crash leaves of it is whole.
+/// One batch of several submissions, held at its sync: every message found after a crash is
+/// complete.
 #[test]
 fn a_torn_batch_gives_whole_messages_or_none() {
     let disk = sim::Disk::new(SEED);
@@ -216,7 +223,7 @@ fn a_torn_batch_gives_whole_messages_or_none() {
         }
     };
     crash(&rig, 0..100);
-    assert!(tickets.iter().all(|ticket| ticket.answer_now().is_none()), "acknowledged before its sync");
+    assert!(tickets.iter().all(|ticket| ticket.answer_now().is_none()), "acknowledged before the sync");
     drop(hold);
     let first = tickets.remove(0);
     rig.wait(first).unwrap();
@@ -236,17 +243,17 @@ fn a_second_life_goes_on_where_the_first_one_ended() {
             disk = disk.crash_harshly(step * 10 + life);
             disk.crash_at(step + life);
             let Ok(mut rig) = Rig::reopen(&disk, config.clone(), book.clone(), given.clone()) else {
-                assert!(disk.is_off(), "life {life} after {step} steps is not opened\n{}", disk.log());
+                assert!(disk.is_off(), "cannot open run {life} after {step} steps\n{}", disk.log());
                 continue;
             };
             let result = churn(&mut rig);
-            assert!(result.is_ok() || disk.is_off(), "life {life}: {result:?}\n{}", disk.log());
+            assert!(result.is_ok() || disk.is_off(), "run {life}: {result:?}\n{}", disk.log());
             (book, given) = rig.close();
         }
     }
 }
 
-/// Takes mail in, and resolves what it took and what it found.
+/// Accepts messages, and resolves those and the ones it found.
 fn churn(rig: &mut Rig) -> Result<(), CommitError> {
     for id in rig.spool.ids() {
         let recipients = rig.book.letter(id).states.len() as u32;

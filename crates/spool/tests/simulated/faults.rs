@@ -1,5 +1,5 @@
-//! Errors of the device, one at a time at every place where one can happen, and a device that is full. What was
-//! acknowledged stays so, what was not may be tried again, and the trouble ends with its cause.
+//! Device errors, one at each place where one can happen, and a full device. What was acknowledged
+//! stays, what was not can be retried, and everything works again when the errors end.
 
 use std::ops::Range;
 
@@ -8,10 +8,11 @@ use spool::{CommitError, Config, State};
 
 use crate::rig::{Rig, SEED, close, config, open};
 
-/// How often a client comes back after 451 before the test calls it an outage.
+/// How many tries a client makes before the test counts it as an outage.
 const TRIES: usize = 4;
 
-/// A short life in which everything is tried again until it is accepted, as clients and the queue do.
+/// A short workload in which everything is retried until it is accepted, as clients and the queue
+/// do.
 fn stubborn_life(rig: &mut Rig) -> Result<(), String> {
     for round in 0..5 {
         let id = stubborn(rig, |rig| rig.accept(2000 + round, 2))?;
@@ -31,11 +32,11 @@ fn stubborn<T>(rig: &mut Rig, mut attempt: impl FnMut(&mut Rig) -> Result<T, Com
             Err(error) => last = Some(error),
         }
     }
-    Err(format!("{TRIES} times: {last:?}"))
+    Err(format!("failed {TRIES} times: {last:?}"))
 }
 
-/// The `n`-th operation of `kind` fails, for every n there is; then the same for three in a row. Several lives run
-/// beside each other, for a keeper that failed rests a while.
+/// Fails the `n`-th operation of `kind`, for every n; then the same for three in a row. Several
+/// runs are parallel, because maintenance pauses after a failure.
 fn fail_everywhere(kind: Kind, errno: i32) {
     const LIVES: u64 = 16;
     for span in [1, 3] {
@@ -43,19 +44,19 @@ fn fail_everywhere(kind: Kind, errno: i32) {
         let mut first = 0;
         while std::thread::scope(|scope| {
             let lives: Vec<_> = (first..first + LIVES).map(|n| scope.spawn(move || fails_from(n))).collect();
-            lives.into_iter().all(|life| life.join().expect("the life above kept its promises"))
+            lives.into_iter().all(|life| life.join().expect("the run above broke no promise"))
         }) {
             first += LIVES;
         }
     }
 }
 
-/// Lives with planned failures. False if it was over before the first of them.
+/// Runs with planned failures. Returns false if it ended before the first one.
 fn fail_at(kind: Kind, ordinals: Range<u64>, errno: i32) -> bool {
     let config = config(32 << 10);
     let disk = sim::Disk::new(SEED + ordinals.start);
-    let story = |when: &str| format!("{when}, {kind:?} {ordinals:?} failed with {errno}:\n{}", disk.log());
-    let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails yet");
+    let story = |when: &str| format!("{when}, {kind:?} {ordinals:?} failed with errno {errno}:\n{}", disk.log());
+    let mut rig = Rig::open(&disk, config.clone()).expect("no operation fails yet");
     let last = disk.count(kind) + ordinals.start;
     disk.fail(kind, ordinals.clone(), errno);
     stubborn_life(&mut rig).unwrap_or_else(|what| panic!("{what}: {}", story("an outage")));
@@ -94,7 +95,7 @@ fn after_a_failed_sync_the_segment_is_never_written_again_in_that_use() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
     let kept = rig.accept(100, 1).unwrap();
-    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     let broken = last_written(&disk);
     disk.fail(Kind::Sync, 0..1, EIO);
     assert!(matches!(rig.accept(100, 1), Err(CommitError::Failed(_))));
@@ -109,9 +110,9 @@ fn after_a_failed_sync_the_segment_is_never_written_again_in_that_use() {
 /// The file of the last batch.
 fn last_written(disk: &sim::Disk) -> String {
     let log = disk.log();
-    // Headers are written at 0 and 4096 while the next segment is made ready; batches lie behind them.
+    // Headers are written at 0 and 4096; batches come after them.
     let batch = |line: &&str| line.contains("Write") && !line.contains(" at 0,") && !line.contains(" at 4096,");
-    log.lines().rfind(batch).and_then(|line| line.split_whitespace().nth(2)).expect("something was written").to_owned()
+    log.lines().rfind(batch).and_then(|line| line.split_whitespace().nth(2)).expect("a batch was written").to_owned()
 }
 
 #[test]
@@ -119,8 +120,8 @@ fn nothing_is_acknowledged_while_a_sync_is_out_or_after_it_failed() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
     rig.accept(100, 1).unwrap();
-    // The keeper has syncs of its own until the next segment is there.
-    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    // Maintenance also syncs, until the next segment is ready.
+    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     let hold = disk.hold(Kind::Sync);
     disk.fail(Kind::Sync, 0..1, EIO);
     let (_, first) = rig.offer(100, 1);
@@ -129,7 +130,7 @@ fn nothing_is_acknowledged_while_a_sync_is_out_or_after_it_failed() {
     assert!(first.answer_now().is_none() && second.answer_now().is_none());
     drop(hold);
     assert!(rig.wait(first).is_err(), "its sync failed");
-    rig.wait(second).expect("the next batch goes to a fresh segment");
+    rig.wait(second).expect("the next batch goes to a new segment");
     rig.close();
 }
 
@@ -138,27 +139,27 @@ fn a_full_disk_refuses_and_accepts_again_when_there_is_room() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
     let first = rig.accept(1000, 1).unwrap();
-    // The keeper makes the next segment by itself; only then is the room gone.
-    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    // Maintenance creates the next segment on its own; only then is the disk full.
+    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     disk.set_bytes_free(0);
     let refused = (0..20).find_map(|_| rig.accept(3000, 1).err());
     assert_eq!(refused, Some(CommitError::Full));
     assert!(rig.accept_spilled(3000, 1).is_err());
     assert_eq!(rig.accept(3000, 1).err(), Some(CommitError::Full));
     disk.set_bytes_free(1 << 20);
-    rig.accept(3000, 1).expect("there is room again");
+    rig.accept(3000, 1).expect("there is free space again");
     rig.settle(first, &[(0, State::Delivered)]).unwrap();
     rig.book.check(&rig.found()).unwrap();
     rig.close();
 }
 
-/// A client that is told 452 comes back and back; every try that left its body would take the room for good.
+/// A client retries after 452; if every refused try left its body, the disk would stay full.
 #[test]
 fn a_refused_message_leaves_no_body_behind() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
     rig.accept(3000, 1).unwrap();
-    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     disk.set_bytes_free(2000);
     while rig.accept(3000, 1).is_ok() {}
     assert_eq!(rig.accept_spilled(1000, 1).err(), Some(CommitError::Full));
@@ -184,7 +185,7 @@ fn short_writes_are_nothing_special() {
     }
 }
 
-/// A read that fails once while the spool is opened may keep it from opening; it must not make mail disappear.
+/// A read error while the spool is opened may prevent the start, but must not lose mail.
 #[test]
 fn a_failed_read_at_start_loses_nothing() {
     let (config, disk, book) = some_mail();
@@ -195,12 +196,12 @@ fn a_failed_read_at_start_loses_nothing() {
             let reported = unreadable.len();
             close(spool, &after);
             if reported == 0 {
-                book.check(&found).unwrap_or_else(|what| panic!("the {n}. read fails: {what}\n{}", after.log()));
+                book.check(&found).unwrap_or_else(|what| panic!("read {n} fails: {what}\n{}", after.log()));
             }
         }
         let reached = after.count(Kind::Read) > n;
-        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("the {n}. read: {error}"));
-        book.check(&found).unwrap_or_else(|what| panic!("after the {n}. read failed: {what}\n{}", after.log()));
+        let (spool, found) = open(&after, config.clone()).unwrap_or_else(|error| panic!("read {n}: {error}"));
+        book.check(&found).unwrap_or_else(|what| panic!("after read {n} failed: {what}\n{}", after.log()));
         close(spool, &after);
         if !reached {
             return;
@@ -208,14 +209,14 @@ fn a_failed_read_at_start_loses_nothing() {
     }
 }
 
-/// Two sealed segments and an open one, all with living mail.
+/// Two sealed segments and an open one, all with live mail.
 fn some_mail() -> (Config, sim::Disk, crate::book::Book) {
     let config = config(32 << 10);
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config.clone()).expect("nothing fails");
+    let mut rig = Rig::open(&disk, config.clone()).expect("the disk has no faults");
     for size in [3000, 5000, 100, 7000, 2000, 300] {
-        let id = rig.accept(size, 2).expect("nothing fails");
-        rig.settle(id, &[(0, State::Delivered)]).expect("nothing fails");
+        let id = rig.accept(size, 2).expect("the disk has no faults");
+        rig.settle(id, &[(0, State::Delivered)]).expect("the disk has no faults");
     }
     let image = disk.crash(0);
     let (book, _) = rig.close();

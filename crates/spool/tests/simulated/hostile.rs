@@ -1,4 +1,4 @@
-//! Any bytes as segment files: opening never panics, and nothing comes out that was not put in.
+//! Corrupted segment files: opening never panics, and only returns mail that was accepted.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use spool::State;
 use crate::book::Found;
 use crate::rig::{Rig, SEED, close, config, open_damaged};
 
-/// One thing done to a file.
+/// One corruption of a file.
 #[derive(Clone, Debug)]
 enum Wound {
     Set { at: usize, byte: u8 },
@@ -60,7 +60,8 @@ fn wound() -> impl Strategy<Value = Wound> {
     ]
 }
 
-/// A disk with mail in a sealed segment, in an open one and in a file, and all that was ever on it.
+/// A disk with mail in a sealed segment, in an open one and in a body file, and all mail that was
+/// ever on it.
 fn healthy() -> (sim::Disk, Found) {
     static MADE: OnceLock<(sim::Disk, Found)> = OnceLock::new();
     let (image, found) = MADE.get_or_init(make_healthy);
@@ -69,12 +70,12 @@ fn healthy() -> (sim::Disk, Found) {
 
 fn make_healthy() -> (sim::Disk, Found) {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).expect("nothing fails");
+    let mut rig = Rig::open(&disk, config(32 << 10)).expect("the disk has no faults");
     for size in [700, 5000, 900, 300, 2000, 1200] {
-        let id = rig.accept(size, 2).expect("nothing fails");
-        rig.settle(id, &[(0, State::Delivered)]).expect("nothing fails");
+        let id = rig.accept(size, 2).expect("the disk has no faults");
+        rig.settle(id, &[(0, State::Delivered)]).expect("the disk has no faults");
     }
-    rig.accept_spilled(1000, 1).expect("nothing fails");
+    rig.accept_spilled(1000, 1).expect("the disk has no faults");
     let found = rig.found();
     let image = disk.crash(0);
     rig.close();
@@ -96,9 +97,9 @@ proptest! {
         }
         if let Ok((spool, found, _)) = open_damaged(&disk, config(32 << 10)) {
             for (id, letter) in found {
-                // A spool whose name cannot be read gets a new one; the rest must be as it was.
+                // A spool whose id cannot be read gets a new one; the rest must be unchanged.
                 let known = original.iter().find(|(known, _)| known.sequence() == id.sequence());
-                let (_, known) = known.expect("it was accepted once");
+                let (_, known) = known.expect("the message was accepted before");
                 prop_assert_eq!((&letter.bytes, &letter.envelope), (&known.bytes, &known.envelope));
             }
             close(spool, &disk);

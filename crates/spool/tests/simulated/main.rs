@@ -1,4 +1,4 @@
-//! The spool on a simulated disk: the promises of section 3 of the design, under everything that a disk does.
+//! The spool on a simulated disk: its promises hold under every failure of the disk.
 
 mod book;
 mod crash;

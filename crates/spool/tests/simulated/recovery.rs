@@ -1,5 +1,5 @@
-//! Recovery and the long run: damaged segments, leases, segments that are used again, copies, ids, and mail that
-//! tries to look like the log.
+//! Recovery and long runs: damaged segments, leases, reused segments, copies, ids, and mail that
+//! imitates the log.
 
 use mail::QueueId;
 use sim::{EIO, Kind, SECTOR};
@@ -8,12 +8,12 @@ use spool::{CommitError, Entry, State};
 use crate::book::{Book, Found};
 use crate::rig::{Events, Rig, SEED, close, config, letter, open, open_damaged};
 
-/// A disk with a sealed segment and an open one, as a power loss leaves it, and what must be on it.
+/// A disk with a sealed segment and an open one, as after a power failure, and what must be on it.
 fn two_segments() -> (sim::Disk, Book, Found) {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).expect("nothing fails");
+    let mut rig = Rig::open(&disk, config(32 << 10)).expect("the disk has no faults");
     for size in [700, 5000, 900, 300, 2000, 1200] {
-        rig.accept(size, 2).expect("nothing fails");
+        rig.accept(size, 2).expect("the disk has no faults");
     }
     let found = rig.found();
     let image = disk.crash(0);
@@ -21,12 +21,12 @@ fn two_segments() -> (sim::Disk, Book, Found) {
     (image, book, found)
 }
 
-/// What is wrong on a disk on which one thing was damaged, if something is: all messages but one are there and
-/// whole, and the one is either there and whole, too, or somebody was told.
+/// Checks a disk with one damage: all messages but one must be complete, and the damaged one must
+/// be complete or reported.
 fn verify_damaged(disk: &sim::Disk, original: &Found, lost_max: usize) -> Result<(), String> {
     let events = Events::default();
     let (spool, found, unreadable) =
-        open_damaged(disk, events.heard_by(config(32 << 10))).map_err(|error| format!("not opened: {error}"))?;
+        open_damaged(disk, events.heard_by(config(32 << 10))).map_err(|error| format!("cannot open: {error}"))?;
     for (id, letter) in &found {
         if original.get(id) != Some(letter) {
             return Err(format!("{id} is not what was accepted"));
@@ -35,16 +35,17 @@ fn verify_damaged(disk: &sim::Disk, original: &Found, lost_max: usize) -> Result
     let missing: Vec<_> = original.keys().filter(|id| !found.contains_key(id)).collect();
     let silent = missing.iter().any(|id| unreadable.iter().all(|(damaged, _)| damaged != *id));
     if missing.len() > lost_max || silent && events.set_aside().is_empty() {
-        return Err(format!("missing: {missing:?}, unreadable: {unreadable:?}, told: {:?}", events.set_aside()));
+        return Err(format!("missing: {missing:?}, unreadable: {unreadable:?}, reported: {:?}", events.set_aside()));
     }
     if original.contains_key(&spool.begin()) {
-        return Err("an id is given again".into());
+        return Err("an id was reused".into());
     }
     close(spool, disk);
     Ok(())
 }
 
-/// Every eighth byte of the headers and of every batch's beginning, and some of the bodies, one bit each.
+/// Flips one bit in every eighth byte of the headers and of the start of every batch, and in some
+/// of the bodies.
 #[test]
 fn a_flipped_bit_costs_one_message_at_most_and_is_reported() {
     let (image, _, original) = two_segments();
@@ -58,13 +59,13 @@ fn a_flipped_bit_costs_one_message_at_most_and_is_reported() {
     }
 }
 
-/// A message that a rule holds must not be delivered in the moment before the hold is known, nor after a crash.
+/// A message that a rule holds must not be delivered before the hold is known, nor after a crash.
 #[test]
 fn a_message_that_is_held_in_its_own_submission_is_held_for_whoever_hears_of_it() {
     const HELD: State = State::Held { attempts: 0 };
     let (disk, events) = (sim::Disk::new(SEED), Events::default());
     let mut rig = Rig::open(&disk, events.heard_by(config(64 << 10))).unwrap();
-    // All in one batch, so that it is not the batch that tells messages apart.
+    // All in one batch, to test that messages in one batch are not confused.
     let hold = disk.hold(Kind::Sync);
     let first = rig.offer(100, 1);
     hold.wait_for(1);
@@ -82,9 +83,9 @@ fn a_message_that_is_held_in_its_own_submission_is_held_for_whoever_hears_of_it(
         false => (other, vec![State::NEW; recipients]),
     });
     [first.1, before.1, both, after.1].into_iter().for_each(|ticket| rig.wait(ticket).unwrap());
-    rig.wait_until("not all are told of", |_| events.committed().len() == expected.len());
+    rig.wait_until("not all commits are reported", |_| events.committed().len() == expected.len());
     assert_eq!(events.committed(), expected);
-    // Before the sync there is all of it or nothing; after it, all.
+    // A crash before the sync leaves all or nothing; after it, all.
     for image in [written, disk.crash(1)] {
         let (spool, found) = open(&image, config(64 << 10)).unwrap();
         assert!(found.get(&id).is_none_or(|letter| letter.states == [HELD, State::NEW, HELD]));
@@ -103,14 +104,14 @@ fn an_unreadable_sector_costs_what_is_in_it() {
         for start in (0..len).step_by(1024) {
             let disk = image.crash(0);
             disk.spoil(&name, start..start + SECTOR);
-            // The end of one message and the begin of the next may be in it.
+            // The sector may hold the end of one message and the start of the next.
             verify_damaged(&disk, &original, 2).unwrap_or_else(|what| panic!("{name}, sector at {start}: {what}"));
         }
     }
 }
 
-/// Found on the first run of these tests: the index holds copies of all frames, and where its own frame was torn
-/// off, recovery took the copies for records, whose bodies then were garbage.
+/// The index has copies of all frames. When its own frame was torn off, recovery took the copies
+/// for records with garbage as bodies.
 #[test]
 fn a_torn_index_is_not_taken_for_records() {
     let disk = sim::Disk::new(SEED);
@@ -127,8 +128,8 @@ fn a_torn_index_is_not_taken_for_records() {
     }
 }
 
-/// A client may send anything, also the bytes of a record of the log. Where the record around them is torn or
-/// damaged, they must not become mail: nobody checked who may send that, and to whom.
+/// A client may send the bytes of a log record. If the record around them is torn or damaged, they
+/// must not become mail, because no policy checked their sender and recipients.
 #[test]
 fn a_record_inside_a_body_never_becomes_mail() {
     let life = |bodies: Vec<Vec<u8>>| {
@@ -151,7 +152,7 @@ fn a_record_inside_a_body_never_becomes_mail() {
         .rposition(|window| window == b"MRec")
         .unwrap();
     let record = &bytes[start..start + 1024];
-    // At every alignment, since the client does not know where its body will lie.
+    // At every alignment, because the client does not know the offset of its body.
     let forged: Vec<u8> = (0..8).flat_map(|shift| [&b" ".repeat(8 + shift), record].concat()).collect();
     let (image, book) = life(vec![b"first".to_vec(), forged]);
     let bytes = image.content("segment-000000").unwrap();
@@ -160,7 +161,7 @@ fn a_record_inside_a_body_never_becomes_mail() {
     let (spool, found, _) = open_damaged(&image, config(64 << 10)).unwrap();
     assert!(found.values().all(|letter| letter.bytes != wanted), "the forged message is in the queue");
     let known = found.keys().all(|id| book.letter(*id).bytes == found[id].bytes);
-    assert!(known, "something is in the queue that nobody sent");
+    assert!(known, "an unknown message is in the queue");
     close(spool, &image);
 }
 
@@ -185,7 +186,7 @@ fn a_leased_body_keeps_its_bytes_while_its_segment_waits_for_reuse() {
     }
     drop(leases);
     let used = |log: &str| log.matches("Write segment-000000 at 8192").count();
-    rig.wait_until("the segment is never used again", |rig| {
+    rig.wait_until("the segment is not reused", |rig| {
         let id = rig.accept(4000, 1).unwrap();
         rig.settle(id, &[(0, State::Delivered)]).unwrap();
         used(&disk.log()) > 1
@@ -201,11 +202,11 @@ fn a_log_whose_mail_is_delivered_does_not_grow() {
         let id = rig.accept(4000, 1).unwrap();
         rig.settle(id, &[(0, State::Delivered)]).unwrap();
     }
-    rig.wait_until("segments are not freed", |rig| rig.spool.stats().segments <= 6);
+    rig.wait_until("dead segments are not freed", |rig| rig.spool.stats().segments <= 6);
     rig.close();
 }
 
-/// Many small survivors, as a mailing to slow destinations leaves them.
+/// Many small live messages, as bulk mail to slow destinations leaves them.
 #[test]
 fn a_crowd_of_small_survivors_is_copied_forward() {
     let disk = sim::Disk::new(SEED);
@@ -214,12 +215,12 @@ fn a_crowd_of_small_survivors_is_copied_forward() {
     for id in &survivors {
         rig.settle(*id, &[(1, State::Delivered)]).unwrap();
     }
-    // The latest segments are left alone: what is in them may be delivered any moment.
+    // The newest segments are skipped, because their messages may be delivered soon.
     for _ in 0..60 {
         let id = rig.accept(100_000, 1).unwrap();
         rig.settle(id, &[(0, State::Delivered)]).unwrap();
     }
-    rig.wait_until("nothing is copied", |rig| rig.spool.stats().messages_copied >= 60);
+    rig.wait_until("no message is copied", |rig| rig.spool.stats().messages_copied >= 60);
     rig.book.check(&rig.found()).unwrap();
     let (book, _) = rig.close();
     let after = disk.crash_harshly(1);
@@ -228,7 +229,7 @@ fn a_crowd_of_small_survivors_is_copied_forward() {
     close(spool, &after);
 }
 
-/// While copies are made, mail comes in faster than segments are made ready.
+/// While messages are copied, mail arrives faster than segments are created.
 #[test]
 fn copying_forward_and_a_flood_do_not_wait_for_each_other() {
     let disk = sim::Disk::new(SEED);
@@ -258,7 +259,7 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
     disk.flip_bit("segment-000000", place as u64 * 8 + 1);
     assert!(letter(&rig.spool, damaged).is_err());
     let (tell, told) = std::sync::mpsc::channel();
-    rig.spool.set_aside(damaged, "a test says so", Box::new(move |result| tell.send(result).unwrap()));
+    rig.spool.set_aside(damaged, "set aside by a test", Box::new(move |result| tell.send(result).unwrap()));
     assert_eq!(told.recv().unwrap(), Ok(()));
     for seed in 0..20 {
         let after = disk.crash(seed);
@@ -266,14 +267,14 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
         assert_eq!(found.into_keys().collect::<Vec<_>>(), [other]);
         let aside: Vec<_> = after.names().into_iter().filter(|name| name.starts_with("aside-")).collect();
         let kept = after.content(&aside[0]).unwrap();
-        assert!(kept.windows(1000).any(|window| window == &bytes[1000..]), "its bytes are not in {aside:?}");
+        assert!(kept.windows(1000).any(|window| window == &bytes[1000..]), "the message's bytes are not in {aside:?}");
         close(spool, &after);
     }
     rig.close();
 }
 
-/// Its last word stands at the first recipient. Where that one's outcome was final before, a restart passed the word
-/// by, and the other recipient's turn came again.
+/// The outcome "set aside" is stored for the first recipient. If that one already had a final
+/// state, a restart ignored it, and the other recipient was attempted again.
 #[test]
 fn a_message_that_was_set_aside_after_a_first_delivery_does_not_come_back() {
     let disk = sim::Disk::new(SEED);
@@ -286,22 +287,23 @@ fn a_message_that_was_set_aside_after_a_first_delivery_does_not_come_back() {
     rig.close();
     for image in [running, disk.crash(0), disk.crash_harshly(1)] {
         let (spool, found, unreadable) = open_damaged(&image, config(32 << 10)).unwrap();
-        assert!(found.is_empty() && unreadable.is_empty(), "it came back: {:?}", image.names());
+        assert!(found.is_empty() && unreadable.is_empty(), "the message came back: {:?}", image.names());
         close(spool, &image);
     }
 }
 
-/// The first try left a part of the bytes under the final name, and the second took that for the whole.
+/// The first try left some of the bytes under the final name, and the second took that file for the
+/// complete one.
 #[test]
 fn setting_aside_that_failed_for_want_of_room_is_repeated_whole() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
     let id = rig.accept(2000, 1).unwrap();
     let bytes = rig.book.letter(id).bytes.clone();
-    rig.wait_until("no spare segment is made", |rig| rig.spool.stats().segments == 2);
+    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
     disk.set_bytes_free(100);
     assert_eq!(set_aside(&rig, id), Err(CommitError::Full));
-    assert_eq!(rig.spool.ids(), [id], "it is in the queue until its bytes are safe");
+    assert_eq!(rig.spool.ids(), [id], "the message stays in the queue until its bytes are safe");
     disk.set_bytes_free(1 << 20);
     assert_eq!(set_aside(&rig, id), Ok(()));
     assert!(rig.spool.ids().is_empty());
@@ -312,17 +314,17 @@ fn setting_aside_that_failed_for_want_of_room_is_repeated_whole() {
     rig.close();
 }
 
-/// The failure was passed over, and the next start swept the body away as one that nobody claims.
+/// The failure was ignored, and the next start removed the body as unreferenced.
 #[test]
 fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
     let disk = sim::Disk::new(SEED);
     let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
     let id = rig.accept_spilled(2000, 1).unwrap();
     let bytes = rig.book.letter(id).bytes.clone();
-    // The first change of names is that of the record.
+    // The first rename is that of the record.
     disk.fail(Kind::Rename, 1..2, EIO);
     assert!(matches!(set_aside(&rig, id), Err(CommitError::Failed(_))));
-    assert_eq!(letter(&rig.spool, id).unwrap().bytes, bytes, "it is in the queue until its bytes are safe");
+    assert_eq!(letter(&rig.spool, id).unwrap().bytes, bytes, "the message stays in the queue until its bytes are safe");
     assert_eq!(set_aside(&rig, id), Ok(()));
     rig.close();
     for seed in 0..10 {
@@ -337,12 +339,12 @@ fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
 
 fn set_aside(rig: &Rig, id: QueueId) -> Result<(), CommitError> {
     let (tell, told) = std::sync::mpsc::channel();
-    rig.spool.set_aside(id, "a test says so", Box::new(move |result| drop(tell.send(result))));
-    told.recv_timeout(std::time::Duration::from_secs(20)).expect("it is answered")
+    rig.spool.set_aside(id, "set aside by a test", Box::new(move |result| drop(tell.send(result))));
+    told.recv_timeout(std::time::Duration::from_secs(20)).expect("the callback is called")
 }
 
-/// A block that the device lost reads as zeros, and a segment whose header is zeros was taken for one whose making was
-/// cut short, and was removed.
+/// A block that the device lost reads as zeros. A segment with a header of zeros was taken for one
+/// whose creation was interrupted, and was removed.
 #[test]
 fn a_segment_whose_header_reads_as_zeros_keeps_its_mail() {
     let disk = sim::Disk::new(SEED);
@@ -358,7 +360,7 @@ fn a_segment_whose_header_reads_as_zeros_keeps_its_mail() {
     verify_damaged(&image, &original, 0).unwrap();
 }
 
-/// The batch behind it shows that it was acknowledged: only the last one can be torn.
+/// The batch after it proves that it was acknowledged: only the last one can be torn.
 #[test]
 fn a_lost_block_of_the_last_batch_but_one_is_told() {
     let disk = sim::Disk::new(SEED);
@@ -377,8 +379,8 @@ fn a_lost_block_of_the_last_batch_but_one_is_told() {
     }
 }
 
-/// What an earlier use left behind the last batch is old mail, and a client may have filled it with frames that claim
-/// to be large. Each of them was read as far as it claimed, and the start took minutes.
+/// Behind the last batch there is old mail of an earlier use, and a client may have filled it with
+/// frames that claim to be large. Each was read to its claimed length, and the start took minutes.
 #[test]
 fn a_tail_full_of_forged_frames_costs_few_reads() {
     const READS_MAX: u64 = 60;
@@ -390,9 +392,9 @@ fn a_tail_full_of_forged_frames_costs_few_reads() {
     let (image, original) = (disk.crash(0), rig.found());
     rig.close();
     let bytes = image.content("segment-000000").unwrap();
-    // Magic and kind; then whatever field of a frame is at the third word, it says 200,000.
+    // Magic and kind; then 200,000, whatever field of a frame is at the third word.
     let blunt = |_: u64| [&b"MRec\x01\0\0\0"[..], &200_000u32.to_le_bytes(), &[0; 4]].concat();
-    // All that a client can guess is right: number, batch, place. The salt is not.
+    // Everything a client can guess is right: number, batch, position. The salt is not.
     let clever = |place: u64| {
         let mut frame = b"MRec\x01\0\0\0\x01\0\0\0\0\0\0\0\x04\0\0\0".to_vec();
         frame.extend_from_slice(&((place / 8) as u32).to_le_bytes());
@@ -423,11 +425,12 @@ fn what_does_not_fit_a_segment_is_refused_and_nothing_else_suffers() {
         rig.accept(500, 1).unwrap();
     }
     rig.book.check(&rig.found()).unwrap();
-    assert!(rig.spool.stats().segments < 6, "every refusal takes a segment: {:?}", rig.spool.stats());
+    assert!(rig.spool.stats().segments < 6, "every refusal uses a segment: {:?}", rig.spool.stats());
     rig.close();
 }
 
-/// Its size was not synced when the power failed, or its header was not written, or was and the size is gone.
+/// Its size was not synced when the power failed, its header was not written, or the size was lost
+/// after that.
 #[test]
 fn a_segment_whose_making_was_cut_short_is_no_trap() {
     let disk = sim::Disk::new(SEED);
@@ -464,8 +467,8 @@ fn two_lanes_recover_side_by_side() {
         spool.submit(vec![entry], Box::new(move |result| tell.send(result).unwrap()));
     }
     assert!((0..10).all(|_| told.recv().unwrap().is_ok()));
-    assert!(disks.iter().all(|disk| disk.count(Kind::Sync) > 1), "both lanes work");
-    // The folders come in another order, as a configuration may have it.
+    assert!(disks.iter().all(|disk| disk.count(Kind::Sync) > 1), "both lanes are used");
+    // The folders come in another order, as in a changed configuration.
     let after = [disks[1].crash(3), disks[0].crash(4)];
     let mut found = Vec::new();
     let again = spool::open(lanes(&after), config(32 << 10), SEED + 1, &mut |live| found.push(live.id)).unwrap();

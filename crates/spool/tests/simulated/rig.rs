@@ -1,7 +1,7 @@
-//! A spool on a simulated disk with a book beside it: everything a test asks of the spool goes through here and
-//! is entered in the book, and [`verify`] opens what a crash left and compares.
+//! Test support: a spool on a simulated disk. Everything a test submits is also recorded, to compare
+//! it with what is found after a crash.
 //!
-//! Waiting is bounded: a spool that never answers fails the test, with the log of the disk.
+//! Waiting is bounded: a spool that does not answer fails the test, with the log of the disk.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ use spool::{CommitError, Config, Content, Entry, Event, Live, OpenError, ReadErr
 
 use crate::book::{Book, Found, Letter, Proposal};
 
-/// The seed of every disk whose seed does not matter.
+/// The seed for disks whose seed does not matter.
 pub(crate) const SEED: u64 = 20_261_120;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,18 +23,18 @@ pub(crate) struct Rig {
     pub(crate) disk: sim::Disk,
     pub(crate) spool: Spool,
     pub(crate) book: Book,
-    /// Every id that any life of this spool gave.
+    /// All ids that this spool has issued in any run.
     pub(crate) given: BTreeSet<QueueId>,
     random: Random,
 }
 
-/// A submission under way.
+/// A submission in progress.
 pub(crate) struct Ticket {
     proposal: Proposal,
     answer: Receiver<Result<(), CommitError>>,
 }
 
-/// Small segments, so that a few messages fill one; the rest as it comes.
+/// Small segments, so that a few messages fill one; otherwise the defaults.
 pub(crate) fn config(segment_bytes: u64) -> Config {
     Config { segment_bytes, spare_segments: 1, copy_after: Duration::ZERO, ..Config::default() }
 }
@@ -44,7 +44,7 @@ impl Rig {
         Rig::reopen(disk, config, Book::default(), BTreeSet::new())
     }
 
-    /// Opens what a crash left. What it finds must be as the book has it, and is certain from now on.
+    /// Opens a disk after a crash, checks what it finds, and takes it as the new truth.
     pub(crate) fn reopen(
         disk: &sim::Disk,
         config: Config,
@@ -58,14 +58,14 @@ impl Rig {
         Ok(Rig { disk: disk.clone(), spool, book, given, random })
     }
 
-    /// A name that was never given before.
+    /// A new id, which must not have been issued before.
     pub(crate) fn begin(&mut self) -> QueueId {
         let id = self.spool.begin();
-        assert!(self.given.insert(id), "{id} was given twice");
+        assert!(self.given.insert(id), "{id} was issued twice");
         id
     }
 
-    /// Submits a message of `size` bytes and waits.
+    /// Submits a message of `size` bytes and waits for the result.
     pub(crate) fn accept(&mut self, size: usize, recipients: usize) -> Result<QueueId, CommitError> {
         let (id, ticket) = self.offer(size, recipients);
         self.wait(ticket).map(|()| id)
@@ -79,7 +79,7 @@ impl Rig {
         (id, self.submit(vec![entry]))
     }
 
-    /// Submits a message whose body has a file of its own, and waits.
+    /// Submits a message with a body file and waits for the result.
     pub(crate) fn accept_spilled(&mut self, size: usize, recipients: usize) -> Result<QueueId, CommitError> {
         let id = self.begin();
         let bytes = self.bytes(size);
@@ -96,7 +96,7 @@ impl Rig {
         self.wait(ticket).map(|()| id)
     }
 
-    /// Submits an outcome and waits.
+    /// Submits an outcome and waits for the result.
     pub(crate) fn settle(&mut self, id: QueueId, states: &[(u32, State)]) -> Result<(), CommitError> {
         let ticket = self.offer_outcome(id, states);
         self.wait(ticket)
@@ -107,10 +107,10 @@ impl Rig {
         self.submit(vec![Entry::Outcome { id, recipients: states.to_vec(), bounce: None }])
     }
 
-    /// Submits a failure together with the bounce that it causes, and waits.
+    /// Submits a failure together with its bounce and waits for the result.
     pub(crate) fn bounce(&mut self, id: QueueId, ordinal: u32, size: usize) -> Result<QueueId, CommitError> {
         let bounce = self.spool.begin_beside(id);
-        assert!(self.given.insert(bounce), "{bounce} was given twice");
+        assert!(self.given.insert(bounce), "{bounce} was issued twice");
         let bytes = self.bytes(size);
         let message = self.message(bounce, bytes, 1);
         let outcome = Entry::Outcome { id, recipients: vec![(ordinal, State::Failed)], bounce: Some(bounce) };
@@ -118,7 +118,7 @@ impl Rig {
         self.wait(ticket).map(|()| bounce)
     }
 
-    /// An entry for these bytes, in the book already.
+    /// Makes an entry for these bytes and records it as proposed.
     pub(crate) fn message(&mut self, id: QueueId, bytes: Vec<u8>, recipients: usize) -> Entry {
         let envelope = envelope(recipients);
         self.enter(id, envelope.clone(), bytes.clone());
@@ -139,21 +139,21 @@ impl Rig {
             }
         }
         let (tell, answer): (Sender<_>, _) = channel();
-        // The receiver may have given up.
+        // The receiver may have timed out.
         self.spool.submit(entries, Box::new(move |result| drop(tell.send(result))));
         Ticket { proposal, answer }
     }
 
     pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<(), CommitError> {
         let answer = ticket.answer.recv_timeout(PATIENCE);
-        let result = answer.unwrap_or_else(|_| panic!("no answer came\n{}", self.disk.log()));
+        let result = answer.unwrap_or_else(|_| panic!("no answer\n{}", self.disk.log()));
         if result.is_ok() {
             self.book.promise(&ticket.proposal);
         }
         result
     }
 
-    /// Waits until `done` holds; what it looks at is nudged by outcomes that say nothing new.
+    /// Waits until `done` returns true; submits empty outcomes meanwhile to trigger work.
     pub(crate) fn wait_until(&mut self, what: &str, mut done: impl FnMut(&mut Rig) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done(self) {
@@ -162,12 +162,16 @@ impl Rig {
         }
     }
 
-    /// What the open spool says of every live message.
+    /// All live messages of the open spool.
     pub(crate) fn found(&self) -> Found {
-        self.spool.ids().into_iter().map(|id| (id, letter(&self.spool, id).expect("it is live"))).collect()
+        self.spool
+            .ids()
+            .into_iter()
+            .map(|id| (id, letter(&self.spool, id).expect("a live message is readable")))
+            .collect()
     }
 
-    /// Ends the spool; what is left is the disk and what was promised.
+    /// Closes the spool; returns the recorded promises.
     pub(crate) fn close(self) -> (Book, BTreeSet<QueueId>) {
         let Rig { spool, book, given, disk, .. } = self;
         close(spool, &disk);
@@ -186,20 +190,20 @@ impl Rig {
     }
 }
 
-/// What a spool tells of itself, for looking at.
+/// Collects the events of a spool.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Vec<Event>>>);
 
 impl Events {
-    /// The configuration with these ears.
+    /// The configuration, with events sent here.
     pub(crate) fn heard_by(&self, config: Config) -> Config {
         let heard = self.0.clone();
-        Config { events: Arc::new(move |event| heard.lock().expect("nobody panics with it").push(event)), ..config }
+        Config { events: Arc::new(move |event| heard.lock().expect("the lock is not poisoned").push(event)), ..config }
     }
 
-    /// What the queue was told of messages that became durable.
+    /// The reported commits.
     pub(crate) fn committed(&self) -> Vec<(QueueId, Vec<State>)> {
-        let heard = self.0.lock().expect("nobody panics with it");
+        let heard = self.0.lock().expect("the lock is not poisoned");
         let lives = heard.iter().filter_map(|event| match event {
             Event::Committed(lives) => Some(lives),
             _ => None,
@@ -207,24 +211,24 @@ impl Events {
         lives.flatten().map(|live| (live.id, live.states.clone())).collect()
     }
 
-    /// What was reported as damaged.
+    /// The reported damage.
     pub(crate) fn set_aside(&self) -> Vec<String> {
         let what = |event: &Event| match event {
             Event::SetAside { what, .. } => Some(what.clone()),
             _ => None,
         };
-        self.0.lock().expect("nobody panics with it").iter().filter_map(what).collect()
+        self.0.lock().expect("the lock is not poisoned").iter().filter_map(what).collect()
     }
 }
 
 impl Ticket {
-    /// The answer, if there is one yet.
+    /// The result, if it has arrived.
     pub(crate) fn answer_now(&self) -> Option<Result<(), CommitError>> {
         self.answer.try_recv().ok()
     }
 }
 
-/// Opens a disk and reads all that is alive on it.
+/// Opens a disk and reads all live messages.
 pub(crate) fn open(disk: &sim::Disk, config: Config) -> Result<(Spool, Found), OpenError> {
     let (spool, found, damaged) = open_damaged(disk, config)?;
     match damaged.first() {
@@ -234,29 +238,29 @@ pub(crate) fn open(disk: &sim::Disk, config: Config) -> Result<(Spool, Found), O
     }
 }
 
-/// Messages that are in the queue and cannot be read.
+/// Live messages that cannot be read.
 pub(crate) type Unreadable = Vec<(QueueId, ReadError)>;
 
-/// Opens a disk on which something may be damaged.
+/// Opens a disk that may be damaged.
 pub(crate) fn open_damaged(disk: &sim::Disk, config: Config) -> Result<(Spool, Found, Unreadable), OpenError> {
     let mut lives: Vec<Live> = Vec::new();
     let spool = spool::open(vec![Arc::new(disk.clone())], config, SEED, &mut |live| lives.push(live))?;
     let (mut found, mut damaged) = (Found::new(), Vec::new());
     assert_eq!(spool.ids(), lives.iter().map(|live| live.id).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
     for live in lives {
-        assert!(live.recovered, "{} is known from before", live.id);
+        assert!(live.recovered, "{} is not marked as recovered", live.id);
         match letter(&spool, live.id) {
             Err(error) => damaged.push((live.id, error)),
             Ok(letter) => {
                 assert_eq!((&letter.envelope, &letter.states), (&live.envelope, &live.states), "{}", live.id);
-                assert!(found.insert(live.id, letter).is_none(), "{} was given twice", live.id);
+                assert!(found.insert(live.id, letter).is_none(), "{} was returned twice", live.id);
             }
         }
     }
     Ok((spool, found, damaged))
 }
 
-/// A live message, read whole.
+/// Reads a live message completely.
 pub(crate) fn letter(spool: &Spool, id: QueueId) -> Result<Letter, ReadError> {
     let stored = spool.message(id)?;
     let mut bytes = vec![0; stored.body.len() as usize];
@@ -268,19 +272,19 @@ pub(crate) fn letter(spool: &Spool, id: QueueId) -> Result<Letter, ReadError> {
     Ok(Letter { envelope: stored.envelope, states: stored.states, flags: stored.body.flags(), bytes })
 }
 
-/// Closes a spool, and fails where that never ends.
+/// Closes a spool; fails if that does not end.
 pub(crate) fn close(spool: Spool, disk: &sim::Disk) {
     let (tell, told) = channel();
     let closing = std::thread::spawn(move || {
         spool.close();
-        // The receiver may have given up.
+        // The receiver may have timed out.
         let _ = tell.send(());
     });
-    told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("closing never ends\n{}", disk.log()));
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("closing does not end\n{}", disk.log()));
     closing.join().expect("closing does not panic");
 }
 
-/// Two thirds of them from an ordinary envelope with everything in it.
+/// An envelope that uses every field.
 pub(crate) fn envelope(recipients: usize) -> Envelope {
     let recipient = |ordinal: usize| Recipient {
         address: format!("r{ordinal}@example.org").parse().expect("an address"),
@@ -304,7 +308,7 @@ pub(crate) fn envelope(recipients: usize) -> Envelope {
     }
 }
 
-/// Flags that belong to these bytes; what they say does not matter here, that they come back does.
+/// Flags for these bytes: the tests only check that they are stored.
 pub(crate) fn flags_of(bytes: &[u8]) -> BodyFlags {
     BodyFlags { dot_lines: bytes.len().is_multiple_of(2), eight_bit: true, ends_in_crlf: bytes.len().is_multiple_of(3) }
 }
