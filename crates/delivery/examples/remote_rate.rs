@@ -39,7 +39,7 @@ impl ByteSource for Source {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("an address, please")?.parse()?;
+    let address = arguments.next().ok_or("missing argument: ADDRESS")?.parse()?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
     let (messages, connections, octets) = (number(100_000)?, number(20)?, number(6000)?);
     let sendfile_above = if arguments.next().is_some_and(|word| word == "copy") { None } else { Some(32 << 10) };
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let refused = tokio::task::LocalSet::new().block_on(&runtime, drain(messages, connections, task));
     let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), (cpu_time()? - cpu_before).as_secs_f64());
     let (rate, cost) = (messages as f64 / elapsed, cpu * 1e6 / messages as f64);
-    println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not taken");
+    println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not accepted");
     Ok(())
 }
 

@@ -124,7 +124,7 @@ impl<T> Local<T> {
     fn settle(&mut self, place: Place, result: Result<(), DeliverError>) -> Option<Ended<T>> {
         let when_full = self.when_full;
         let outcome = |error: &DeliverError| outcome(error, when_full);
-        let task = self.under_way.get_mut(&place.task).expect("a letter's task is under way until its last letter");
+        let task = self.under_way.get_mut(&place.task).expect("a task stays pending until its last recipient is done");
         task.open -= 1;
         match result {
             // The device may give the bytes at another time.

@@ -69,7 +69,7 @@ fn letter(report: &Report<'_>, original: &[u8]) -> Letter {
 /// The letter about a message whose every recipient failed, each for its own reason.
 fn bounce(envelope: &Envelope, reasons: &[Reply], original: &[u8]) -> Letter {
     let fates: Vec<_> = reasons.iter().map(Fate::Failed).collect();
-    let report = Report::of(envelope, None, findings(&fates, None)).expect("somebody is told");
+    let report = Report::of(envelope, None, findings(&fates, None)).expect("a failure is reported");
     letter(&report, original)
 }
 

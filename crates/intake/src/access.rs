@@ -383,10 +383,10 @@ impl Access {
             match finding {
                 Finding::Unlisted(why) => {
                     self.unanswered.fetch_add(1, Relaxed);
-                    troubles.report(format_args!("the access rule '{}' goes on without a list: {why}", rule.name));
+                    troubles.report(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
                 }
                 Finding::Unknown(why) => {
-                    troubles.report(format_args!("the access rule '{}' cannot be asked: {why}", rule.name));
+                    troubles.report(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
                 }
                 Finding::Holds | Finding::Says(_) | Finding::Not | Finding::Asked => {}
             }

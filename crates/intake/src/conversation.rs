@@ -212,7 +212,7 @@ impl Intake {
 
     /// The operator hears why.
     fn unanswered(&self, asked: &Address, why: &str) -> Reply {
-        self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
+        self.desk.troubles.report(format_args!("cannot look up <{asked}> in the directory: {why}"));
         replies::DIRECTORY_DOWN
     }
 
@@ -324,7 +324,7 @@ impl Intake {
     }
 
     fn unwritten(&self, id: QueueId, error: &io::Error) -> Reply {
-        self.desk.troubles.report(format_args!("the body of {id} could not be written to a file: {error}"));
+        self.desk.troubles.report(format_args!("cannot write the body of {id} to a file: {error}"));
         replies::unwritable(error)
     }
 

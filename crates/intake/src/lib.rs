@@ -241,7 +241,7 @@ async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop
             Some(Ends { client: client.ip().to_canonical(), own_address: Some(own.ip().to_canonical()) })
         }
         Err(error) => {
-            desk.troubles.report(format_args!("a connection from {} was closed: {error}", ends.client));
+            desk.troubles.report(format_args!("closed a connection from {}: {error}", ends.client));
             None
         }
     }

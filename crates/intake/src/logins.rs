@@ -82,7 +82,7 @@ impl Desk {
     }
 
     fn report_unverified(&self, user: &str, why: &str) {
-        self.troubles.report(format_args!("whether a password is that of the user {user:?} cannot be said: {why}"));
+        self.troubles.report(format_args!("cannot check the password of user {user:?}: {why}"));
     }
 
     /// A try to log in has ended. Those of which the checker was told to the end have the results that it counts.
@@ -121,7 +121,7 @@ impl Desk {
             Ok(()) => Ok(()),
             Err(NotOwned::No) => Err(replies::not_owned(sender, user)),
             Err(NotOwned::Unknown(why)) => {
-                self.troubles.report(format_args!("which senders are the user {user:?}'s cannot be said: {why}"));
+                self.troubles.report(format_args!("cannot look up the senders of user {user:?}: {why}"));
                 Err(replies::DIRECTORY_DOWN)
             }
         }

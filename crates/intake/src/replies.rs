@@ -17,27 +17,27 @@ pub(crate) const CLIENT_CONNECTIONS: Reply =
     fixed(421, Enhanced(4, 7, 0), "Too many connections from your address in a short time, try again later");
 pub(crate) const CLIENT_MESSAGES: Reply =
     fixed(451, Enhanced(4, 7, 1), "Too many messages from your address in a short time, try again later");
-pub(crate) const DISK_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough room on the disk, try again later");
+pub(crate) const DISK_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough disk space, try again later");
 pub(crate) const MEMORY_SHORT: Reply = fixed(452, Enhanced(4, 3, 1), "Not enough memory, try again later");
 pub(crate) const RELAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying denied");
 /// For a time in which the operator does not know yet who has to relay.
 pub(crate) const RELAY_DEFERRED: Reply = fixed(454, Enhanced(4, 7, 1), "Relaying temporarily denied");
-pub(crate) const WAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Relaying by a way named in the address denied");
-pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain is needed");
+pub(crate) const WAY_DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Source-routed addresses are not relayed");
+pub(crate) const NOT_QUALIFIED: Reply = fixed(550, Enhanced(5, 1, 2), "A fully qualified domain name is required");
 pub(crate) const DIRECTORY_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Directory unavailable, try again later");
 /// RFC 5321 section 3.1: in place of the banner.
 pub(crate) const CLIENT_DENIED: Reply = fixed(554, Enhanced(5, 7, 1), "Access denied");
 pub(crate) const DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Access denied");
-pub(crate) const CLIENT_DEFERRED: Reply = fixed(421, Enhanced(4, 7, 1), "Access denied for now, try again later");
-pub(crate) const DEFERRED: Reply = fixed(451, Enhanced(4, 7, 1), "Access denied for now, try again later");
-pub(crate) const RECIPIENT_DEFERRED: Reply = fixed(450, Enhanced(4, 7, 1), "Access denied for now, try again later");
+pub(crate) const CLIENT_DEFERRED: Reply = fixed(421, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
+pub(crate) const DEFERRED: Reply = fixed(451, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
+pub(crate) const RECIPIENT_DEFERRED: Reply = fixed(450, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
 pub(crate) const ACCESS_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Access rules unavailable, try again later");
 /// The mistake is the directory's, and may be gone before the client gives up.
-pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(451, Enhanced(4, 4, 6), "Aliases lead in a circle");
-pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Aliases lead to too many addresses");
+pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(451, Enhanced(4, 4, 6), "Alias loop");
+pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Alias expands to too many addresses");
 pub(crate) const RECIPIENTS_FULL: Reply =
-    fixed(452, Enhanced(4, 5, 3), "With whom this address stands for, the message has too many recipients");
-pub(crate) const BODY_UNWRITABLE: Reply = fixed(451, Enhanced(4, 3, 0), "The message could not be stored");
+    fixed(452, Enhanced(4, 5, 3), "Too many recipients after alias expansion");
+pub(crate) const BODY_UNWRITABLE: Reply = fixed(451, Enhanced(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {
     Reply::new(550, Enhanced(5, 1, 1), format!("<{address}>: no such user here"))
@@ -71,7 +71,7 @@ pub(crate) fn not_kept(error: &CommitError) -> Reply {
     match error {
         CommitError::Full => DISK_SHORT,
         CommitError::Failed(_) => BODY_UNWRITABLE,
-        CommitError::TooLarge => fixed(552, Enhanced(5, 3, 4), "The envelope is too large"),
-        CommitError::Closed => fixed(421, Enhanced(4, 3, 2), "Stopping, try again later"),
+        CommitError::TooLarge => fixed(552, Enhanced(5, 3, 4), "Envelope is too large"),
+        CommitError::Closed => fixed(421, Enhanced(4, 3, 2), "Server is shutting down, try again later"),
     }
 }

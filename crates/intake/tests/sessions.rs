@@ -108,7 +108,7 @@ async fn recipients_are_told_apart() {
     client.expect("RCPT TO:<x@down.example>", "451 4.3.0 ").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
     let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["the directory cannot say who <x@down.example> is: no cable"]);
+    assert_eq!(*heard, ["cannot look up <x@down.example> in the directory: no cable"]);
 }
 
 #[tokio::test]

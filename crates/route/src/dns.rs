@@ -106,7 +106,7 @@ impl Resolver {
     async fn find_out(&self, question: &Question) -> Known {
         let _turn = self.turns.acquire().await;
         let asking = tokio::time::timeout(self.config.patience(), self.follow(question));
-        let (said, ttl) = asking.await.unwrap_or_else(|_| (unanswered("it takes too long"), None));
+        let (said, ttl) = asking.await.unwrap_or_else(|_| (unanswered("the lookup took too long"), None));
         let known = Known { until: Instant::now() + self.lifetime(&said, ttl), said };
         self.cache.insert(question.clone(), known.clone());
         known

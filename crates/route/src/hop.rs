@@ -42,13 +42,13 @@ pub enum FixedHopError {
     #[error("expected a host name, or an address in brackets")]
     Host,
     /// Not a number from 1 to 65535.
-    #[error("expected a port from 1 to 65535 behind the colon")]
+    #[error("expected a port from 1 to 65535 after the colon")]
     Port,
     /// A socket is named by its whole path.
-    #[error("expected an absolute path behind 'unix:'")]
+    #[error("expected an absolute path after 'unix:'")]
     Path,
     /// A code, and not a reply that ends mail or puts it off.
-    #[error("expected a reply of 4xx or 5xx such as '550 5.7.1 no mail for us'")]
+    #[error("expected a 4xx or 5xx reply such as '550 5.7.1 no mail for us'")]
     Reply,
 }
 

@@ -59,7 +59,7 @@ pub struct Router {
 
 /// The name servers of the system are not to be had.
 #[derive(Debug, thiserror::Error)]
-#[error("the name servers of the system cannot be read: {0}")]
+#[error("cannot read the system's name servers: {0}")]
 pub struct NoServers(String);
 
 /// What is known of a destination.

@@ -126,7 +126,7 @@ fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Readin
         ResponseCode::NoError if at == *name && !answer.answers.is_empty() => Reading::unanswered(ANOTHER_QUESTION),
         ResponseCode::NoError if refers => Reading::unanswered(REFERRAL),
         ResponseCode::NoError => Reading::Final(Said::Nothing, least),
-        _ => Reading::unanswered("a name server answers with a code that means nothing"),
+        _ => Reading::unanswered("a name server returned an unexpected response code"),
     }
 }
 
@@ -178,9 +178,9 @@ fn host_name(name: &Name) -> Option<Box<str>> {
 }
 
 /// Aliases have no end.
-pub(crate) const CIRCLE: &str = "its aliases lead in a circle";
-const ANOTHER_QUESTION: &str = "a name server answers another question";
-const REFERRAL: &str = "a name server refers to others";
+pub(crate) const CIRCLE: &str = "CNAME loop";
+const ANOTHER_QUESTION: &str = "a name server answered a different question";
+const REFERRAL: &str = "a name server returned a referral";
 
 /// Aliases in a row: more are a circle.
 pub(crate) const ALIASES_MAX: usize = 8;

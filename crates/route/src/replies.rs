@@ -78,22 +78,22 @@ impl Obstacle {
 
     fn text(&self, name: &str) -> String {
         let text = match self {
-            Obstacle::Unanswered(why) => format!("The DNS cannot say where {name} is: {why}"),
+            Obstacle::Unanswered(why) => format!("DNS lookup of {name} failed: {why}"),
             Obstacle::NoSuchDomain => format!("{name} does not exist in the DNS"),
-            Obstacle::NoAddress => format!("{name} has neither a mail host nor an address in the DNS"),
+            Obstacle::NoAddress => format!("{name} has neither an MX host nor an address in the DNS"),
             Obstacle::NullMx => format!("{name} does not accept mail (null MX)"),
-            Obstacle::HostsWithoutAddress => format!("None of the mail hosts of {name} has an address in the DNS"),
+            Obstacle::HostsWithoutAddress => format!("None of the MX hosts of {name} has an address in the DNS"),
             Obstacle::HostsStayWithoutAddress => {
-                format!("Several lookups found no address for any of the mail hosts of {name} in the DNS")
+                format!("Several lookups found no address for any MX host of {name} in the DNS")
             }
             Obstacle::Loop => format!("Mail for {name} loops back to this host"),
-            Obstacle::Family(address) => format!("No mail leaves for addresses like {address}"),
+            Obstacle::Family(address) => format!("This server does not send mail to addresses like {address}"),
             Obstacle::NoDomain => format!("{name} is not a domain"),
             Obstacle::NextHop { table, text } => {
-                format!("The table '{table}' names '{text}' as the next hop of {name}, which is none")
+                format!("Table '{table}' has an invalid next hop for {name}: '{text}'")
             }
-            Obstacle::Table(why) => format!("The directory cannot say where mail for {name} goes: {why}"),
-            Obstacle::MailHost(host) => format!("The directory names '{host}' for a mailbox, which is no host"),
+            Obstacle::Table(why) => format!("Cannot look up the route of {name}: {why}"),
+            Obstacle::MailHost(host) => format!("The directory names an invalid mail host: '{host}'"),
         };
         // Texts of replies are lines; a name server may have had its hand in this one.
         text.replace(char::is_control, "?")

@@ -53,7 +53,7 @@ impl Servers {
                 None => break,
             }
         }
-        nothing.unwrap_or_else(|| Reading::unanswered("no name server is known"))
+        nothing.unwrap_or_else(|| Reading::unanswered("no name servers are configured"))
     }
 
     /// One try of each until one says something; else the first failure. None: there are no servers.
@@ -79,7 +79,7 @@ async fn ask(server: &Server, name: &Name, kind: Kind, with_edns: bool) -> Readi
         Some(Ok(answer)) => read(&answer, name, kind),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => read_denial(&denial),
         Some(Err(error)) => Reading::unanswered(&reason(&error)),
-        None => Reading::unanswered("no name server answers"),
+        None => Reading::unanswered("no name server answered"),
     }
 }
 
@@ -115,9 +115,9 @@ fn no_tls() -> Result<TlsConfig, NoServers> {
 /// Why there is no answer, in words that a sender can be told.
 fn reason(error: &NetError) -> String {
     match error {
-        NetError::Timeout => "no name server answers in time".into(),
+        NetError::Timeout => "no name server answered in time".into(),
         NetError::NoConnections | NetError::Io(_) => "no name server can be reached".into(),
-        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answers '{code}'"),
+        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answered '{code}'"),
         other => other.to_string(),
     }
 }

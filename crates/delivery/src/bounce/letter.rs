@@ -157,7 +157,7 @@ fn boundary(id: QueueId, parts: &[&[u8]]) -> String {
         parts.iter().any(|part| part.windows(boundary.len()).any(|window| window == boundary))
     };
     let mut boundaries = (0u64..).map(|n| format!("=_{id}_{n}_="));
-    boundaries.find(|boundary| !occurs(boundary)).expect("a text of finite length has finitely many boundaries in it")
+    boundaries.find(|boundary| !occurs(boundary)).expect("a finite text cannot contain every boundary")
 }
 
 #[cfg(test)]

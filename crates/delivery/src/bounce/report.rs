@@ -127,7 +127,7 @@ impl<'a> Report<'a> {
 
     /// The weightiest that it tells.
     pub fn kind(&self) -> Kind {
-        self.entries.iter().map(|entry| entry.fate.kind()).max().expect("a report tells of a recipient at least")
+        self.entries.iter().map(|entry| entry.fate.kind()).max().expect("a report has at least one recipient")
     }
 
     /// Whether it tells of this recipient.

@@ -184,7 +184,7 @@ impl Content {
                 Err(error) => return Poll::Ready(Ok(Step::Damaged(error.into()))),
             }
         }
-        let (file, offset) = self.body.file_range().expect("a body goes this way only where it is in a file");
+        let (file, offset) = self.body.file_range().expect("only a body in a file is sent by sendfile");
         let range = FileRange { file, offset: offset + self.done, octets: (self.at_hand - self.done) as usize };
         match ready!(wire.poll_send_file(output.head, range, context)) {
             Ok(sent) => {

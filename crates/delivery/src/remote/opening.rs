@@ -147,7 +147,7 @@ async fn greet(
             Heard::Event(Event::StartTls) => {
                 let trust = config.trust.as_ref();
                 let trust =
-                    trust.ok_or_else(|| Miss::Insecure(insecure(format!("{peer}: no certificate is trusted"))))?;
+                    trust.ok_or_else(|| Miss::Insecure(insecure(format!("{peer}: no trusted certificates are configured"))))?;
                 let secured = dialogue.secure(trust, handshake_time, vigil).await;
                 dialogue =
                     secured.map_err(|error| Miss::Insecure(insecure(format!("{peer}: TLS: {}", plainly(&error)))))?;

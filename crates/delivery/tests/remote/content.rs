@@ -93,19 +93,19 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
                     content.extend(guest.octets((length - content.len()).min(50_000)).await);
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
-                news.send(("the lease is held until the answer", lease.upgrade().is_some())).unwrap();
+                news.send(("the lease is held until the server answers", lease.upgrade().is_some())).unwrap();
                 seen.messages.borrow_mut().push(Message { content, ..Message::default() });
                 guest.say("250 kept\r\n").await;
                 guest.hear_all(&["QUIT"]).await;
                 guest.say("221 bye\r\n").await;
-                news.send(("and then the connection ends in peace", guest.end().await.is_ok())).unwrap();
+                news.send(("the connection then closes cleanly", guest.end().await.is_ok())).unwrap();
             }
         });
         let hop = hop(config(), &[endpoint.await]);
         let mut sender = Sender::new();
         assert_eq!(summary(&sender.send(&hop, TO, body).await), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
-        assert!(weak.upgrade().is_none(), "and no longer, though the connection stays");
+        assert!(weak.upgrade().is_none(), "the lease is released while the connection stays open");
         sender.remote.close().await;
         for _ in 0..2 {
             let (what, holds) = heard.recv().await.unwrap();

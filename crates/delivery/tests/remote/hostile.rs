@@ -370,7 +370,7 @@ fn a_server_that_stops_reading_is_given_up_and_the_connection_reset() {
         let mut sender = Sender::new();
         let end = sender.send(&hop, &["bob@example.net"], body).await;
         assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
-        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is released");
         given_up.notify_one();
         let error = ended.recv().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -403,7 +403,7 @@ fn a_server_that_answers_before_it_has_read_is_reset_and_sees_no_more_of_the_fil
         let mut sender = Sender::new();
         let end = sender.send(&hop, &["bob@example.net"], body).await;
         assert_eq!(summary(&end), ["relayed"]);
-        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is released");
         reported.notify_one();
         let error = ended.recv().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

@@ -155,7 +155,7 @@ impl Guest {
     pub(crate) async fn hear_all(&mut self, commands: &[&str]) {
         for command in commands {
             let line = self.hear().await;
-            assert!(line.starts_with(command), "{command} was to come, and not {line:?}");
+            assert!(line.starts_with(command), "expected {command}, found {line:?}");
         }
     }
 

@@ -132,7 +132,7 @@ mod tests {
             ("REJECT", "550 5.7.1 Access denied"),
             ("reject go away", "550 5.7.1 go away"),
             ("REJECT 5.1.1 moved, see https://example.org", "550 5.1.1 moved, see https://example.org"),
-            ("DEFER", "450 4.7.1 Access denied for now, try again later"),
+            ("DEFER", "450 4.7.1 Access temporarily denied, try again later"),
             ("DEFER 4.2.1 in an hour", "450 4.2.1 in an hour"),
             ("554 no", "554 5.7.1 no"),
             ("450 4.1.8 who are you", "450 4.1.8 who are you"),

@@ -35,7 +35,7 @@ impl Access {
             let mut told = told(rule, &findings, visit);
             if told.accepts && !passed.pass(rule) {
                 (told.decides, told.accepts) = (false, false);
-                told.says = Some("accept, for the rules of its list".into());
+                told.says = Some("accept, for the rules of its list only".into());
             }
             let decides = told.decides;
             all.push(told);
@@ -71,10 +71,10 @@ fn word(finding: &Finding) -> String {
         Finding::Holds => "yes".into(),
         Finding::Says(value) if value.is_empty() => "yes".into(),
         Finding::Says(value) if action::is_understood(value) => format!("yes, {value:?}"),
-        Finding::Says(value) => format!("yes, {value:?}, which is no action"),
+        Finding::Says(value) => format!("yes, {value:?}, which is not a known action"),
         Finding::Not => "no".into(),
-        Finding::Unknown(why) => format!("nobody can say: {why}"),
-        Finding::Unlisted(why) => format!("no, since nobody can say: {why}"),
+        Finding::Unknown(why) => format!("unknown: {why}"),
+        Finding::Unlisted(why) => format!("no, the list is unavailable: {why}"),
         Finding::Asked => "not asked".into(),
     }
 }

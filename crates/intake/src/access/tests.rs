@@ -110,7 +110,7 @@ fn the_first_rule_that_matches_decides_at_its_stage() {
     ]);
     assert_eq!(decided(&all, Stage::Connect), "accept");
     assert_eq!(decided(&all, Stage::Helo), "nothing");
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     assert_eq!(all.counted().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
     assert!(all.asks_at(Stage::Rcpt) && !all.asks_at(Stage::Mail));
 }
@@ -125,7 +125,7 @@ fn to_accept_in_a_list_passes_over_that_list_alone() {
     let others = || of("sender", rule("others", Stage::Rcpt, vec![], Action::Refuse(None)));
     let here = |action| of("client", rule("here", Stage::Rcpt, vec![from(CLIENT)], action));
     let all = access(vec![ours(), others(), here(Action::Defer(None))]);
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     let all = access(vec![
         ours(),
         others(),
@@ -235,7 +235,7 @@ fn a_table_that_cannot_say_puts_off_whom_it_could_decide_on() {
     for action in [Action::Accept, Action::Refuse(None), Action::Hold, Action::Table] {
         let one = access(vec![rule("one", Stage::Connect, asks(), action)]);
         assert_eq!(decided(&one, Stage::Connect), "451 4.3.0 Access rules unavailable, try again later");
-        assert_eq!(judge(&one, Stage::Connect).1, ["the access rule 'one' cannot be asked: no cable"]);
+        assert_eq!(judge(&one, Stage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
     }
     let before = access(vec![
         rule("ours", Stage::Connect, vec![from(CLIENT)], Action::Accept),
@@ -259,7 +259,7 @@ fn a_list_lists_by_its_codes_and_nobody_while_it_cannot_say() {
     let down = refuse(listed(&Told::new(&[(CLIENT, "?")]), &[]));
     let (verdict, heard) = judge(&down, Stage::Connect);
     assert_eq!((verdict, down.unanswered()), (Verdict::default(), 1));
-    assert_eq!(heard, ["the access rule 'list' goes on without a list: no cable"]);
+    assert_eq!(heard, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
 }
 
 /// Users write from addresses that are listed for what others did from there; a list that is down is not waited for either.

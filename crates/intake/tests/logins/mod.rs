@@ -174,7 +174,7 @@ async fn an_owner_of_whom_nothing_can_be_said_is_put_off() {
     });
     bob(&server).await.expect("MAIL FROM:<bob@example.org>", "451 4.3.0 ").await;
     let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["which senders are the user \"bob\"'s cannot be said: no cable"]);
+    assert_eq!(*heard, ["cannot look up the senders of user \"bob\": no cable"]);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
     ];
     assert_eq!(told, expected);
     let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
-    assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 1, 1), "as often as they are told");
+    assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 1, 1), "each result is counted once");
 }
 
 /// A line that was too long once ended an exchange without a word to the checker, who went on waiting for the proof: the
@@ -233,7 +233,7 @@ async fn that_an_entry_is_of_no_use_the_operator_hears_and_the_client_does_not()
     client.expect("AUTH SCRAM-SHA-256 biwsbj1vZGQscj14", "334 ").await;
     let heard = server.heard.lock().unwrap().join("\n");
     assert!(
-        heard.contains("\"odd\" cannot be said: table 'passwords', user 'odd': ") && heard.contains("{MD5}"),
+        heard.contains("user \"odd\": table 'passwords', user 'odd': ") && heard.contains("{MD5}"),
         "{heard}"
     );
     assert!(!heard.contains("noo"), "{heard}");

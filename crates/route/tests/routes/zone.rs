@@ -136,7 +136,7 @@ impl State {
                     let record = Record::from_rdata(name(owner), ttl.parse().unwrap(), rdata(data));
                     records.entry(name(owner)).or_default().push(record);
                 }
-                _ => panic!("no line of a zone: {line}"),
+                _ => panic!("not a zone line: {line}"),
             }
         }
         State { records, faults, gate: watch::Sender::new(false), questions: watch::Sender::default() }
@@ -274,6 +274,6 @@ fn rdata(fields: &[&str]) -> RData {
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
         ["CNAME", target] => RData::CNAME(CNAME(name(target))),
-        other => panic!("no data of a record: {other:?}"),
+        other => panic!("not record data: {other:?}"),
     }
 }
