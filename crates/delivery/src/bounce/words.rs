@@ -1,5 +1,5 @@
-//! What a letter says to people: its header, and its first part, plain and short: which address, what was answered,
-//! what to do.
+//! What people read in a notice: its header and its first part, which says which address is
+//! affected, what the server answered and what to do.
 
 use mail::{Enhanced, Recipient, Return};
 
@@ -8,10 +8,10 @@ use super::report::{Entry, Fate, Kind, Report};
 use super::status::failure_status;
 use super::text::{Charset, Text, clean};
 
-/// The weightiest first: what a person must act upon.
+/// The most important first: what a person has to act on.
 const KINDS: [Kind; 4] = [Kind::Failed, Kind::Delayed, Kind::Relayed, Kind::Delivered];
 
-/// The header fields that are not MIME's.
+/// The header fields, except those of MIME.
 pub(super) fn write_header(text: &mut Text, report: &Report<'_>, occasion: &Occasion<'_>) {
     let hostname = clean(occasion.hostname, Charset::Ascii);
     text.line(format_args!("Date: {}", occasion.now.rfc5322_date()));
@@ -19,7 +19,7 @@ pub(super) fn write_header(text: &mut Text, report: &Report<'_>, occasion: &Occa
     text.line(format_args!("To: <{}>", report.to));
     text.line(format_args!("Subject: {}", subject(report)));
     text.line(format_args!("Message-ID: <{}@{hostname}>", occasion.id));
-    // RFC 3834 section 5: nobody's machine is to answer this.
+    // RFC 3834 section 5: automatic responders do not answer this.
     text.line(format_args!("Auto-Submitted: auto-replied"));
 }
 
@@ -33,7 +33,7 @@ fn subject(report: &Report<'_>) -> &'static str {
     }
 }
 
-/// The first part of the letter.
+/// The first part of the notice.
 pub(super) fn explanation(report: &Report<'_>, occasion: &Occasion<'_>, portion: Return) -> String {
     let mut text = Text::default();
     text.wrapped("This is the mail server at", "", &clean(&format!("{}.", occasion.hostname), Charset::Ascii));
@@ -100,7 +100,7 @@ fn explain(text: &mut Text, entry: &Entry<'_>, is_double_bounce: bool) {
     }
 }
 
-/// What a person can do, by the meaning of the status (RFC 3463 section 3).
+/// What a person can do, by the meaning of the status code (RFC 3463 section 3).
 fn advice(status: Enhanced) -> &'static str {
     match (status.1, status.2) {
         (1, 2 | 10) | (4, 4) => {

@@ -1,4 +1,5 @@
-//! What arrives is what was kept, whichever way it takes; what a server cannot take is not sent to it.
+//! A message arrives exactly as stored, however it is sent, and what a server cannot accept is not
+//! sent to it.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::kit::*;
 const TO: &[&str] = &["bob@example.net"];
 const PLAIN: &str = "250 mx\r\n";
 
-/// Sends a body and gives the message that came.
+/// Sends a body and returns the message that arrived.
 async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
     let seen = Seen::default();
     let hop = hop(config, &[serve_well(&seen, hello).await]);
@@ -25,7 +26,7 @@ async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
     seen.messages.take().pop().unwrap()
 }
 
-/// What comes after DATA.
+/// The bytes after DATA.
 fn by_data(text: &[u8]) -> Vec<u8> {
     let end: &[u8] = if text.is_empty() || text.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
     [&stuff_dots(text)[..], end].concat()
@@ -142,14 +143,14 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         assert_eq!(summary(&sender.send(&hop, TO, body("ü\r\n".as_bytes())).await), ["failed 554 5.6.3"]);
         let end = sender.send(&hop, &["böb@example.net"], body(TEXT)).await;
         assert_eq!(summary(&end), ["failed 553 5.6.7"]);
-        // What asks for more than it needs gets along without.
+        // A message that declares more than it needs is sent without.
         let mut task = task(&hop, 4, TO, body(TEXT));
         let envelope = Arc::make_mut(&mut task.envelope);
         (envelope.smtputf8, envelope.body_type) = (true, mail::BodyType::EightBitMime);
         sender.remote.start(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
-        // Nobody would hear of a notice that fails: it goes as it is.
+        // Nothing would report the failure of a notice, so it is sent as it is.
         let mut notice = super::kit::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
         Arc::make_mut(&mut notice.envelope).sender = None;
         sender.remote.start(notice);

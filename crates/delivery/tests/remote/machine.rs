@@ -1,4 +1,4 @@
-//! Our own server takes what our client sends: the machine of [`protocol::smtp::server`], over a socket.
+//! Our server accepts what our client sends: [`protocol::smtp::server`] on a socket.
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
