@@ -1,4 +1,4 @@
-//! Load with simulated gauges: each stage has its reply, and what was begun is let come to its end.
+//! Load, with simulated gauges: each stage has its reply, and whatever has begun may finish.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use load::policy::Gauge;
 use net::{Gate, GateLimits, Rate};
 
 const MAIL: &str = "MAIL FROM:<a@client.example>";
-/// So few that nothing comes back while a test runs.
+/// So few that no token returns during a test.
 const TWO_A_DAY: Option<Rate> = Some(Rate { count: 2, per: Duration::from_secs(86_400) });
 
 fn load(value: f64) -> [(Gauge, f64); 1] {
