@@ -7,7 +7,7 @@
 //! | 2001:db8::1 | `2001:db8::1`, `2001:db8:0:0:0:0:0`, ..., `2001:db8:0`, `2001:db8`, `2001` |
 //! | host name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
 //! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, the keys of the domain, `bob@` |
-//! | bob+x@a.example.org, tag `+x` | the same with and without the tag: `bob+x@`, `bob@` |
+//! | bob+x@a.example.org, tag `+x` | as above, with each local part: first with the tag, then without |
 //! | the null sender | `<>` |
 //!
 //! A table of patterns is queried only with the whole subject as received, including its tag.

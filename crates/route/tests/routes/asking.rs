@@ -1,4 +1,4 @@
-//! How the DNS is asked: once for all, a few at a time, and again only when an answer has had its time.
+//! DNS queries: shared, limited in number, and repeated only after answers expire.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::zone::{NEGATIVE_TTL, Zone};
 use route::{Answer, Config, Dns, Route, Router};
 use tokio::task::JoinSet;
 
-/// A router over a zone, with limits of its own, and the zone.
+/// A test zone, and a router for it with changed settings.
 async fn router(lines: &str, change: impl FnOnce(&mut Dns)) -> (Arc<Router>, Zone) {
     let zone = Zone::serve(lines).await;
     let timeout = Duration::from_secs(20);
@@ -17,7 +17,7 @@ async fn router(lines: &str, change: impl FnOnce(&mut Dns)) -> (Arc<Router>, Zon
     (Arc::new(router), zone)
 }
 
-/// Asks for all of these at once, each in a task of its own.
+/// Resolves all destinations concurrently, each in its own task.
 fn all_at_once(router: &Arc<Router>, destinations: impl IntoIterator<Item = String>) -> JoinSet<Route> {
     let mut asking = JoinSet::new();
     for destination in destinations {
@@ -73,7 +73,7 @@ async fn questions_at_once_are_bounded_and_one_slow_name_takes_one_turn() {
     let (router, zone) = router(&lines, |dns| dns.questions_max = 4).await;
     let sharing = all_at_once(&router, (0..30).map(|number| format!("shares{number}.example")));
     zone.until_at_gate(2).await;
-    // The two questions for the popular host are under way for all thirty; two turns are left.
+    // All thirty lookups share the two queries for the popular host; two more queries are allowed.
     let quick = router.route("quick.example").await;
     assert!(matches!(quick.answer, Answer::Fail(_)));
     let slow = all_at_once(&router, (0..30).map(|number| format!("slow{number}.example")));
@@ -189,7 +189,7 @@ async fn a_server_that_fails_for_once_is_asked_again_as_often_as_there_are_tries
     assert_eq!(zone.asked("broken.example MX"), 3);
 }
 
-/// Mail was put off for ever where the name server did not know EDNS (RFC 6891).
+/// Mail was deferred until it expired if the name server did not support EDNS (RFC 6891).
 #[tokio::test]
 async fn a_server_that_refuses_edns_is_asked_without_it() {
     for fault in ["FORMERR", "NOTIMP", "BADVERS"] {

@@ -1,4 +1,4 @@
-//! From a destination to its hosts, with name servers good and bad.
+//! Routes from destinations to hosts, with good and bad name servers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use crate::zone::Zone;
 use lookup::{Answers, Table};
 use route::{Answer, Config, Dns, DomainTable, Endpoint, Families, Home, Hosts, Reach, Route, Router, Rule};
 
-/// A configuration that asks this server, and is quick to give up.
+/// A configuration for this server, with short timeouts.
 fn config(zone: &Zone) -> Config {
     let dns = Dns { servers: vec![zone.address], timeout: Duration::from_secs(2), attempts: 1, ..Dns::default() };
     Config { dns, ..Config::new("mx.we.example") }
 }
 
-/// Mailboxes here.
+/// Mailboxes on this host.
 fn home(transport: &str) -> Home {
     Home { transport: transport.into(), next_hop: None }
 }
 
-/// A router over a zone, and the zone.
+/// A test zone, and a router for it.
 async fn router(lines: &str) -> (Router, Zone) {
     let zone = Zone::serve(lines).await;
     (Router::new(config(&zone)).unwrap(), zone)
 }
 
-/// What a router over a zone says of a destination.
+/// The route of a destination in a test zone.
 async fn route(lines: &str, destination: &str) -> Route {
     let (router, _zone) = router(lines).await;
     router.route(destination).await
@@ -35,7 +35,8 @@ async fn answer(lines: &str, destination: &str) -> Answer {
     route(lines, destination).await.answer
 }
 
-/// An answer in a line: `next hop > host=address,address host=address | host=address`, or the reply.
+/// The answer as a line: `next hop > host=address,address host=address | host=address`, or the
+/// reply.
 fn line(answer: &Answer) -> String {
     match answer {
         Answer::Local { transport } => format!("local {transport}"),
@@ -185,7 +186,7 @@ async fn what_the_dns_cannot_say_puts_mail_off() {
     }
 }
 
-/// Such mail waited for all of its lifetime.
+/// Such mail was deferred until it expired.
 #[tokio::test]
 async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     let lines = "
@@ -218,7 +219,7 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     }
 }
 
-/// The address of a primary that is offline may be gone for as long.
+/// The address of an offline primary MX may be missing for that long.
 #[tokio::test]
 async fn a_backup_holds_mail_for_a_better_host_that_stays_without_an_address() {
     let lines = "
@@ -427,7 +428,7 @@ async fn a_transport_reaches_the_families_and_as_many_addresses_as_it_says() {
     assert_eq!(line(&two.route("example.org").await.answer), way);
 }
 
-/// `pattern transport next-hop`; the last one may be left out.
+/// `pattern transport next-hop`; the next hop may be omitted.
 fn rule(text: &str) -> Rule {
     let fields: Vec<&str> = text.split(' ').collect();
     let next_hop = fields.get(2).map(|hop| hop.parse().unwrap());
@@ -526,7 +527,7 @@ async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
     }
 }
 
-/// A table of `key value` lines; it cannot say anything of keys whose value is `DOWN`.
+/// A table of `key value` lines; it is unavailable for keys with the value `DOWN`.
 struct Script(&'static str, &'static [(&'static str, &'static str)]);
 
 impl Table for Script {
