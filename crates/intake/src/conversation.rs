@@ -189,8 +189,8 @@ impl Intake {
         self.visitor.trusted || self.session.user().is_some()
     }
 
-    /// AUTH has ended. Reports the result of a SCRAM proof; for other mechanisms it is reported
-    /// elsewhere.
+    /// AUTH has ended. Settles a pending SCRAM proof, which counts like a password check, and logs
+    /// the login.
     fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
         match (self.proof.take(), outcome) {
             (Some(pending), Outcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => pending.succeeded(),
@@ -326,7 +326,7 @@ impl Intake {
         }
         let (done, answer) = self.answers.expect();
         self.desk.spool.submit(entries, done);
-        // There is no result only if the spool is closed.
+        // The result is missing only if the spool is closed.
         answer.await.unwrap_or(Err(CommitError::Closed))
     }
 

@@ -283,8 +283,8 @@ fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
 }
 
 impl Desk {
-    /// Connect: checks the load, which costs one atomic read, and then the limits of the client. If
-    /// a PROXY header was read, its permit is transferred to the client.
+    /// Connect: checks the load, which costs one atomic read, and then the limits of the client. A
+    /// permit from waiting for a PROXY header is transferred to the client.
     fn let_in(&self, place: Option<Pass>, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
         if let Some(mut place) = place {
             return self.pass_on(&mut place, client, trusted).map(|()| place);

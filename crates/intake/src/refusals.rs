@@ -60,7 +60,7 @@ struct Kind {
     recent: Mutex<Recent>,
 }
 
-/// The events logged in the current second.
+/// How many events there were in the current second.
 #[derive(Debug, Default)]
 struct Recent {
     began_at: Option<Instant>,
@@ -108,7 +108,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal a reply stands for, if any.
+    /// The refusal that a reply reports, if any.
     pub(crate) fn told_by(reply: &Reply) -> Option<Refusal> {
         match reply.enhanced {
             // The text contains the mailbox, so it varies.

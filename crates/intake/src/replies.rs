@@ -30,13 +30,13 @@ pub(crate) const CLIENT_DENIED: Reply = fixed(554, Enhanced(5, 7, 1), "Access de
 pub(crate) const DENIED: Reply = fixed(550, Enhanced(5, 7, 1), "Access denied");
 pub(crate) const CLIENT_DEFERRED: Reply = fixed(421, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
 pub(crate) const DEFERRED: Reply = fixed(451, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const RECIPIENT_DEFERRED: Reply = fixed(450, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
+pub(crate) const RECIPIENT_DEFERRED: Reply =
+    fixed(450, Enhanced(4, 7, 1), "Access temporarily denied, try again later");
 pub(crate) const ACCESS_DOWN: Reply = fixed(451, Enhanced(4, 3, 0), "Access rules unavailable, try again later");
 /// The error is in the directory, and may be corrected before the client gives up.
 pub(crate) const ALIAS_TOO_DEEP: Reply = fixed(451, Enhanced(4, 4, 6), "Alias loop");
 pub(crate) const ALIAS_TOO_MANY: Reply = fixed(452, Enhanced(4, 5, 3), "Alias expands to too many addresses");
-pub(crate) const RECIPIENTS_FULL: Reply =
-    fixed(452, Enhanced(4, 5, 3), "Too many recipients after alias expansion");
+pub(crate) const RECIPIENTS_FULL: Reply = fixed(452, Enhanced(4, 5, 3), "Too many recipients after alias expansion");
 pub(crate) const BODY_UNWRITABLE: Reply = fixed(451, Enhanced(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {

@@ -55,8 +55,8 @@ impl Denied {
 }
 
 impl Desk {
-    /// Removes the address tags, which only the directory can recognise. While it is unavailable,
-    /// there are none.
+    /// Removes the address tags, which only the directory can recognise. While it is unavailable, no
+    /// tags are removed.
     pub async fn tags(&self, visit: &Visit<'_>) -> Tags {
         Tags { sender: self.untagged(visit.sender.flatten()).await, recipient: self.untagged(visit.recipient).await }
     }

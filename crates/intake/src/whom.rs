@@ -43,7 +43,7 @@ impl Desk {
     }
 
     /// `<postmaster>` arrives here as the postmaster of this host, whose name need not be a local
-    /// domain. While the directory is unavailable, it is treated as if it is not.
+    /// domain. While the directory is unavailable, it is treated as not local.
     async fn is_own_postmaster(&self, address: &Address) -> bool {
         is_postmaster(address)
             && address.domain().eq_ignore_ascii_case(&self.hostname)

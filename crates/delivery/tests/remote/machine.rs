@@ -98,7 +98,11 @@ fn our_server_keeps_what_our_client_sends() {
                     let end = sender.send(&hop, &to, Stored::body(text).1).await;
                     assert_eq!(summary(&end), ["relayed", "failed 550", "relayed"]);
                     let end = sender.send(&hop, &to[1..2], Stored::body(text).1).await;
-                    assert_eq!(summary(&end), ["failed 550"], "no recipient is accepted, and the connection stays open");
+                    assert_eq!(
+                        summary(&end),
+                        ["failed 550"],
+                        "no recipient is accepted, and the connection stays open"
+                    );
                     assert!(kept.take().iter().all(|found| found == text), "{} octets", text.len());
                 }
             });

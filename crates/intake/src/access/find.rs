@@ -124,8 +124,8 @@ fn found(test: &Test, answers: &[Answer]) -> Finding {
     }
 }
 
-/// The first key found decides. If the table is unavailable for a key, that key might have come
-/// first.
+/// The first key found decides. A key for which the table is unavailable might have decided before
+/// it.
 fn in_table(answers: &[Answer]) -> Finding {
     let first = answers.iter().find(|answer| **answer != Answer::NotFound);
     match first {

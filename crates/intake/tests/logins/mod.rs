@@ -234,10 +234,7 @@ async fn that_an_entry_is_of_no_use_the_operator_hears_and_the_client_does_not()
     }
     client.expect("AUTH SCRAM-SHA-256 biwsbj1vZGQscj14", "334 ").await;
     let heard = server.heard.lock().unwrap().join("\n");
-    assert!(
-        heard.contains("user \"odd\": table 'passwords', user 'odd': ") && heard.contains("{MD5}"),
-        "{heard}"
-    );
+    assert!(heard.contains("user \"odd\": table 'passwords', user 'odd': ") && heard.contains("{MD5}"), "{heard}");
     assert!(!heard.contains("noo"), "{heard}");
 }
 
