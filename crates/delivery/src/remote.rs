@@ -90,8 +90,8 @@ impl Config {
 /// A set of hosts, any of which may accept a message.
 #[derive(Clone, Debug)]
 pub struct NextHop {
-    /// Identifies the next hop: connections are reused for the same name and edition, which implies
-    /// the same hosts and settings.
+    /// Identifies the next hop: connections are reused for the same name and version of the
+    /// settings, which implies the same hosts.
     pub name: Arc<str>,
     /// Incremented when the settings change: connections opened with other settings are not reused.
     pub edition: u32,

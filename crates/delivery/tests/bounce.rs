@@ -49,7 +49,7 @@ fn taken() -> Reply {
     Reply::plain(250, "Ok: queued as 4D2F1")
 }
 
-/// One fate for each recipient, all reported by `peer`.
+/// One result for each recipient, all reported by `peer`.
 fn findings<'a>(fates: &'a [Fate<'a>], peer: Option<&'a str>) -> impl Iterator<Item = Finding<'a>> {
     fates.iter().zip(0..).map(move |(&fate, ordinal)| Finding { ordinal, fate, peer })
 }

@@ -40,7 +40,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    /// Adds them to the visit.
+    /// The same session, with these addresses filled in.
     pub fn told<'a>(&'a self, visit: &Visit<'a>) -> Visit<'a> {
         Visit { sender_untagged: self.sender.as_ref(), recipient_untagged: self.recipient.as_ref(), ..*visit }
     }

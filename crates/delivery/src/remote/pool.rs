@@ -1,8 +1,8 @@
 //! The idle connections by next hop. A task gets the one used last, which is least likely to have
 //! been closed by its server.
 //!
-//! An idle connection has a [`Slot`] here. Whoever removes the slot gives it a task or tells it to
-//! close, so a slot outside the pool always has its command.
+//! An idle connection has a [`Slot`] here. Taking it out means giving it a task or telling it to
+//! close, so outside the pool it always has a command.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct Pool<T> {
 
 /// Through this an idle connection gets its next command.
 pub(super) struct Slot<T> {
-    /// The edition of the settings with which the connection was opened.
+    /// The version of the settings with which the connection was opened.
     edition: u32,
     word: Cell<Option<Word<T>>>,
     waker: Cell<Option<Waker>>,
@@ -73,8 +73,8 @@ impl<T> Pool<T> {
         Life(self.clone())
     }
 
-    /// Gives the task to an idle connection, or returns it if there is none. Connections of another
-    /// edition are closed.
+    /// Gives the task to an idle connection, or returns it if there is none. Connections with other
+    /// settings are closed.
     pub(super) fn hand_over(&self, task: Box<Task<T>>) -> Option<Box<Task<T>>> {
         let mut waiting = self.waiting.borrow_mut();
         let Some(slots) = waiting.get_mut(&task.next_hop.name) else { return Some(task) };

@@ -60,12 +60,12 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 };
 
 impl Server {
-    /// Starts a server with a changed desk.
+    /// Starts a server with changes to what its sessions share.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(None, None, change)
     }
 
-    /// Starts a server with changed protocol settings and a changed desk.
+    /// The same, with changed protocol settings.
     pub(crate) fn start_as(change_machine: impl FnOnce(&mut Machine), change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_changed(None, change_machine, change)
     }

@@ -8,7 +8,7 @@
 //! |------------|---------------------------------------------------------------|
 //! | `SERVFAIL` | this code; likewise `REFUSED`                                 |
 //! | `HANG`     | none                                                          |
-//! | `GATE`     | the answer, once the gate is opened                           |
+//! | `GATE`     | the answer, once released                                     |
 //! | `REFER`    | a referral to other servers                                   |
 //! | `LIE`      | records of another name                                       |
 //! | `GLUE`     | a referral with the name's own records as glue                |
@@ -98,18 +98,18 @@ impl Zone {
         self.state.questions.borrow().over_tcp
     }
 
-    /// Waits until this many queries are at the gate.
+    /// Waits until this many queries are held.
     pub(crate) async fn until_at_gate(&self, count: usize) {
         let mut questions = self.state.questions.subscribe();
         questions.wait_for(|questions| questions.at_gate.len() >= count).await.unwrap();
     }
 
-    /// The maximum number of queries that were at the gate together.
+    /// The maximum number of queries held at the same time.
     pub(crate) fn at_gate_most(&self) -> usize {
         self.state.questions.borrow().at_gate_most
     }
 
-    /// Lets all queries through the gate, now and later.
+    /// Releases all held queries, and holds no more.
     pub(crate) fn open_gate(&self) {
         self.state.gate.send_replace(true);
     }
