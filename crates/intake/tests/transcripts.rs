@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn every_transcript_holds_over_tcp() {
     let transcripts = Transcript::all();
-    assert!(transcripts.len() > 15, "the transcripts are there");
+    assert!(transcripts.len() > 15, "too few transcripts found");
     // Transcripts with a TLS handshake are played elsewhere.
     let makes_none = |transcript: &&Transcript| transcript.steps.iter().all(|step| step.event != Event::Secured);
     for transcript in transcripts.iter().filter(makes_none) {
@@ -160,11 +160,11 @@ impl<'a> Run<'a> {
         for step in &transcript.steps {
             let place = format!("{}.smtp:{}", transcript.name, step.line);
             let played = tokio::time::timeout(PATIENCE, run.step(step, &place)).await;
-            assert!(played.is_ok(), "{place}: nothing happens");
+            assert!(played.is_ok(), "{place}: timed out");
         }
         run.check_all_expected("the end");
         let left = std::mem::take(&mut run.shared.lock().unwrap().outcomes);
-        assert_eq!(left, [], "{}.smtp: outcomes that are not named", transcript.name);
+        assert_eq!(left, [], "{}.smtp: outcomes that were not checked", transcript.name);
         drop(run.stream);
         run.session.await.unwrap();
     }
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
             Event::Closed => {
                 let mut rest = Vec::new();
                 self.stream.read_to_end(&mut rest).await.unwrap();
-                assert_eq!(rest.escape_ascii().to_string(), "", "{place}: output that was not expected");
+                assert_eq!(rest.escape_ascii().to_string(), "", "{place}: unexpected output");
             }
             Event::Outcome { text, body } => self.check_outcome(text, body, place),
             Event::Script { question, code, enhanced: (class, subject, detail), text } => {
@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
             return;
         }
         let mut shared = self.shared.lock().unwrap();
-        assert!(!shared.outcomes.is_empty(), "{place}: nothing became of the mail");
+        assert!(!shared.outcomes.is_empty(), "{place}: no outcome for the mail");
         let (found_text, found_body) = shared.outcomes.remove(0);
         assert_eq!(found_text, text, "{place}");
         assert_eq!(found_body.escape_ascii().to_string(), body.escape_ascii().to_string(), "{place}");
@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
         let count = self.stream.get_ref().try_read(&mut unread).unwrap_or(0);
         let output = [self.stream.buffer(), &unread[..count]].concat();
         let name = &self.transcript.name;
-        assert_eq!(output.escape_ascii().to_string(), "", "{name}.smtp: {place}: output that was not expected");
+        assert_eq!(output.escape_ascii().to_string(), "", "{name}.smtp: {place}: unexpected output");
     }
 
     async fn next_line(&mut self) -> String {
@@ -305,7 +305,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "received_max" => limits.received_max = number(),
             "session_time_max" => limits.session_time_max = span(),
             "idle_time_max" => limits.idle_time_max = span(),
-            _ => panic!("{}.smtp: no setting is called {name}", transcript.name),
+            _ => panic!("{}.smtp: unknown setting {name}", transcript.name),
         }
     }
     (config, peer)

@@ -106,7 +106,7 @@ fn groups<'a>(rules: &[&'a Rule], findings: &[Vec<Finding>], visit: &Visit<'_>) 
                 Some(known) => &mut groups[known],
                 None => {
                     groups.push(Group { table, keys: Vec::new(), questions: Vec::new() });
-                    groups.last_mut().expect("one was pushed")
+                    groups.last_mut().expect("a group was just pushed")
                 }
             };
             let first = group.keys.len();

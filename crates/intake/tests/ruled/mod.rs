@@ -259,17 +259,17 @@ async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
                 tokio::task::yield_now().await
             }
         };
-        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("a connection without header counts");
+        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("connections without a header are counted");
     }
     let (_, told) = server.connect().await;
     assert!(told.starts_with("421 4.3.2"), "{told}");
     for client in &mut clients[..2] {
         client.send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
         let banner = client.reply().await;
-        assert!(banner.starts_with("220 "), "with the place that it had: {banner}");
+        assert!(banner.starts_with("220 "), "the client takes over the session: {banner}");
     }
     clients[2].send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
-    assert!(clients[2].reply().await.starts_with("421 4.7.0"), "the client's own share counts as elsewhere");
+    assert!(clients[2].reply().await.starts_with("421 4.7.0"), "the limits of the client apply");
     assert_eq!(clients[2].until_closed().await, "");
 }
 

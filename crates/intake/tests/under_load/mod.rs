@@ -31,7 +31,7 @@ async fn a_high_load_turns_strangers_away_before_they_speak() {
     assert_eq!(late.until_closed().await, "");
     early.deliver(&["bob@example.org"]).await;
     server.sense(&load(18.5));
-    assert!(server.connect().await.1.starts_with("421 4.3.2 "), "not left by the margin");
+    assert!(server.connect().await.1.starts_with("421 4.3.2 "), "the load is still within the margin");
     server.sense(&load(18.0));
     server.client().await;
     assert_eq!(server.desk.refusals.counted(Refusal::Load), 2);

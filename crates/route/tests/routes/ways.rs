@@ -201,7 +201,7 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     (config.dns.ttl_min, config.dns.negative_ttl_max, config.dns.failure_ttl) = Default::default();
     let slow = Router::new(config.clone()).unwrap();
     for _ in 0..9 {
-        assert!(line(&slow.route("gone.example").await.answer).starts_with("defer 451 4.4.4 "), "not in half an hour");
+        assert!(line(&slow.route("gone.example").await.answer).starts_with("defer 451 4.4.4 "), "too early to fail");
     }
     config.dns.no_address_time = Duration::ZERO;
     let router = Router::new(config.clone()).unwrap();
@@ -259,7 +259,7 @@ async fn hosts_behind_the_first_thirty_two_count_too() {
     for number in 0..40 {
         lines += &format!("late.example 300 MX {number} gone-{number}.example\n");
     }
-    let Answer::Hosts(hosts) = answer(&lines, "late.example").await else { panic!("the last MX host has an address") };
+    let Answer::Hosts(hosts) = answer(&lines, "late.example").await else { panic!("expected the last MX host") };
     assert_eq!(tiers(&hosts), "late-mx.example=192.0.2.1:25");
 }
 
@@ -274,7 +274,7 @@ async fn hosts_without_addresses_are_left_out_while_others_remain() {
         hang.example.org ! HANG
         half.example.org ! NO_AAAA
         half.example.org 300 A 192.0.2.1";
-    let Answer::Hosts(hosts) = answer(lines, "example.org").await else { panic!("one MX host remains") };
+    let Answer::Hosts(hosts) = answer(lines, "example.org").await else { panic!("expected one MX host") };
     assert_eq!(tiers(&hosts), "half.example.org=192.0.2.1:25");
     assert!(hosts.next_hop.contains("down.example.org:25,gone.example.org:25,half"), "{}", hosts.next_hop);
 }
@@ -385,7 +385,7 @@ async fn a_hundred_mail_hosts_are_one_short_name_and_all_of_them_may_be_tried() 
         lines += &format!("a-host-of-many-{number}.example.org 300 A 192.0.2.{number}\n");
     }
     let (router, zone) = router(&lines).await;
-    let Answer::Hosts(hosts) = router.route("example.org").await.answer else { panic!("it has hosts") };
+    let Answer::Hosts(hosts) = router.route("example.org").await.answer else { panic!("expected hosts") };
     assert_eq!(hosts.tiers.iter().flatten().flat_map(|host| &host.endpoints).count(), 100);
     assert!(hosts.next_hop.len() < 200, "{}", hosts.next_hop);
     assert!(zone.over_tcp() > 0, "100 MX hosts do not fit in a datagram");
@@ -584,6 +584,6 @@ async fn tables_say_which_domains_are_ours_and_which_next_hop_takes_others() {
     ] {
         let route = router.route(destination).await;
         assert_eq!(line(&route.answer), way, "{destination}");
-        assert!(route.valid_for <= ttl, "a table may say something else before long: {:?}", route.valid_for);
+        assert!(route.valid_for <= ttl, "cached for too long: {:?}", route.valid_for);
     }
 }
