@@ -259,7 +259,7 @@ async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
                 tokio::task::yield_now().await
             }
         };
-        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("connections without a header are counted");
+        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("connections without header count");
     }
     let (_, told) = server.connect().await;
     assert!(told.starts_with("421 4.3.2"), "{told}");
