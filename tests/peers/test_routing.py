@@ -138,7 +138,7 @@ class ByName(OutboundCase):
                               'no_address_lookups = 2\nno_address_time = "500ms"\n')  # fmt: skip
         self.send(server, "bob@gone.test")
         bounced = await_fact(server, "bounced", to="<bob@gone.test>")
-        self.assertTrue("no address for any of the mail hosts of gone.test" in bounced.reason, bounced)
+        self.assertTrue("no address for any MX host of gone.test" in bounced.reason, bounced)
         self.assertTrue(facts(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
         self.await_notice(server, bounced, b"Status: 5.4.4\r\n")
 

@@ -1,8 +1,9 @@
-//! How fast one thread hands messages to a next hop: `remote_rate ADDRESS [MESSAGES [CONNECTIONS [OCTETS [copy]]]]`.
+//! Measures how fast one thread delivers messages to a next hop: `remote_rate ADDRESS [MESSAGES
+//! [CONNECTIONS [OCTETS [copy]]]]`.
 //!
-//! It sends messages (100,000 of 6,000 octets, if nothing else is said) from a file to the server at that address, as
-//! many at a time as there are connections (20), and prints the rate and the CPU time of a message. With `copy` large
-//! ones do not go by sendfile.
+//! It sends messages (by default 100,000 of 6,000 octets) from a file to the server at that
+//! address, over up to CONNECTIONS connections (by default 20), and prints the rate and the CPU
+//! time per message. With `copy`, large messages do not use sendfile.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -22,7 +23,7 @@ use protocol::smtp::Flavor;
 use protocol::smtp::client::{self, Tls, Word};
 use tokio::sync::mpsc::unbounded_channel;
 
-/// Messages in the file; they are sent over and over.
+/// The number of messages in the file; they are sent repeatedly.
 const MESSAGES_STORED: u64 = 1000;
 
 struct Source(File);
@@ -39,7 +40,7 @@ impl ByteSource for Source {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("an address, please")?.parse()?;
+    let address = arguments.next().ok_or("missing argument: ADDRESS")?.parse()?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
     let (messages, connections, octets) = (number(100_000)?, number(20)?, number(6000)?);
     let sendfile_above = if arguments.next().is_some_and(|word| word == "copy") { None } else { Some(32 << 10) };
@@ -67,11 +68,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let refused = tokio::task::LocalSet::new().block_on(&runtime, drain(messages, connections, task));
     let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), (cpu_time()? - cpu_before).as_secs_f64());
     let (rate, cost) = (messages as f64 / elapsed, cpu * 1e6 / messages as f64);
-    println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not taken");
+    println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not accepted");
     Ok(())
 }
 
-/// Keeps so many tasks under way until all are over; gives how many were not taken.
+/// Keeps `connections` tasks running until all messages are sent. Returns how many were not
+/// accepted.
 async fn drain(messages: u64, connections: u64, task: impl Fn(u64) -> Task<u64>) -> u64 {
     let (sender, mut ended) = unbounded_channel();
     let refused = Rc::new(Cell::new(0));

@@ -1,23 +1,24 @@
-//! What a sender is told: delivery status notifications (RFC 3464) of failures, delays and, where they were asked
-//! for, successes. A [`Report`] decides who is told what, a [`Letter`] is its text, a [`Cap`] bounds how many go to
-//! a sender that may be forged.
+//! Delivery status notifications (RFC 3464) about failures, delays and, on request, successes. A
+//! [`Report`] decides who is notified of what, a [`Letter`] is the resulting message, and a [`Cap`]
+//! limits how many go to a sender whose address may be forged.
 //!
-//! | became of a recipient | reported where NOTIFY (RFC 3461) has | Action |
+//! | result for a recipient | reported if NOTIFY (RFC 3461) | Action |
 //! |---|---|---|
-//! | failed | FAILURE, or was not given | failed |
-//! | delayed, and the time to say so has come | DELAY, or was not given | delayed |
-//! | delivered here | SUCCESS | delivered |
-//! | taken by a next hop that reports nothing | SUCCESS | relayed |
+//! | failed | contains FAILURE, or is absent | failed |
+//! | delayed, and a delay notice is due | contains DELAY, or is absent | delayed |
+//! | delivered here | contains SUCCESS | delivered |
+//! | accepted by a next hop without DSN | contains SUCCESS | relayed |
 //!
-//! One attempt makes one letter at most, whatever became of each recipient (RFC 3464 section 2 allows different
-//! actions in one report): an outcome is recorded with the one message that it causes, and the sender reads one.
+//! One attempt causes at most one notice, whatever the result for each recipient (RFC 3464 section
+//! 2 allows different actions in one report): an outcome is recorded together with the one notice
+//! it causes, and the sender reads one message.
 //!
-//! | sender | failed recipient | who is told |
+//! | sender | failed recipient | notified |
 //! |---|---|---|
 //! | given | any | the sender |
-//! | given, and its letters name their recipients ([`crate::verp`]) | one alone | the sender's address for this recipient |
-//! | null | not the postmaster | the postmaster, if there is one to tell: a double bounce |
-//! | null | the postmaster | nobody: this is what ends it |
+//! | given, with VERP ([`crate::verp`]) | exactly one | the sender's VERP address |
+//! | null | not the postmaster | the postmaster, if configured: a double bounce |
+//! | null | the postmaster | no one: this ends the loop |
 
 mod cap;
 mod letter;

@@ -1,5 +1,5 @@
-//! Deliveries: one attempt at one next hop, and the text of bounces. This room never sees the spool; it gets a
-//! message by its envelope and a leased body, and says what became of each recipient.
+//! Delivery: one attempt at one next hop, and the text of bounces. This crate never sees the spool:
+//! it gets a message as its envelope and a leased body, and returns an outcome for each recipient.
 
 pub mod bounce;
 pub mod local;
@@ -8,19 +8,21 @@ pub mod verp;
 
 use mail::{Enhanced, Outcome, Reply};
 
-/// What became of a task.
+/// The result of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// An outcome for each recipient, in the order of the task.
+    /// One outcome for each recipient, in the order of the task.
     Outcomes(Vec<Outcome>),
-    /// The bytes of the message are not those that were accepted; in words. No recipient's fate is settled.
+    /// The stored message differs from the one accepted; the text says how. No recipient has a
+    /// final outcome.
     Damaged(String),
 }
 
 impl Ending {
-    /// Of a damaged message, of whose recipients some may have an outcome. What is settled has to be kept, or a message
-    /// that is repaired goes to them again: then the rest is deferred, and the next attempt, without them, tells of the
-    /// damage.
+    /// The result for a damaged message when some recipients already have an outcome. Final
+    /// outcomes must be recorded, or the message would be delivered again once it is repaired: the
+    /// other recipients are deferred then, and the next attempt, without the final ones, reports
+    /// the damage.
     pub(crate) fn damaged(what: String, outcomes: Vec<Option<Outcome>>) -> Ending {
         if outcomes.iter().flatten().all(|outcome| matches!(outcome, Outcome::Deferred(_))) {
             return Ending::Damaged(what);

@@ -1,5 +1,6 @@
-//! Final delivery to Maildirs, by the turn: many tasks go round together and share their syncs (see
-//! [`mailbox::Maildirs`]). An outcome that this room reports is durable in the mailbox.
+//! Final delivery to Maildirs in batches: the tasks of a batch share their syncs (see
+//! [`mailbox::Maildirs`]). When this module reports a delivery, the message is durable in the
+//! mailbox.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,53 +14,53 @@ use crate::Ending;
 /// A message for some recipients of one transport.
 #[derive(Debug)]
 pub struct Task<T> {
-    /// The caller's, given back with the result.
+    /// Opaque to this module; returned with the result.
     pub ticket: T,
-    /// The message.
+    /// The queue ID of the message.
     pub id: QueueId,
-    /// Its envelope.
+    /// The envelope of the message.
     pub envelope: Arc<Envelope>,
-    /// The recipients that this is about.
+    /// The recipients to deliver to.
     pub recipients: Vec<Addressee>,
-    /// Its bytes.
+    /// The content of the message.
     pub body: Body,
-    /// The message was there before a restart: it may have been delivered before.
+    /// The message was queued before a restart, so it may have been delivered already.
     pub recovered: bool,
 }
 
 /// A recipient of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressee {
-    /// Its place in the envelope.
+    /// The index of the recipient in the envelope.
     pub ordinal: u32,
-    /// The folder of the mailbox.
+    /// The Maildir.
     pub folder: PathBuf,
-    /// What the mailbox's quota means to the message.
+    /// How the quota of the mailbox applies to the message.
     pub quota: Quota,
 }
 
-/// What becomes of mail for a mailbox whose quota leaves no room for it.
+/// What happens to mail for a mailbox that is over its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It waits until there is room, or until its time is over.
+    /// It is deferred until there is room or the message expires.
     #[default]
     Defer,
-    /// It fails at once.
+    /// It fails immediately.
     Refuse,
 }
 
-/// A task that is over.
+/// A finished task.
 #[derive(Debug)]
 pub struct Ended<T> {
-    /// The caller's.
+    /// The ticket of the task.
     pub ticket: T,
-    /// From the task.
+    /// The envelope of the task.
     pub envelope: Arc<Envelope>,
-    /// What became of it.
+    /// The result.
     pub ending: Ending,
 }
 
-/// The wheel of one Maildir transport.
+/// Delivers to the mailboxes of one Maildir transport.
 pub struct Local<T> {
     wheel: Maildirs<Place>,
     when_full: WhenFull,
@@ -67,7 +68,7 @@ pub struct Local<T> {
     next: u64,
 }
 
-/// Which recipient of which task a letter is for.
+/// Identifies a recipient of a pending task.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     task: u64,
@@ -83,17 +84,18 @@ struct UnderWay<T> {
 }
 
 impl<T> Local<T> {
-    /// A wheel that stands still.
+    /// Creates one without tasks.
     pub fn new(config: Config, when_full: WhenFull) -> Self {
         Local { wheel: Maildirs::new(config), when_full, under_way: HashMap::new(), next: 0 }
     }
 
-    /// Whether no task is under way, so that no turn is needed.
+    /// Whether no task is pending, so that [`turn`](Self::turn) need not be called.
     pub fn is_idle(&self) -> bool {
         self.wheel.is_idle()
     }
 
-    /// One turn: takes up `tasks` and gives back those that are over, most of them from the turn before.
+    /// Runs one batch: starts `tasks` and returns the finished ones, most of which come from the
+    /// batch before.
     pub fn turn(&mut self, tasks: Vec<Task<T>>) -> Vec<Ended<T>> {
         let letters = tasks.into_iter().flat_map(|task| self.take_up(task)).collect();
         let results = self.wheel.turn(letters);
@@ -124,10 +126,10 @@ impl<T> Local<T> {
     fn settle(&mut self, place: Place, result: Result<(), DeliverError>) -> Option<Ended<T>> {
         let when_full = self.when_full;
         let outcome = |error: &DeliverError| outcome(error, when_full);
-        let task = self.under_way.get_mut(&place.task).expect("a letter's task is under way until its last letter");
+        let task = self.under_way.get_mut(&place.task).expect("a task stays pending until its last recipient is done");
         task.open -= 1;
         match result {
-            // The device may give the bytes at another time.
+            // The device may be able to read the bytes later.
             Err(error @ DeliverError::Damaged(Damaged::Unreadable(_))) => {
                 task.outcomes[place.index] = Some(outcome(&error));
             }
@@ -147,12 +149,13 @@ impl<T> Local<T> {
     }
 }
 
-/// How many bytes the message will have in the mailbox of this recipient, with CR LF line ends.
+/// The size of the message in the mailbox of this recipient, with CRLF line ends.
 pub fn octets(envelope: &Envelope, ordinal: u32, body: &Body) -> u64 {
     trace(envelope, ordinal).len() as u64 + body.len()
 }
 
-/// What final delivery puts before the message: the reverse-path (RFC 5321 section 4.4) and the mailbox.
+/// The header fields added at final delivery: the reverse-path (RFC 5321 section 4.4) and the
+/// mailbox.
 fn trace(envelope: &Envelope, ordinal: u32) -> Vec<u8> {
     let sender = envelope.sender.as_ref().map_or("", Address::as_str);
     let recipient = &envelope.recipients[ordinal as usize].address;

@@ -1,21 +1,23 @@
-//! Delivery to other hosts by SMTP and LMTP. [`Remote`] carries tasks, each a message for some recipients of one next
-//! hop, over connections that it opens, uses again and closes. It promises one report of the end for every task, with an
-//! outcome for every recipient, whatever the server does: what may have been accepted is deferred, never taken for lost
-//! or done. Nothing here is fatal.
+//! Delivery to other hosts by SMTP and LMTP. [`Remote`] runs tasks, each a message for some
+//! recipients of one next hop, over connections that it opens, reuses and closes. It reports the
+//! end of every task exactly once, with an outcome for every recipient, whatever the server does:
+//! if a message may have been accepted, it is deferred, never treated as lost or delivered. No
+//! error here is fatal.
 //!
-//! A task takes a connection that waits, the last used first; only where none waits it opens one. A connection that is
-//! left is closed with the QUIT, whose answer nobody awaits. So there are never more connections to a next hop than it
-//! had tasks at one time. Each connection is a task of the runtime ([`runner`]) that lives through these states:
+//! A task takes the idle connection that was used last, and opens a new one only if none is idle. A
+//! connection is closed right after QUIT, without waiting for the reply, so a next hop never has
+//! more connections than it had tasks at one time. Each connection is a tokio task ([`runner`])
+//! with these states:
 //!
-//! | state   | has a task | ends with                                                                              |
-//! |---------|------------|----------------------------------------------------------------------------------------|
-//! | Opening | yes        | Sending; every host refused or silent: reported, the end                               |
-//! | Sending | yes        | Idle, or QUIT, reported; lost before the message was seen, on a used connection: Opening, once |
-//! | Idle    | no         | a task: Sending; the time is over, [`Remote::close`], or a word of the server: QUIT    |
-//! | QUIT    | no         | at once, the end                                                                       |
+//! | state | has a task | next state |
+//! |---|---|---|
+//! | Opening | yes | Sending; end, reported, if every host refuses or is silent |
+//! | Sending | yes | Idle or QUIT, reported; Opening once, if a reused connection was stale |
+//! | Idle | no | Sending on a task; QUIT on timeout, [`Remote::close`] or input from the server |
+//! | QUIT | no | end |
 //!
-//! At worst a message comes twice: where the connection was lost, or our patience ended, after the last byte went out
-//! and before the answer came. The next attempt then sends it again.
+//! At worst a message is delivered twice: if the connection is lost, or times out, after the last
+//! byte was sent and before the reply arrives. The next attempt then sends it again.
 
 mod content;
 mod dialogue;
@@ -38,35 +40,36 @@ use protocol::smtp::client;
 use crate::Ending;
 use pool::Pool;
 
-/// How one transport delivers.
+/// The configuration of one transport.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The protocol, and how long it waits for what.
+    /// The protocol and its timeouts.
     pub client: Arc<client::Config>,
-    /// Whose certificates are believed. Without it there is no TLS.
+    /// The trusted certificates. Without them there is no TLS.
     pub trust: Option<Trust>,
-    /// The address to connect from, to IPv4 addresses.
+    /// The local address for connections to IPv4 addresses.
     pub source_v4: Option<Ipv4Addr>,
-    /// The address to connect from, to IPv6 addresses.
+    /// The local address for connections to IPv6 addresses.
     pub source_v6: Option<Ipv6Addr>,
-    /// For each address.
+    /// The timeout for connecting to each address.
     pub connect_timeout: Duration,
-    /// How long a connection stays without a task.
+    /// How long a connection may stay idle.
     pub idle_time_max: Duration,
-    /// Connections without a task, of one [`Remote`]; one more is closed at once.
+    /// The maximum number of idle connections of one [`Remote`]; any further one is closed.
     pub idle_connections_max: usize,
-    /// Bodies over so many octets go out by sendfile; None: none does.
+    /// Bodies larger than this are sent by sendfile; None: sendfile is not used.
     pub sendfile_above: Option<u64>,
-    /// Whoever takes longer for one answer is slow: [`Report::Slow`].
+    /// A server that takes longer than this for one reply is reported as slow: [`Report::Slow`].
     pub slower_than: Duration,
-    /// Then a connection is closed.
+    /// After this many messages a connection is closed.
     pub messages_per_connection_max: u32,
-    /// Addresses that one task tries. Of a next hop with more of them later tasks try others, beside the best.
+    /// How many addresses one task tries. If a next hop has more, later tasks try the others, and
+    /// the best ones again.
     pub addresses_tried_max: usize,
 }
 
 impl Config {
-    /// The usual numbers.
+    /// The default values.
     pub fn new(client: client::Config) -> Self {
         Config {
             client: Arc::new(client),
@@ -84,24 +87,24 @@ impl Config {
     }
 }
 
-/// A set of hosts any of which may take a message.
+/// A set of hosts, any of which may accept a message.
 #[derive(Clone, Debug)]
 pub struct NextHop {
-    /// By it connections are kept: what has the same name and edition is the same next hop, with the same hosts and
-    /// settings.
+    /// Identifies the next hop: connections are reused for the same name and version of the
+    /// settings, which implies the same hosts.
     pub name: Arc<str>,
-    /// Counts changes of the settings: a connection that was opened by others is not used again.
+    /// Incremented when the settings change: connections opened with other settings are not reused.
     pub edition: u32,
-    /// Hosts by preference. Those of one tier are tried in any order.
+    /// The hosts by preference. Those in the same tier are tried in random order.
     pub tiers: Vec<Vec<Target>>,
-    /// Of its transport.
+    /// The configuration of its transport.
     pub config: Arc<Config>,
 }
 
-/// One address of one host.
+/// One address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The host's name, for TLS and for people.
+    /// The name of the host, for TLS and for messages to people.
     pub host: Box<str>,
     /// Where it listens.
     pub endpoint: Endpoint,
@@ -110,65 +113,67 @@ pub struct Target {
 /// A message for some recipients of one next hop.
 #[derive(Clone, Debug)]
 pub struct Task<T> {
-    /// The caller's, given back with the report.
+    /// Opaque to this module; returned with the result.
     pub ticket: T,
-    /// The message.
+    /// The queue ID of the message.
     pub id: QueueId,
-    /// Its envelope.
+    /// The envelope of the message.
     pub envelope: Arc<Envelope>,
-    /// Ordinals of the recipients that this is about, one at least.
+    /// The indexes of the recipients to deliver to; at least one.
     pub recipients: Vec<u32>,
-    /// Its bytes.
+    /// The content of the message.
     pub body: Body,
-    /// Where it goes.
+    /// The next hop to deliver to.
     pub next_hop: Arc<NextHop>,
-    /// The sender's address names the recipient ([`crate::verp`]), of whom there is then only one.
+    /// Use a VERP sender address ([`crate::verp`]); the task then has only one recipient.
     pub verp: bool,
 }
 
-/// What [`Remote`] tells, in the order in which it happened.
+/// What [`Remote`] reports, in the order in which it happens.
 #[derive(Clone, Debug)]
 pub enum Report<T> {
-    /// A task is over.
+    /// A task is finished.
     Ended(Ended<T>),
-    /// A task has waited for one answer longer than [`Config::slower_than`], and goes on. Once for a task.
+    /// A task waits for one reply longer than [`Config::slower_than`], and continues. Sent once per
+    /// task.
     Slow {
-        /// Where it waits.
+        /// The next hop it waits for.
         next_hop: Arc<NextHop>,
     },
 }
 
-/// A task that is over.
+/// A finished task.
 #[derive(Clone, Debug)]
 pub struct Ended<T> {
-    /// From the task.
+    /// The ticket of the task.
     pub ticket: T,
-    /// From the task.
+    /// The envelope of the task.
     pub envelope: Arc<Envelope>,
-    /// What became of it.
+    /// The result.
     pub ending: Ending,
-    /// How it went with the next hop.
+    /// What the attempt says about the next hop.
     pub contact: Contact,
-    /// Who answered, if anybody did.
+    /// The host that answered, if any did.
     pub peer: Option<Peer>,
 }
 
-/// What an attempt tells of its next hop.
+/// What an attempt says about its next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contact {
     /// It answered to the end.
     Answered {
-        /// The longest that it took for a reply.
+        /// The longest wait for a reply.
         slowest: Duration,
     },
-    /// It has enough of us for now: 421 (RFC 5321 section 3.8, whenever it comes), or the session was refused.
+    /// It is busy: it sent 421 (RFC 5321 section 3.8, at any time) or refused the session.
     Busy,
-    /// No session: no connection, or before the session was ready it was lost, silent, or not SMTP.
+    /// No session: the connection failed, or was lost, silent or not SMTP before the session was
+    /// ready.
     Failed(Reply),
-    /// The session was ready, and broke off in the middle of this message: lost, silent, or not SMTP. The message may be
-    /// to blame.
+    /// The session was ready and then broke off during this message: lost, silent or not SMTP. The
+    /// message may be the cause.
     Interrupted(Reply),
-    /// Nothing was said: the message cannot be sent there, or at all.
+    /// Nothing: the message cannot be sent there, or anywhere.
     None,
 }
 
@@ -177,7 +182,7 @@ pub enum Contact {
 pub struct Peer(Arc<Target>);
 
 impl Peer {
-    /// The host's name.
+    /// The name of the host.
     pub fn host(&self) -> &str {
         &self.0.host
     }
@@ -198,24 +203,26 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Delivers to other hosts, on the thread that it was made on. Dropping it lets what is under way come to its end.
+/// Delivers to other hosts, on the thread that created it. After a drop, running tasks still
+/// finish.
 pub struct Remote<T> {
     pool: Rc<Pool<T>>,
 }
 
 impl<T: 'static> Remote<T> {
-    /// Without connections yet. `reports` hears of every task; it may call [`start`](Remote::start).
+    /// Starts without connections. `reports` is called for every task; it may call
+    /// [`start`](Remote::start).
     pub fn new(reports: impl Fn(Report<T>) + 'static) -> Self {
         Remote { pool: Rc::new(Pool::new(Box::new(reports))) }
     }
 
-    /// Takes a task up. Must be called where tasks of the thread can be spawned ([`tokio::task::spawn_local`]).
+    /// Starts a task. Must be called where [`tokio::task::spawn_local`] works.
     pub fn start(&self, task: Task<T>) {
         runner::start(&self.pool, task);
     }
 
-    /// Takes leave of every server: at once where no task is under way, elsewhere when it is over. Returns when no
-    /// connection is left.
+    /// Closes all connections: idle ones immediately, others when their task is finished. Returns
+    /// when no connection is left.
     pub async fn close(&self) {
         self.pool.close().await;
     }

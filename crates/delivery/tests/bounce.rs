@@ -1,4 +1,4 @@
-//! Letters as they are read: golden texts, and what must hold for any of them.
+//! Notices compared with snapshots, and properties that hold for every notice.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const LETTER: &str =
     "From: Ann <ann@example.org>\r\nTo: bob@example.net\r\nSubject: Tomorrow\r\n\r\nSee you at ten.\r\n";
-/// When messages came in, were tried, and are given up.
+/// When messages are accepted, attempted and expire.
 const ACCEPTED: Timestamp = Timestamp(1_762_160_000_000);
 const TRIED: Timestamp = Timestamp(ACCEPTED.0 + 401_000);
 const GIVEN_UP: Timestamp = Timestamp(ACCEPTED.0 + 5 * 86_400_000);
@@ -49,7 +49,7 @@ fn taken() -> Reply {
     Reply::plain(250, "Ok: queued as 4D2F1")
 }
 
-/// A fate for each recipient in turn, all told by `peer`.
+/// One result for each recipient, all reported by `peer`.
 fn findings<'a>(fates: &'a [Fate<'a>], peer: Option<&'a str>) -> impl Iterator<Item = Finding<'a>> {
     fates.iter().zip(0..).map(move |(&fate, ordinal)| Finding { ordinal, fate, peer })
 }
@@ -66,10 +66,10 @@ fn letter(report: &Report<'_>, original: &[u8]) -> Letter {
     })
 }
 
-/// The letter about a message whose every recipient failed, each for its own reason.
+/// The notice about a message that failed for every recipient, each for its own reason.
 fn bounce(envelope: &Envelope, reasons: &[Reply], original: &[u8]) -> Letter {
     let fates: Vec<_> = reasons.iter().map(Fate::Failed).collect();
-    let report = Report::of(envelope, None, findings(&fates, None)).expect("somebody is told");
+    let report = Report::of(envelope, None, findings(&fates, None)).expect("a failure is reported");
     letter(&report, original)
 }
 
@@ -124,7 +124,7 @@ fn addresses_beyond_ascii_make_a_global_report() {
     insta::assert_snapshot!(text(bounce));
 }
 
-/// The header of the letter names the sender, and nothing else in it is beyond ASCII.
+/// Only the To field of the notice is not ASCII.
 #[test]
 fn a_sender_beyond_ascii_is_told_in_a_letter_beyond_ascii() {
     let mut envelope = envelope(vec![recipient("bob@example.net")]);
@@ -198,8 +198,8 @@ fn a_double_bounce_tells_the_postmaster_of_a_failed_notice() {
     insta::assert_snapshot!(text(letter(&report, LETTER.as_bytes())));
 }
 
-/// What becomes of a double bounce is told to nobody, however the postmaster's address leads to a mailbox, and
-/// whatever else becomes of a message from the null sender.
+/// A double bounce causes no further notice, whatever its result and whatever address the
+/// postmaster's mail goes to.
 #[test]
 fn a_double_bounce_is_never_told_of() {
     let (postmaster, unknown, busy, taken) = (address("postmaster@example.org"), unknown(), busy(), taken());
@@ -251,7 +251,7 @@ fn only_those_who_want_it_are_told() {
     assert!(fates.iter().all(|(fate, _)| told(&envelope, *fate).is_none()));
 }
 
-/// A list manager that makes its senders itself gets bounces at the sender that it gave.
+/// A list manager that generates its own sender addresses gets bounces at those addresses.
 #[test]
 fn the_sender_is_told_as_it_was_accepted() {
     let unknown = unknown();
@@ -320,7 +320,7 @@ fn a_letter_comes_from_nobody_and_asks_for_no_answer() {
     );
 }
 
-/// Cuts a multipart/report at its boundary: (header, [part, part, part]).
+/// Splits a multipart/report at its boundary: (header, [part, part, part]).
 fn parts(content: &str) -> (&str, Vec<&str>) {
     let (header, body) = content.split_once("\r\n\r\n").unwrap();
     let boundary = header.split("boundary=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
@@ -330,13 +330,13 @@ fn parts(content: &str) -> (&str, Vec<&str>) {
     (header, body.split(delimiter.as_str()).collect())
 }
 
-/// The names of the fields in a header; continuation lines have none.
+/// The names of the fields in a header, ignoring continuation lines.
 fn fields(header: &str) -> Vec<&str> {
     let lines = header.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with([' ', '\t']));
     lines.map(|line| line.split_once(':').unwrap().0).collect()
 }
 
-/// The fields of a recipient that are there for this kind, in their order, without Original-Recipient.
+/// The fields of a recipient with this kind of result, in order, without Original-Recipient.
 fn recipient_fields(kind: Kind) -> Vec<&'static str> {
     let mut names = vec!["Final-Recipient", "Action", "Status", "Remote-MTA"];
     names.extend((kind != Kind::Delivered).then_some("Diagnostic-Code"));
@@ -348,7 +348,8 @@ fn recipient_fields(kind: Kind) -> Vec<&'static str> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Texts of strangers make no field, no part and no long line, and the message comes back as it was.
+    /// Text from other hosts adds no field, part or overlong line, and the message is returned
+    /// unchanged.
     #[test]
     fn no_text_of_a_stranger_gets_out_of_its_place(
         reply in "(\r\n|\n|\r|: |X-Evil: |--|\\PC|[\u{0}-\u{ff}]|.{300}){0,40}",

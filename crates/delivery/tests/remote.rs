@@ -1,5 +1,5 @@
-//! Delivery to other hosts, against servers that say what they should not, or nothing, or go away: every task has one
-//! end, with an outcome for each recipient, and connections are used again and never wasted.
+//! Delivery to hosts that misbehave, stay silent or disconnect: every task ends exactly once, with
+//! an outcome for each recipient, and connections are reused.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

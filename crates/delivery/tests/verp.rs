@@ -1,4 +1,4 @@
-//! Senders that name the recipient.
+//! VERP sender addresses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,6 +1,7 @@
-//! What admission costs a session: reading what the load allows, entering the gate and leaving it, counting a message.
-//! All with limits set, and with the tables of clients as full as they may be. Run it with `--release`; a session may
-//! cost a microsecond. The time on the clock is more than that of the processor where others want the processor too.
+//! Measures what admission costs a session: reading the load, entering and leaving the gate, and
+//! counting a message, with all limits set and the client tables full. Run it with `--release`; a
+//! session should cost at most a microsecond. The wall-clock time is longer than the CPU time if
+//! other processes compete for the CPU.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +19,7 @@ fn main() -> std::io::Result<()> {
     let limits = Limits { refuse_above: Some(1e9), memory_min: Some(1), ..Limits::default() };
     let monitor = Monitor::new(Machine::open(["."]), limits, |_, _| {});
     let watch = monitor.watch();
-    // A thousand times as often as a server does, so that what the samples cost would be seen.
+    // A thousand times as often as in a server, so that the cost of sampling would show.
     let _running = monitor.start(Duration::from_millis(1))?;
     let gate = crowded_gate();
 
@@ -41,14 +42,14 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds that this thread has had a processor: the first of the numbers of `schedstat`, which
-/// moves with the ticks of the scheduler; 0 where there is none.
+/// The CPU time of this thread in nanoseconds: the first number in `schedstat`, which changes with
+/// the scheduler's ticks; 0 if the file is missing.
 fn processor_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// All that load and limits cost one session that brings one message.
+/// Everything that load and limits cost a session with one message.
 fn session(watch: &Watch, gate: &Arc<Gate>, client: IpAddr) {
     let open = watch.measures().intake == load::Intake::Open;
     let pass = gate.enter(client, false, Instant::now());
@@ -61,7 +62,7 @@ fn client(number: u32) -> IpAddr {
     Ipv4Addr::from_bits(number).into()
 }
 
-/// A gate with all limits, ten thousand sessions, and as many clients in its table as it may have.
+/// A gate with all limits, ten thousand sessions, and a full table of clients.
 fn crowded_gate() -> Arc<Gate> {
     let rate = Some(Rate { count: 1_000_000_000, per: Duration::from_secs(60) });
     let gate = Gate::new(GateLimits {
@@ -77,7 +78,7 @@ fn crowded_gate() -> Arc<Gate> {
     gate
 }
 
-/// Does the work while another thread passes through the same gate without a pause.
+/// Runs the work while another thread keeps using the same gate.
 fn in_company(watch: &Watch, gate: &Arc<Gate>, work: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let (tell, begun) = mpsc::channel();
@@ -87,7 +88,7 @@ fn in_company(watch: &Watch, gate: &Arc<Gate>, work: impl FnOnce()) {
             (0..u32::MAX).take_while(|_| !over.load(Relaxed)).for_each(|number| {
                 session(watch, gate, client(u32::MAX / 2 + number % ROUNDS));
                 if number == 0 {
-                    // Whoever waits for this waits until it is said.
+                    // The receiver waits until this is sent.
                     let _ = begun.send(());
                 }
             });

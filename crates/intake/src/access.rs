@@ -1,21 +1,23 @@
-//! Access rules: who is let in, by the client's address, what it calls itself, the sender, the recipient, tables and
-//! lists in the DNS. This owns the order in which rules are asked and what comes of them; it holds no session.
+//! Access rules: which clients may send, by client address, HELO name, sender, recipient, tables
+//! and DNS lists. This module owns the order of evaluation and its result; it holds no session
+//! state.
 //!
-//! Each rule is asked at one stage of the session. Those of a stage are asked in their order:
+//! Each rule belongs to one stage of the session. The rules of a stage are evaluated in order:
 //!
-//! | the first that matches says | then, at this stage | later |
+//! | first match | at this stage | later |
 //! |---|---|---|
-//! | accept, in a list | the other rules of its list are passed over | |
-//! | accept | no other rule is asked | nor at any later stage: of the session (connect, helo), the transaction (mail), the recipient (rcpt) |
-//! | refuse, defer | the client is told | the rules are asked anew where it tries again |
-//! | hold | the rules behind it are asked | the message, if it is taken, waits for the operator |
+//! | accept, in a list | the rest of this list is skipped | |
+//! | accept | evaluation ends | skipped, for the session, transaction or recipient |
+//! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
+//! | hold | evaluation continues | the message, if accepted, is held |
 //!
-//! To accept is not to relay: who may send to other people's domains is said elsewhere. Users, who log in, are not asked
-//! of by rules that are not for them: they write from wherever they are, and what strangers do from there is not theirs.
+//! An accepted client may still not relay; that is decided elsewhere. Authenticated users skip
+//! rules that are not meant for them: they send from any address, and are not responsible for what
+//! other clients send from it.
 //!
-//! What only a table or the DNS can say is asked for all rules of a stage at once. A table that cannot say puts the
-//! client off (451) where what it did not say could decide; a list in the DNS that cannot say lists nobody, is counted,
-//! and told to the operator.
+//! Tables and DNS lists are queried for all rules of a stage together. If a table is unavailable
+//! and could have decided, the client is deferred (451). An unavailable DNS list lists nothing;
+//! this is counted and logged.
 
 mod action;
 mod explain;
@@ -37,7 +39,7 @@ use crate::{Networks, Troubles, replies};
 pub use explain::Told;
 use find::Finding;
 
-/// A moment of a session at which rules are asked.
+/// The point in a session at which a rule is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Before the banner.
@@ -51,10 +53,10 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in the order of a session.
+    /// All stages, in the order of a session.
     pub const ALL: [Stage; 4] = [Stage::Connect, Stage::Helo, Stage::Mail, Stage::Rcpt];
 
-    /// As the configuration has it.
+    /// The name in the configuration.
     pub fn word(self) -> &'static str {
         match self {
             Stage::Connect => "connect",
@@ -64,12 +66,12 @@ impl Stage {
         }
     }
 
-    /// What a client is told that is refused without words of the operator's (RFC 5321 sections 3.1 and 4.2.2).
+    /// The reply of a refusal without a text of its own (RFC 5321 sections 3.1 and 4.2.2).
     pub fn refusal(self) -> Reply {
         if self == Stage::Connect { replies::CLIENT_DENIED } else { replies::DENIED }
     }
 
-    /// What one is told that is to come back.
+    /// The reply of a deferral without a text of its own.
     pub fn deferral(self) -> Reply {
         match self {
             Stage::Connect => replies::CLIENT_DEFERRED,
@@ -79,12 +81,12 @@ impl Stage {
     }
 }
 
-/// What a condition is about.
+/// What a condition tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The client's address.
     Client,
-    /// What it calls itself.
+    /// The HELO name.
     Helo,
     /// The reverse-path.
     Sender,
@@ -93,7 +95,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The stage at which it is known.
+    /// The stage at which it becomes known.
     pub fn stage(self) -> Stage {
         match self {
             Subject::Client => Stage::Connect,
@@ -104,26 +106,26 @@ impl Subject {
     }
 }
 
-/// Tells whether a name, in lower case and without a dot at its end, is one of those that the configuration has.
+/// Whether the configuration contains this name, which is in lower case and without a trailing dot.
 pub type Names = Arc<dyn Fn(&str) -> bool + Send + Sync>;
-/// The same for a sender; None is the null sender.
+/// Whether the configuration contains this sender; None is the null sender.
 pub type Senders = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
-/// The same for a recipient.
+/// Whether the configuration contains this recipient.
 pub type Recipients = Arc<dyn Fn(&Address) -> bool + Send + Sync>;
 
-/// One thing that must hold for a rule to match.
+/// One condition of a rule.
 pub struct Condition {
-    /// The same for people: `clients 192.0.2.0/24`.
+    /// The condition as text: `clients 192.0.2.0/24`.
     pub text: Box<str>,
-    /// How it is found out.
+    /// How the condition is evaluated.
     pub test: Test,
 }
 
-/// How a condition is found out.
+/// How a condition is evaluated.
 pub enum Test {
     /// The client's address.
     Client(Networks),
-    /// What it calls itself.
+    /// The HELO name.
     Helo(Names),
     /// The reverse-path.
     Sender(Senders),
@@ -131,12 +133,12 @@ pub enum Test {
     Recipient(Recipients),
     /// The subject is in a table.
     Table(Subject, Arc<dyn Table>),
-    /// The client's address is listed in a zone of the DNS.
+    /// The client's address is in a DNS list.
     Listed(Zone),
 }
 
 impl Test {
-    /// What it is about.
+    /// What it tests.
     pub fn subject(&self) -> Subject {
         match self {
             Test::Client(_) | Test::Listed(_) => Subject::Client,
@@ -148,13 +150,13 @@ impl Test {
     }
 }
 
-/// A list of addresses in the DNS (RFC 5782).
+/// A DNS list of addresses (RFC 5782).
 pub struct Zone {
-    /// What it is called, for those who are told that they are on it.
+    /// The name of the list, shown to clients that are on it.
     pub name: Box<str>,
-    /// Asked with an address in its text form; the values are the codes.
+    /// Queried with an address in text form; the values are the return codes.
     pub table: Arc<dyn Table>,
-    /// The codes that count, from each first to its last; none: any of 127.0.0.0/8.
+    /// The return codes that match, as ranges including both ends; empty: all of 127.0.0.0/8.
     pub codes: Vec<(Ipv4Addr, Ipv4Addr)>,
 }
 
@@ -165,35 +167,36 @@ impl Zone {
     }
 }
 
-/// What a rule says.
+/// What a matching rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Let it pass.
+    /// Accepts.
     Accept,
-    /// 5xx. None: in words of the stage, or of the list that the client is on.
+    /// 5xx. None: the default reply of the stage, or of the DNS list that matched.
     Refuse(Option<Reply>),
     /// 4xx.
     Defer(Option<Reply>),
-    /// Take it and hold it.
+    /// Accepts the message and holds it.
     Hold,
-    /// What the value in the table says, in the words of Postfix's access(5). Such a rule has one condition of that
-    /// kind.
+    /// As the value in the table says, in the syntax of Postfix's access(5). Such a rule has
+    /// exactly one table condition.
     Table,
 }
 
-/// One rule.
+/// A rule.
 pub struct Rule {
-    /// What it is called, in counts and explanations.
+    /// The name of the rule, for counters and explanations.
     pub name: Box<str>,
-    /// The list that it belongs to. To accept ends the asking of this list alone; all rules of a list are asked at one stage.
+    /// The list it belongs to. Accepting skips only the rest of this list. All rules of a list have
+    /// the same stage.
     pub list: Option<Box<str>>,
-    /// When it is asked. No condition is about what is not known by then.
+    /// When the rule is evaluated. Its conditions test only what is known by then.
     pub stage: Stage,
-    /// It is asked of users too; else they pass it as if it was not there.
+    /// The rule also applies to authenticated users; otherwise it is skipped for them.
     pub asks_users: bool,
-    /// All of them have to hold.
+    /// All of them must match.
     pub conditions: Vec<Condition>,
-    /// What it says then.
+    /// What the rule does if they match.
     pub action: Action,
 }
 
@@ -210,53 +213,53 @@ impl Rule {
     }
 }
 
-/// What is known of a session when rules are asked.
+/// What is known of a session when rules are evaluated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visit<'a> {
-    /// None where nobody knows it.
+    /// None if the address is unknown.
     pub client: Option<IpAddr>,
-    /// The client is a user: it has logged in, or it has to before it sends anything.
+    /// The client is a user: it has authenticated, or has to before it sends anything.
     pub is_user: bool,
-    /// From HELO on, as the client spells it; for rules that has neither case nor a dot at the end.
+    /// From HELO on, as the client sent it; rules ignore its case and a trailing dot.
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.
     pub sender: Option<Option<&'a Address>>,
     /// At RCPT.
     pub recipient: Option<&'a Address>,
-    /// The sender without the tag of its mailbox, where it has one.
+    /// The sender without the address tag, if it has one.
     pub sender_untagged: Option<&'a Address>,
-    /// The same of the recipient.
+    /// The recipient without the address tag, if it has one.
     pub recipient_untagged: Option<&'a Address>,
 }
 
-/// What the rules of a stage say.
+/// The result of the rules of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// The message is to be held, if it is taken.
+    /// The message is held if it is accepted.
     pub held: bool,
-    /// None: no rule decides.
+    /// None: no rule decided.
     pub decision: Option<Decision>,
 }
 
-/// What ends the asking.
+/// The decision of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It passes.
+    /// Accepted.
     Accept,
-    /// It does not.
+    /// Refused or deferred.
     Refuse {
-        /// The name of the rule that says so.
+        /// The name of the rule.
         rule: Box<str>,
-        /// What the client is told.
+        /// The reply to the client.
         reply: Reply,
     },
 }
 
-/// All rules, and how often each decided.
+/// All rules, and how often each took effect.
 pub struct Access {
     rules: Vec<Rule>,
     counts: Vec<Arc<AtomicU64>>,
-    /// Questions to lists in the DNS that had no answer.
+    /// Queries to DNS lists without an answer.
     unanswered: Arc<AtomicU64>,
 }
 
@@ -266,7 +269,7 @@ impl fmt::Debug for Access {
     }
 }
 
-/// The lists of rules that have accepted a visit.
+/// The lists in which a rule has accepted.
 #[derive(Default)]
 struct Passed<'a>(Vec<&'a str>);
 
@@ -275,7 +278,7 @@ impl<'a> Passed<'a> {
         rule.list.as_deref().is_some_and(|list| self.0.contains(&list))
     }
 
-    /// A rule accepts. Returns whether that ends the asking of all rules.
+    /// Records that a rule accepts. Returns whether that ends the evaluation.
     fn pass(&mut self, rule: &'a Rule) -> bool {
         self.0.extend(rule.list.as_deref());
         rule.list.is_none()
@@ -283,14 +286,14 @@ impl<'a> Passed<'a> {
 }
 
 impl Access {
-    /// Rules in their order; None where there are none, so that nobody asks.
+    /// Takes the rules in order. None: there are no rules, and no evaluation is needed.
     pub fn new(rules: Vec<Rule>) -> Option<Access> {
         let counts = rules.iter().map(|_| Arc::default()).collect();
         (!rules.is_empty()).then_some(Access { rules, counts, unanswered: Arc::default() })
     }
 
-    /// The same rules, which go on with the counts of those that they replace: each with that of the one of its name.
-    /// Whoever still asks the others counts here too.
+    /// Continues the counters of the rules before a reload, by rule name. Sessions that still use
+    /// the old rules count here too.
     pub fn counting_on(mut self, before: Option<&Access>) -> Access {
         let Some(before) = before else { return self };
         for (rule, count) in self.rules.iter().zip(&mut self.counts) {
@@ -301,22 +304,22 @@ impl Access {
         Access { unanswered: before.unanswered.clone(), ..self }
     }
 
-    /// Whether any rule is asked at a stage.
+    /// Whether the stage has rules.
     pub fn asks_at(&self, stage: Stage) -> bool {
         self.rules.iter().any(|rule| rule.stage == stage)
     }
 
-    /// How often each rule matched and decided, by name.
+    /// How often each rule took effect, by name.
     pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
         self.rules.iter().map(|rule| &*rule.name).zip(self.counts.iter().map(|count| count.load(Relaxed)))
     }
 
-    /// How many questions to lists in the DNS had no answer.
+    /// How many queries to DNS lists had no answer.
     pub fn unanswered(&self) -> u64 {
         self.unanswered.load(Relaxed)
     }
 
-    /// What the rules of a stage say of a visit. What tables and lists could not say is reported.
+    /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
     pub async fn judge(&self, stage: Stage, visit: &Visit<'_>, troubles: &Troubles) -> Verdict {
         let (open, at_hand): (Vec<usize>, Vec<_>) = self.open(stage, visit).into_iter().unzip();
         let rules: Vec<&Rule> = open.iter().map(|&place| &self.rules[place]).collect();
@@ -345,8 +348,8 @@ impl Access {
         verdict
     }
 
-    /// The rules of a stage that may match, up to the first that matches for certain and leaves nothing to say; with what is
-    /// at hand of each.
+    /// The rules of a stage that may match, up to the first that certainly matches and ends the
+    /// evaluation, with the results of their conditions so far.
     fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<(usize, Vec<Finding>)> {
         let (mut open, mut passed) = (Vec::new(), Passed::default());
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.is_asked_at(stage, visit)) {
@@ -371,7 +374,7 @@ impl Access {
         open
     }
 
-    /// Whether a rule of the same list, of those that are open, may accept and so pass this one.
+    /// Whether a candidate before this rule, in the same list, may accept and so skip it.
     fn may_be_passed(&self, open: &[(usize, Vec<Finding>)], rule: &Rule) -> bool {
         let accepts = |before: &Rule| matches!(before.action, Action::Accept | Action::Table);
         let passes = |before: &Rule| rule.list.is_some() && before.list == rule.list && accepts(before);
@@ -383,10 +386,10 @@ impl Access {
             match finding {
                 Finding::Unlisted(why) => {
                     self.unanswered.fetch_add(1, Relaxed);
-                    troubles.report(format_args!("the access rule '{}' goes on without a list: {why}", rule.name));
+                    troubles.report(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
                 }
                 Finding::Unknown(why) => {
-                    troubles.report(format_args!("the access rule '{}' cannot be asked: {why}", rule.name));
+                    troubles.report(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
                 }
                 Finding::Holds | Finding::Says(_) | Finding::Not | Finding::Asked => {}
             }

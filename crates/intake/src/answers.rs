@@ -1,13 +1,14 @@
-//! Brings the spool's answers to the thread whose sessions wait for them. A batch answers many sessions at
-//! once, on the spool's thread; waking each of them from there would cost a system call for each. Here they
-//! gather, the thread is woken once, and wakes its own sessions without leaving itself.
+//! Passes commit results from the spool to the thread whose sessions wait for them. A batch commits
+//! the messages of many sessions at once, on the spool's thread; waking each session from there
+//! would cost a system call each. The results are collected here, and the thread is woken once to
+//! wake its own sessions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use spool::{CommitError, Done};
 use tokio::sync::{Notify, oneshot};
 
-/// The letter box of one thread.
+/// The commit results for the sessions of one thread.
 #[derive(Clone, Default)]
 pub struct Answers {
     shared: Arc<Shared>,
@@ -23,18 +24,18 @@ type Answer = Result<(), CommitError>;
 type Arrived = (oneshot::Sender<Answer>, Answer);
 
 impl Answers {
-    /// Hands answers on for ever. To be spawned on the thread whose sessions wait.
+    /// Passes results on, and never returns. Must be spawned on the thread whose sessions wait.
     pub async fn hand_on(self) {
         loop {
             self.shared.bell.notified().await;
             for (waiter, answer) in self.shared.take() {
-                // A session that is gone asks no more.
+                // A session that is gone needs no result.
                 drop(waiter.send(answer));
             }
         }
     }
 
-    /// What to give the spool, and what to wait for.
+    /// The callback for the spool, and the receiver for its result.
     pub(crate) fn expect(&self) -> (Done, oneshot::Receiver<Answer>) {
         let (waiter, answer) = oneshot::channel();
         let shared = self.shared.clone();

@@ -1,13 +1,13 @@
-//! A message's bytes while they come in: in memory, up to a share of a common budget, then in a file of the
+//! Receives message bodies: in memory, up to a share of a common budget, then in a file of the
 //! spool.
 //!
-//! A message has the *floor* from before its first byte, so that whoever may send can always finish. Above it a
-//! body grows in memory while the budget has room; when it has none, or the body is large, all of it moves to a
-//! file and the floor is enough for the rest.
+//! Every message reserves the *floor* before its first byte, so that a message that starts can
+//! always finish. Beyond the floor a body grows in memory while the budget allows it; otherwise, or
+//! if it is large, all of it moves to a file, and the floor is enough for the rest.
 //!
-//! A quarter of the budget is kept for the relay networks, who have it when the rest is used up: strangers that
-//! send slowly do not keep our own users from sending. From each other they are kept by the least pace of a message, which
-//! the machine of the protocol sees to.
+//! A quarter of the budget is reserved for the relay networks and used when the rest is exhausted,
+//! so that slow external clients do not block our own users. Among external clients the minimum
+//! data rate, enforced by the protocol, has this effect.
 
 use std::io;
 use std::sync::Arc;
@@ -20,30 +20,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::logged_header;
 
-/// What every message under way may hold.
+/// The memory that every message may use.
 const FLOOR_BYTES: usize = 64 * 1024;
-/// The budget is counted in units of this.
+/// The unit in which the budget is counted.
 const UNIT_BYTES: usize = 1024;
-/// The floor in those.
+/// The floor in units.
 const FLOOR_UNITS: usize = FLOOR_BYTES / UNIT_BYTES;
-/// Room for the first bytes of a body of unknown size: most mail fits.
+/// Space for the first bytes of a body of unknown size: most messages fit.
 const FIRST_BYTES: usize = 8 * 1024;
-/// A body beyond [`FIRST_BYTES`] grows in steps of this: what it has beside what it uses stays small.
+/// A body beyond [`FIRST_BYTES`] grows in steps of this size, so that little memory is unused.
 const STEP_BYTES: usize = FLOOR_BYTES;
 
-/// Memory for all bodies under way.
+/// The memory for all bodies being received.
 #[derive(Clone, Debug)]
 pub struct BodyMemory {
-    /// For everyone.
+    /// For all clients.
     common: Arc<Semaphore>,
-    /// For the relay networks.
+    /// For the relay networks only.
     kept: Arc<Semaphore>,
     units: usize,
     spill_above: usize,
 }
 
 impl BodyMemory {
-    /// A budget of `bytes`, at least two floors; a body larger than `spill_above` bytes goes to a file in any case.
+    /// A budget of `bytes`, at least two floors. A body larger than `spill_above` bytes always
+    /// moves to a file.
     pub fn new(bytes: u64, spill_above: u64) -> Self {
         let units = units(bytes);
         let kept = (units / 4).max(FLOOR_UNITS);
@@ -51,8 +52,8 @@ impl BodyMemory {
         BodyMemory { common, kept, units, spill_above: spill(spill_above) }
     }
 
-    /// The same budget where it has this size. Another one is a budget of its own: until those who began with this one
-    /// have ended, both may be used.
+    /// Keeps the budget if its size is unchanged. Otherwise starts a new one; until the messages
+    /// that use the old one end, both may be in use.
     pub fn under(&self, bytes: u64, spill_above: u64) -> Self {
         match units(bytes) == self.units {
             true => BodyMemory { spill_above: spill(spill_above), ..self.clone() },
@@ -60,7 +61,7 @@ impl BodyMemory {
         }
     }
 
-    /// The floor, as soon as it is free; None if that takes longer than `wait`.
+    /// Reserves the floor; None if none is free within `wait`.
     pub(crate) async fn reserve(&self, trusted: bool, wait: Duration) -> Option<Incoming> {
         let permit = match (try_floor(&self.common), trusted) {
             (Some(permit), _) => Some(permit),
@@ -94,17 +95,17 @@ fn try_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     units.clone().try_acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).ok()
 }
 
-/// None only from a semaphore that is closed, which nobody does.
+/// None only if the semaphore is closed, which never happens.
 async fn floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     units.clone().acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).await.ok()
 }
 
-/// A body that comes in.
+/// A body being received.
 pub(crate) struct Incoming {
     spill_above: usize,
     permit: OwnedSemaphorePermit,
     bytes: Vec<u8>,
-    /// What the log shows of the header, where its bytes have moved to the file.
+    /// The header fields for the log, if the bytes have moved to the file.
     header: Option<Box<LoggedHeader>>,
     spill: Option<Box<Spill>>,
 }
@@ -121,13 +122,13 @@ impl BodySink for Incoming {
 }
 
 impl Incoming {
-    /// Bytes so far.
+    /// The bytes received so far.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64 + self.spill.as_ref().map_or(0, |spill| spill.len())
     }
 
-    /// Whether [`Incoming::relieve`] has something to do. Looked at after every read, so that what is held is
-    /// never passed by more than a read.
+    /// Whether [`Incoming::relieve`] should be called. Checked after every read, so that the limit
+    /// is exceeded by one read at most.
     pub(crate) fn is_heavy(&mut self) -> bool {
         let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.spill_above };
         if self.bytes.len() > limit {
@@ -147,7 +148,7 @@ impl Incoming {
         }
     }
 
-    /// What the log shows of the header.
+    /// The header fields for the log.
     pub(crate) fn logged_header(&mut self, with_subject: bool) -> LoggedHeader {
         match self.header.take() {
             Some(header) => *header,
@@ -155,8 +156,9 @@ impl Incoming {
         }
     }
 
-    /// Moves what is in memory to the file, and gives back all but the floor. The first bytes to move are looked at for the
-    /// log: they are more than the floor, and so more than is searched.
+    /// Moves the bytes in memory to the file, and releases all memory but the floor. The first
+    /// bytes to move are searched for the header fields to log: they are more than the floor, which
+    /// is more than is searched.
     pub(crate) async fn relieve(&mut self, spool: &Arc<Spool>, id: QueueId, with_subject: bool) -> io::Result<()> {
         if self.spill.is_none() {
             self.header = Some(Box::new(self.logged_header(with_subject)));
@@ -177,8 +179,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// The whole body, durable if it went to a file, and the right to the memory that it still has. The memory is
-    /// free when the spool has the content, not before, so the right has to be held until the spool answers.
+    /// The whole body, durable if it is in a file, and the permit for the memory it still uses. The
+    /// spool frees that memory, so the permit must be held until the spool answers.
     pub(crate) async fn finish(mut self) -> io::Result<(Content, Option<OwnedSemaphorePermit>)> {
         let bytes = std::mem::take(&mut self.bytes);
         let Some(mut spill) = self.spill.take() else {
@@ -194,7 +196,7 @@ impl Incoming {
 }
 
 impl Drop for Incoming {
-    /// A file that is not finished goes with its body, but not on the thread of the sessions.
+    /// Removes an unfinished file, but not on the session's thread.
     fn drop(&mut self) {
         let Some(spill) = self.spill.take() else { return };
         match tokio::runtime::Handle::try_current() {
@@ -204,8 +206,8 @@ impl Drop for Incoming {
     }
 }
 
-/// On the runtime's pool of blocking threads, whose number is bounded: a slow disk stops no session that
-/// does not need it.
+/// Runs `work` on tokio's pool of blocking threads, so that a slow disk blocks only the sessions
+/// that use it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

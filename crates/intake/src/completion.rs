@@ -1,17 +1,18 @@
-//! What a submitted message lacks: Date and Message-ID (RFC 6409 section 8). Its header is held back until its end, and
-//! then goes on, with what is missing in front of it and not a byte of it touched.
+//! Adds the Date and Message-ID fields that a submitted message lacks (RFC 6409 section 8). The
+//! header is held back until it is complete, then passed on unchanged with the missing fields in
+//! front.
 //!
-//! Nothing is parsed but the names of fields. A header beyond [`HELD_BYTES_MAX`] goes on as it is: what may stand in the
-//! rest of it must not be there twice.
+//! Only field names are parsed. A header longer than [`HELD_BYTES_MAX`] is passed on as it is: its
+//! rest might contain the fields.
 
 use mail::{QueueId, Timestamp};
 
-/// More is not held back.
+/// The limit for headers that are held back.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 /// The end of the last field and the empty line after it.
 const END: &[u8] = b"\r\n\r\n";
 
-/// A header that comes in.
+/// A header being received.
 pub(crate) struct Completion {
     held: Vec<u8>,
     date: Timestamp,
@@ -19,30 +20,32 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// For a message of this name on this server.
+    /// For the message with this queue ID.
     pub(crate) fn new(id: QueueId, hostname: &str, now: Timestamp) -> Completion {
         let message_id = format!("<{}.{id}@{hostname}>", now.millis());
         Completion { held: Vec::new(), date: now, message_id }
     }
 
-    /// Takes the next bytes of the message, whose line ends are CRLF. True as soon as the header has ended, or is too long
-    /// to be waited for: then [`Completion::finish`] it.
+    /// Takes the next bytes of the message, which has CRLF line ends. Returns true when the header
+    /// is complete or too long: call [`Completion::finish`] then.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
-        // The end may have begun before.
+        // The end mark may have begun in earlier bytes.
         let from = self.held.len().saturating_sub(END.len() - 1);
         self.held.extend_from_slice(bytes);
-        // Beyond the limit no end counts that begins there; one that begins before it is not to be cut in two.
+        // An end mark that begins beyond the limit does not count, and one that begins before it
+        // must not be cut.
         let is_too_long = self.held.len() > HELD_BYTES_MAX + END.len();
         self.held.starts_with(b"\r\n") || find_end(&self.held[from..]).is_some() || is_too_long
     }
 
-    /// All bytes that came, and before them what is missing; also at the end of a message that has no body.
+    /// Returns the missing fields followed by all bytes received; also used at the end of a message
+    /// without a body.
     pub(crate) fn finish(self, ended: bool) -> Vec<u8> {
         let header = match find_end(&self.held) {
             _ if self.held.starts_with(b"\r\n") => &[],
             Some(end) if end <= HELD_BYTES_MAX => &self.held[..end],
             None if ended && self.held.len() <= HELD_BYTES_MAX => &self.held[..],
-            // Where it was cut must not say what is added.
+            // Where the header was cut must not affect what is added.
             _ => return self.held,
         };
         let mut whole = Vec::with_capacity(self.held.len() + 128);
@@ -61,7 +64,8 @@ fn find_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(END.len()).position(|window| window == END)
 }
 
-/// Whether a line begins with this name. Old messages have white space before the colon (RFC 5322 section 4.5).
+/// Whether a line begins with this field name. Old messages have white space before the colon (RFC
+/// 5322 section 4.5).
 fn has_field(header: &[u8], name: &[u8]) -> bool {
     header.split(|&octet| octet == b'\n').any(|line| {
         let (word, rest) = line.split_at_checked(name.len()).unwrap_or((b"", b""));
@@ -78,7 +82,7 @@ mod tests {
     const DATE: &str = "Date: Thu, 1 Jan 1970 00:00:00 +0000\r\n";
     const ID: &str = "Message-ID: <0.1-0-11@mx.example.org>\r\n";
 
-    /// The message as it is written, in pieces of this size.
+    /// The message as written, when received in pieces of this size.
     fn completed(message: &str, size: usize) -> String {
         let completion = || Completion::new(QueueId::new(SpoolId::new(1), 0, 33), "mx.example.org", Timestamp(0));
         let (mut completion, mut out) = (Some(completion()), Vec::new());
@@ -123,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The empty line of such a header may lie across the limit.
+    /// The empty line after such a header may cross the limit.
     #[test]
     fn how_a_header_of_about_the_limit_is_cut_makes_no_difference() {
         for octets in HELD_BYTES_MAX - 5..HELD_BYTES_MAX + 5 {

@@ -1,4 +1,5 @@
-//! One client's conversation: the protocol machine asks, the desk answers, the transaction gathers.
+//! The session of one client: asks the directory, policy and spool what the protocol needs to know,
+//! and collects the transaction.
 
 use std::io;
 use std::sync::Arc;
@@ -26,15 +27,16 @@ pub(crate) struct Intake {
     answers: Answers,
     pub(crate) session: Session,
     pub(crate) visitor: Visitor,
-    /// The access rule that has said no to what is asked now; the fact of the refusal takes it.
+    /// The access rule that denied the current command, for the log.
     pub(crate) denied_by: Option<Box<str>>,
     acceptor: Option<Arc<Acceptor>>,
     completes: bool,
-    /// A proof that the client is about to give (SCRAM), and who is to be told of it. In a box: few log in so.
+    /// A SCRAM proof in progress, and where to report its result. Boxed: few clients log in this
+    /// way.
     proof: Option<Box<Pending>>,
-    /// In a box: most sessions are in clear text.
+    /// Boxed: most sessions are in clear text.
     security: Option<Box<Security>>,
-    /// From the accepted MAIL to the answer at the end of the data. Boxed: most sessions are idle.
+    /// From the accepted MAIL to the reply at the end of data. Boxed: most sessions are idle.
     transaction: Option<Box<Transaction>>,
 }
 
@@ -42,19 +44,19 @@ struct Transaction {
     id: QueueId,
     mail: MailRequest,
     recipients: Recipients,
-    /// What access rules said of the sender; and, once a recipient is taken, of him.
+    /// The result of the access rules for the sender and the recipients so far.
     standing: Standing,
     /// From DATA on.
     body: Option<Incoming>,
-    /// From DATA to the end of the header, where that may lack something.
+    /// From DATA to the end of the header, if missing fields are to be added.
     header: Option<Box<Completion>>,
-    /// The Received line may name what is beyond ASCII (RFC 6531 section 3.7.3).
+    /// The Received line may contain non-ASCII characters (RFC 6531 section 3.7.3).
     trace_is_ascii: bool,
-    /// The body could not be written; said at the end of the data, and no more of it is taken.
+    /// The body could not be written: the reply at the end of data. No more of it is stored.
     failed: Option<Reply>,
 }
 
-/// Where decoded bytes go: into the transaction, without which the machine decodes none.
+/// Receives the decoded bytes. Without a transaction the protocol decodes none.
 struct Sink<'a>(Option<&'a mut Transaction>);
 
 impl BodySink for Sink<'_> {
@@ -76,7 +78,7 @@ impl BodySink for Sink<'_> {
 }
 
 impl Transaction {
-    /// Writes the header that was held back, at its end or at that of the message.
+    /// Writes the header that was held back, once it or the message has ended.
     fn complete(&mut self, ended: bool) {
         if let (Some(header), Some(body)) = (self.header.take(), &mut self.body) {
             body.append(&header.finish(ended));
@@ -85,7 +87,7 @@ impl Transaction {
 }
 
 impl Intake {
-    /// With `security` the connection is over TLS from the beginning.
+    /// With `security`, the connection has used TLS from the start.
     pub(crate) fn new(counter: Counter, peer: Peer, visitor: Visitor, security: Option<Security>) -> Self {
         let Counter { desk, machine, answers, acceptor, balancers: _, completes } = counter;
         let speaks_for_others = peer.address.is_some_and(|address| (desk.proxies)(address));
@@ -111,7 +113,7 @@ impl Intake {
             Question::Data => self.open().await,
             Question::Message(end) => return Answer::Done(self.keep(end).await),
             Question::Login(request) => {
-                // A proof that was to come before would have been told of by now.
+                // The result of an earlier proof would have been reported by now.
                 self.proof = None;
                 return self.desk.verify(&request, self.session.peer().address).await;
             }
@@ -124,7 +126,7 @@ impl Intake {
         refused.map_or_else(Answer::Refuse, |()| Answer::Accept)
     }
 
-    /// MAIL: the last moment at which load, or what the client has brought so far, may say no.
+    /// MAIL: the last point at which load, or the client's rate limit, can refuse a message.
     async fn begin(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.desk.take_message(&self.visitor.pass).map_err(Refusal::reply)?;
         let standing = self.judge_sender(&mail).await?;
@@ -145,7 +147,8 @@ impl Intake {
         Ok(())
     }
 
-    /// RCPT: whose mail it is, whom the recipient stands for, and whether there is room for it.
+    /// RCPT: resolves the recipient, and checks whether the client may send to it and whether the
+    /// mailbox has room.
     async fn add(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let asked = self.desk.meant(&request.address, self.visitor.own_address).await;
         let asked = asked.as_ref();
@@ -171,7 +174,7 @@ impl Intake {
         Ok(())
     }
 
-    /// What access rules say of a recipient, if none has let the sender pass.
+    /// Evaluates the access rules for a recipient, unless the sender was accepted.
     async fn judge(&self, recipient: &Address) -> Result<Standing, Denied> {
         match &self.transaction {
             Some(transaction) if !transaction.standing.accepted => {
@@ -181,24 +184,25 @@ impl Intake {
         }
     }
 
-    /// Whether it may send to other people's domains, and has the memory that is kept for those who may.
+    /// Whether the client may relay and use the memory reserved for trusted clients.
     fn is_trusted(&self) -> bool {
         self.visitor.trusted || self.session.user().is_some()
     }
 
-    /// AUTH has ended. What was said of a proof counts as what is said of a password; no other mechanism says anything of it.
+    /// AUTH has ended. Settles a pending SCRAM proof, which counts like a password check, and logs
+    /// the login.
     fn end_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &Outcome) {
         match (self.proof.take(), outcome) {
             (Some(pending), Outcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => pending.succeeded(),
             (Some(pending), Outcome::Refused(sasl::Refusal::Credentials)) => pending.failed(),
-            // Dropped it has failed too, but it is no wrong proof that is counted.
+            // A dropped proof counts as failed, but not as a wrong password.
             _ => {}
         }
         self.desk.tell_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }
 
-    /// A recipient whose domain is not ours: for the relay networks and for users only. That an alias of ours leads elsewhere
-    /// is another matter: it is ours to say where.
+    /// A recipient in a remote domain: only for relay networks and users. A local alias may lead
+    /// elsewhere for any client: its target is our decision.
     fn elsewhere(&self, address: Address) -> Result<Final, Reply> {
         if !self.is_trusted() {
             let deferred = self.desk.relaying_is_deferred;
@@ -210,15 +214,16 @@ impl Intake {
         Ok(Final { address, original: None, local: false })
     }
 
-    /// The operator hears why.
+    /// Logs the reason.
     fn unanswered(&self, asked: &Address, why: &str) -> Reply {
-        self.desk.troubles.report(format_args!("the directory cannot say who <{asked}> is: {why}"));
+        self.desk.troubles.report(format_args!("cannot look up <{asked}> in the directory: {why}"));
         replies::DIRECTORY_DOWN
     }
 
-    /// No recipient may name a way on from a domain that we pass on, as `victim%elsewhere.example@ours` does (RFC 1123
-    /// section 5.2.16): a next hop that trusts us may go it. Whom an alias of ours or a table of mailboxes names is no such
-    /// way, but a tag is the sender's own.
+    /// Refuses source routes through a domain we relay for, such as `victim%elsewhere.example@ours`
+    /// (RFC 1123 section 5.2.16): a next hop that trusts us might follow them. The target of a
+    /// local alias and an entry in a table of mailboxes are not source routes, but an address tag
+    /// is chosen by the sender.
     async fn refuse_ways(&self, finals: &[Final]) -> Result<(), Reply> {
         for found in finals.iter().filter(|found| found.original.is_none()) {
             let domain = self.desk.directory.domain(found.address.domain()).await;
@@ -230,7 +235,8 @@ impl Intake {
         Ok(())
     }
 
-    /// DATA: memory for the body. The Received line comes first, so that what is stored is one range.
+    /// DATA: reserves memory for the body. The Received line comes first, so that the stored
+    /// message is one range.
     async fn open(&mut self) -> Result<(), Reply> {
         let is_trusted = self.is_trusted();
         let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
@@ -258,7 +264,7 @@ impl Intake {
         Ok(())
     }
 
-    /// End of data: the message goes to the spool, and the answer waits for it.
+    /// End of data: submits the message to the spool and waits for the result.
     async fn keep(&mut self, end: MessageEnd) -> Reply {
         let Some(mut transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
         transaction.complete(true);
@@ -310,7 +316,8 @@ impl Intake {
         }
     }
 
-    /// Of a message that is held all recipients are, so many, and from the beginning: in the same batch.
+    /// If the message is held, all its `held` recipients are held from the start, in the same
+    /// batch.
     async fn commit(&self, id: QueueId, message: Entry, held: usize) -> Result<(), CommitError> {
         let mut entries = vec![message];
         if held > 0 {
@@ -319,16 +326,16 @@ impl Intake {
         }
         let (done, answer) = self.answers.expect();
         self.desk.spool.submit(entries, done);
-        // No answer comes only where the spool is gone.
+        // The result is missing only if the spool is closed.
         answer.await.unwrap_or(Err(CommitError::Closed))
     }
 
     fn unwritten(&self, id: QueueId, error: &io::Error) -> Reply {
-        self.desk.troubles.report(format_args!("the body of {id} could not be written to a file: {error}"));
+        self.desk.troubles.report(format_args!("cannot write the body of {id} to a file: {error}"));
         replies::unwritable(error)
     }
 
-    /// The message is lost, which the client hears at its end.
+    /// The message is lost; the client is told at the end of data.
     fn fail(&mut self, reply: Reply) {
         if let Some(transaction) = &mut self.transaction {
             transaction.failed = Some(reply);
@@ -337,7 +344,7 @@ impl Intake {
 
     fn log_refusal(&mut self, stage: &'static str, address: Option<Address>, reply: Reply) {
         let rule = self.denied_by.take();
-        // What a rule says is its own, whatever it sounds like.
+        // The text of a rule may look like any other reply.
         let of_ours = if rule.is_none() { Refusal::told_by(&reply) } else { None };
         if of_ours.is_some_and(|refusal| !self.desk.refusals.count(refusal, Instant::now())) {
             return;

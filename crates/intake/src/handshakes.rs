@@ -1,10 +1,10 @@
-//! How many handshakes of TLS there were, by what came of them.
+//! Counts TLS handshakes by result.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use mail::Security;
 
-/// Counts them.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Handshakes {
     made_1_2: AtomicU64,
@@ -13,7 +13,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// How many of each there were. One that failed has no version: nothing was agreed upon.
+    /// The counters by result. A failed handshake has no version.
     pub fn counted(&self) -> [(&'static str, u64); 3] {
         [
             ("TLSv1.2", self.made_1_2.load(Relaxed)),

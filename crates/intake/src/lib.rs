@@ -1,19 +1,23 @@
-//! Mail comes in: a client's questions are answered from the directory and the policy, its message goes to
-//! the spool, and the answer that takes charge of it (RFC 5321 section 6.1) waits until it is durable there.
+//! Receives mail: answers a client's commands from the directory and the policy, submits the
+//! message to the spool, and sends the reply that takes responsibility for it (RFC 5321 section
+//! 6.1) once it is durable.
 //!
-//! | step | asked | answers beside yes |
+//! | step | checks | negative replies |
 //! |---|---|---|
-//! | connect | load, sessions, how often the client comes, access rules | 421 4.3.2, 421 4.7.0, 554 5.7.1 |
+//! | connect | load, sessions, connection rate, access rules | 421 4.3.2, 421 4.7.0, 554 5.7.1 |
 //! | HELO | access rules | 550 5.7.1 |
-//! | AUTH | who the client is | 535 5.7.8, 454 4.7.0 |
-//! | MAIL | room on the disks, memory, how much the client brings, access rules, whose the sender is | 452 4.3.1, 451 4.7.1, 550 5.7.1, 553 5.7.1, 451 4.3.0 |
-//! | RCPT | access rules, whose mail it is, who the recipient stands for, room in the mailbox | 550 5.1.1, 550 5.7.1, 454 4.7.1, 550 5.1.2, 451 4.3.0, 452 4.5.3, 452 4.2.2, 552 5.2.2 |
-//! | DATA | memory for a body | 452 4.3.1 |
+//! | AUTH | credentials | 535 5.7.8, 454 4.7.0 |
+//! | MAIL | disk space, memory, message rate | 452 4.3.1, 451 4.7.1 |
+//! | | access rules, owner of the sender | 550 5.7.1, 553 5.7.1, 451 4.3.0 |
+//! | RCPT | access rules, relaying | 550 5.7.1, 454 4.7.1, 550 5.1.2 |
+//! | | directory, alias expansion | 550 5.1.1, 451 4.3.0, 452 4.5.3 |
+//! | | quota | 452 4.2.2, 552 5.2.2 |
+//! | DATA | memory for the body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
-//! After the 354 only the spool can say no, and the machine of the protocol to a message that breaks its rules or comes too
-//! slowly: load never ends a message under way. Nothing here knows what becomes of a message afterwards, and no recipient
-//! elsewhere costs a question to the DNS.
+//! After the 354 reply only the spool can refuse a message, or the protocol if the message breaks
+//! its rules or arrives too slowly: load never interrupts a message. This crate does not know how
+//! messages are delivered, and makes no DNS lookups for remote recipients.
 
 pub mod access;
 mod answers;
@@ -58,88 +62,90 @@ pub use standing::Tags;
 use standing::{Denied, Standing};
 pub use troubles::Troubles;
 
-/// Tells whether an address is in the networks that the configuration names for some right.
+/// Whether an address is in certain networks of the configuration.
 pub type Networks = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// Tells whether the configuration names a domain for some purpose.
+/// Whether a domain is one of certain domains of the configuration.
 pub type Domains = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// What all sessions share: whom they ask, and the policy.
+/// What all sessions share: services and policy.
 pub struct Desk {
-    /// Where messages are kept.
+    /// Stores the messages.
     pub spool: Arc<Spool>,
-    /// Whose mail is ours.
+    /// Resolves local addresses.
     pub directory: Arc<Directory>,
-    /// Where facts are written.
+    /// Where events are logged.
     pub journal: Arc<dyn Journal>,
-    /// Whether these have the subjects of messages.
+    /// Whether the log includes the subjects of messages.
     pub logs_subjects: bool,
-    /// Where the operator hears what clients are not told.
+    /// Logs the causes of failures, which clients are not told.
     pub troubles: Arc<Troubles>,
-    /// What the machine can bear now.
+    /// The current load of the machine.
     pub load: Watch,
-    /// Counts sessions, and what single clients do.
+    /// Counts sessions, and enforces the limits of single clients.
     pub gate: Arc<Gate>,
-    /// Counts those who were told no for want of something.
+    /// Counts refusals for lack of resources.
     pub refusals: Arc<Refusals>,
-    /// Counts handshakes of TLS.
+    /// Counts TLS handshakes.
     pub handshakes: Arc<Handshakes>,
-    /// Who may log in; None: nobody.
+    /// Users and their credentials; None: no one can log in.
     pub logins: Option<Logins>,
-    /// Who is let in when the load is too high for everybody.
+    /// Clients admitted even under high load.
     pub reserved: Networks,
-    /// Who may send to other people's domains, and is not limited as a single client.
+    /// Clients that may relay, and are exempt from the limits of single clients.
     pub relays: Networks,
-    /// All others are told 454 there instead of 550, and try again.
+    /// Relaying is refused with 454 instead of 550, so that clients try again.
     pub relaying_is_deferred: bool,
-    /// In whose messages a bare CR or LF becomes CRLF.
+    /// Clients in whose messages a bare CR or LF becomes CRLF.
     pub normalised: Networks,
-    /// Who may speak for others (XCLIENT).
+    /// Clients that may use XCLIENT.
     pub proxies: Networks,
-    /// Who is let in, beside all that is said here; None: no rule says anything.
+    /// Access rules, in addition to everything else here; None: there are no rules.
     pub access: Option<Access>,
-    /// Memory for bodies under way.
+    /// Memory for bodies being received.
     pub memory: BodyMemory,
-    /// Recipients of one message after aliases were replaced by whom they stand for.
+    /// The maximum number of recipients of one message after alias expansion.
     pub expanded_recipients_max: usize,
-    /// How long a message waits for memory before it may come.
+    /// How long a message waits for memory at DATA.
     pub message_wait_max: Duration,
-    /// Who gets mail for `<postmaster>` (RFC 5321 section 4.5.1).
+    /// The address for mail to `<postmaster>` (RFC 5321 section 4.5.1).
     pub postmaster: Address,
-    /// Domains of one label, like `backup`, that are not ours and to which a route of the configuration leads. Mail to
-    /// others of their kind is not taken.
+    /// Single-label domains, like `backup`, that are not local but have a route in the
+    /// configuration. Mail to other single-label domains is refused.
     pub routed: Domains,
-    /// Whether mailboxes have room; None where no quota is in force.
+    /// Checks quotas; None if no quota is configured.
     pub room: Option<Arc<dyn Room>>,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }
 
-/// What the sessions of one listener have in common on one thread.
+/// What the sessions of one listener share on one thread.
 #[derive(Clone)]
 pub struct Counter {
-    /// Whom they ask.
+    /// What all sessions share.
     pub desk: Arc<Desk>,
-    /// What they speak.
+    /// The protocol settings.
     pub machine: Arc<Machine>,
-    /// By which way the spool answers them.
+    /// Passes commit results from the spool to this thread.
     pub answers: Answers,
-    /// Who makes sessions secure; the machine says when.
+    /// Performs TLS handshakes, when the protocol asks for one.
     pub acceptor: Option<Arc<Acceptor>>,
-    /// Messages get the Date and Message-ID that they lack: users submit them, and no other server (RFC 6409 section 8).
+    /// Adds missing Date and Message-ID fields: for messages submitted by users, not those from
+    /// other servers (RFC 6409 section 8).
     pub completes: bool,
-    /// Who says for whom it has connected before anything else is said (PROXY); None: nobody.
+    /// Clients that must send a PROXY header before anything else; None: no one.
     pub balancers: Option<Networks>,
 }
 
-/// One session of one client, from the banner to the end.
+/// Runs one session, from the banner to the end.
 pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop: Stop) {
     let desk = &counter.desk;
     let own_address = stream.local_addr().ok().map(|address| address.ip());
     let mut ends = Ends { client: client.to_canonical(), own_address: own_address.map(|own| own.to_canonical()) };
     let mut place = None;
     if counter.balancers.as_ref().is_some_and(|balancers| balancers(ends.client)) {
-        // Whoever waits for a header has a place in the gate, but not as a client: whose it is has yet to be said.
+        // While waiting for the header, the connection counts as a session, but not as one of its
+        // client, which is unknown yet.
         match desk.gate.enter(ends.client, true, Instant::now()) {
             Ok(taken) => place = Some(taken),
             Err(turned) => return turn_away(&counter, &stream, ends.client, turned.into()),
@@ -160,7 +166,7 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
         Some(Ok(standing)) => standing,
         Some(Err(denied)) => {
             refuse(&counter, &stream, client, denied);
-            // It keeps its place until then. In a box: sessions should not have room for it.
+            // It keeps its permit until then. Boxed, to keep sessions small.
             return Box::pin(net::close(stream)).await;
         }
         None => return,
@@ -169,9 +175,9 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
     let peer = Peer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
     let visitor = Visitor { pass, trusted, must_log_in, own_address, connected, greeted: Standing::default() };
     let stream = if counter.machine.tls == Tls::Implicit {
-        // Without who makes the handshake there is no session: it must not be one in clear text.
+        // Without an acceptor the session ends: it must not continue in clear text.
         let Some(acceptor) = counter.acceptor.clone() else { return };
-        // In a box: sessions that begin in clear text should not have room for it.
+        // Boxed, to keep sessions that begin in clear text small.
         match Box::pin(secure(desk.clone(), acceptor, stream, client, stop.clone())).await {
             Some(secured) => secured,
             None => return,
@@ -183,7 +189,7 @@ pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop
     net::drive(stream, stop, &mut intake).await;
 }
 
-/// The handshake before the first byte of a session. A stop ends it.
+/// Performs the TLS handshake before the first byte of a session. A stop interrupts it.
 async fn secure(
     desk: Arc<Desk>,
     acceptor: Arc<Acceptor>,
@@ -207,29 +213,29 @@ async fn secure(
     }
 }
 
-/// A client that was let in.
+/// A client that was admitted.
 struct Visitor {
     pass: Pass,
     trusted: bool,
-    /// It sends nothing before it has logged in.
+    /// It must log in before it sends anything.
     must_log_in: bool,
-    /// Under which address of this host it came.
+    /// The local address it connected to.
     own_address: Option<IpAddr>,
-    /// What access rules said of its address.
+    /// The result of the access rules for its address.
     connected: Standing,
-    /// What they said of how it calls itself.
+    /// The result of the access rules for its HELO name.
     greeted: Standing,
 }
 
-/// Who is at the two ends of a connection.
+/// The addresses of both ends of a connection.
 #[derive(Clone, Copy)]
 struct Ends {
     client: IpAddr,
     own_address: Option<IpAddr>,
 }
 
-/// Hears from a balancer for whom it has connected. A stop ends it; without a header there is no session, since nobody knows
-/// whose it would be.
+/// Reads the PROXY header. A stop interrupts it. Without a header there is no session, since the
+/// client is unknown.
 async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop: Stop) -> Option<Ends> {
     let received = tokio::select! {
         received = net::receive_proxy_header(stream) => received,
@@ -241,14 +247,14 @@ async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop
             Some(Ends { client: client.ip().to_canonical(), own_address: Some(own.ip().to_canonical()) })
         }
         Err(error) => {
-            desk.troubles.report(format_args!("a connection from {} was closed: {error}", ends.client));
+            desk.troubles.report(format_args!("closed a connection from {}: {error}", ends.client));
             None
         }
     }
 }
 
-/// There is no place for it. So nobody waits for what it may still say, and who says more than is there by now may be
-/// cut off before it has seen the reply.
+/// Rejects a connection for lack of resources. It is closed without waiting for input, so a client
+/// that has sent more than has arrived by now may be reset before it sees the reply.
 fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
     let reply = refusal.reply();
     tell_once(counter, stream, &reply);
@@ -258,26 +264,27 @@ fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Ref
     }
 }
 
-/// An access rule turned it away. The connection ends with the reply: who stays to be told 503 until it says QUIT (RFC 5321
-/// section 3.1) has a session of those that others wait for.
+/// Refuses a connection because of an access rule. The reply closes the connection: a client that
+/// stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
 fn refuse(counter: &Counter, stream: &TcpStream, client: IpAddr, denied: Denied) {
     tell_once(counter, stream, &denied.reply);
     counter.desk.tell_refused(client, Some(denied.rule), denied.reply);
 }
 
-/// A few bytes into an empty socket never wait. Who awaits TLS is told nothing: a handshake is what there is no room for.
+/// Writing a few bytes to an empty socket never blocks. With implicit TLS nothing is sent: there
+/// are no resources for a handshake.
 fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
     if counter.machine.tls != Tls::Implicit {
         let mut wire = Vec::new();
         reply.write_wire(&mut wire);
-        // A client that is gone needs no answer.
+        // If the client is gone, the reply is not needed.
         let _ = stream.try_write(&wire);
     }
 }
 
 impl Desk {
-    /// Connect: the load, which costs a look at an atomic, and then the client's own share. Where a balancer has taken a place
-    /// for the client, the client has that one.
+    /// Connect: checks the load, which costs one atomic read, and then the limits of the client. A
+    /// permit from waiting for a PROXY header is transferred to the client.
     fn let_in(&self, place: Option<Pass>, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
         if let Some(mut place) = place {
             return self.pass_on(&mut place, client, trusted).map(|()| place);
@@ -286,7 +293,7 @@ impl Desk {
         Ok(self.gate.enter(client, trusted, Instant::now())?)
     }
 
-    /// The same for a client for whom somebody else has come.
+    /// The same for a client named by a proxy.
     fn pass_on(&self, place: &mut Pass, client: IpAddr, trusted: bool) -> Result<(), Refusal> {
         self.bear(client)?;
         Ok(place.pass_on(client, trusted, Instant::now())?)
@@ -307,7 +314,7 @@ impl Desk {
         self.journal.write(Fact::Insecure { client, helo: helo.into(), reason: error.to_string().into() });
     }
 
-    /// MAIL: room for one more message, and whether this client may bring it.
+    /// MAIL: checks the resources for one more message, and the client's rate limit.
     fn take_message(&self, pass: &Pass) -> Result<(), Refusal> {
         match self.load.measures().shortage {
             Some(Shortage::Disk) => Err(Refusal::DiskShort),

@@ -1,18 +1,19 @@
-//! The fields of a message's header that the log shows, found in its first bytes.
+//! Finds the header fields to log in the first bytes of a message.
 //!
-//! Reads at most [`SEARCHED_OCTETS_MAX`] and stops at the end of the header, or where nothing is left to find. Lines are
-//! found by memchr, and only the values are copied, cut to [`LoggedHeader::VALUE_OCTETS_MAX`]. What is malformed is not
-//! found; it is never an error.
+//! Reads at most [`SEARCHED_OCTETS_MAX`], and stops at the end of the header or when all fields are
+//! found. Lines are found with memchr, and only the values are copied, cut to
+//! [`LoggedHeader::VALUE_OCTETS_MAX`]. Malformed fields are skipped, never an error.
 
 use mail::LoggedHeader;
 use memchr::{memchr, memchr2};
 
-/// A field that begins or ends beyond is not found. Trace fields come first in a header, and are seldom half of this.
+/// Fields that end beyond this are not found. Trace fields come first in a header, and are seldom
+/// half as long.
 const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
-/// What a value ends in that was cut.
+/// Marks a value that was cut.
 const CUT: &str = "...";
 
-/// The Message-ID of a message and, if wanted, its Subject: the first of each.
+/// The first Message-ID of a message and, if wanted, the first Subject.
 pub fn logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {
     let searched = &message[..message.len().min(SEARCHED_OCTETS_MAX)];
     let (mut found, mut rest) = (LoggedHeader::default(), searched);
@@ -29,8 +30,8 @@ pub fn logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {
     found
 }
 
-/// Takes the next field with its continuation lines off `rest`; None at the end of the header, and where a field is not
-/// whole. A field is never empty.
+/// Takes the next field, with its continuation lines, off `rest`. None at the end of the header or
+/// if the field is incomplete. A field is never empty.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     if matches!(rest.first(), None | Some(b'\r' | b'\n')) {
         return None;
@@ -44,18 +45,18 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(field)
 }
 
-/// The value of a field if it has this name, which is in lower case. Old messages have white space before the colon (RFC
-/// 5322 section 4.5).
+/// The value of a field with this name, given in lower case. Old messages have white space before
+/// the colon (RFC 5322 section 4.5).
 fn value_of(field: &[u8], name: &[u8]) -> Option<Box<str>> {
     let (word, rest) = field.split_at_checked(name.len())?;
     let value = rest.trim_ascii_start().strip_prefix(b":")?;
     word.eq_ignore_ascii_case(name).then(|| shown(value.trim_ascii()))
 }
 
-/// A value without its line ends (RFC 5322 section 2.2.3), cut to what is logged.
+/// An unfolded value (RFC 5322 section 2.2.3), cut to the logged length.
 fn shown(value: &[u8]) -> Box<str> {
     const ROOM: usize = LoggedHeader::VALUE_OCTETS_MAX + 1;
-    // Exactly what a value needs that is neither folded nor cut.
+    // Exactly the capacity of a value that is neither folded nor cut.
     let mut octets = Vec::with_capacity(value.len().min(ROOM));
     let mut rest = value;
     while !rest.is_empty() {
@@ -74,7 +75,7 @@ fn shown(value: &[u8]) -> Box<str> {
     }
 }
 
-/// Where the last character begins, as far as this is UTF-8, in which a character has four octets at most.
+/// The start of the last character, if this is UTF-8, in which a character has up to four octets.
 fn start_of_last(octets: &[u8]) -> usize {
     let last = octets.len() - 1;
     let starts = |at: &usize| octets[*at] & 0xc0 != 0x80;
@@ -119,7 +120,7 @@ mod tests {
         let subject = |text: &str| found(&format!("Subject: {text}\r\n\r\n")).1.unwrap();
         assert_eq!(subject(&"x".repeat(MAX)), "x".repeat(MAX));
         assert_eq!(subject(&"x".repeat(MAX + 1)), format!("{}...", "x".repeat(MAX)));
-        // Each has three octets, and 256 is no multiple of three.
+        // Each has three octets, and 256 is not a multiple of three.
         assert_eq!(subject(&"\u{20ac}".repeat(MAX)), format!("{}...", "\u{20ac}".repeat(MAX / 3)));
     }
 

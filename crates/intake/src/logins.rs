@@ -1,7 +1,7 @@
-//! Users who log in: whether they are who they say, and what they may name as the sender of their mail.
+//! Logins of users: checks passwords, and which sender addresses a user may use.
 //!
-//! What a session asks goes to the [`Credentials`], which compute nothing on this thread. Passwords are in no log line; who
-//! tried, from where and with what result is a fact each time.
+//! Passwords are checked by the [`Credentials`], which do no computation on this thread. Passwords
+//! are never logged; every login attempt is logged with its user, client and result.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::standing::UNKNOWN_CLIENT;
 use crate::{Desk, replies};
 
-/// Who may log in, and what follows from it. A handle: clones share the credentials.
+/// Who may log in, and with what rights. Clones share the credentials.
 #[derive(Clone)]
 pub struct Logins {
-    /// Who they are.
+    /// The users and their passwords.
     pub credentials: Credentials,
-    /// What each may name in MAIL, by user: addresses, and domains with or without `@` for all of theirs. None: anything.
+    /// The senders each user may use in MAIL: addresses, and domains with or without `@` for all
+    /// addresses in them. None: any.
     pub senders: Option<Arc<dyn Table>>,
-    /// Whether Received lines name them.
+    /// Whether Received lines contain the user name.
     pub traced: bool,
 }
 
-/// What a table may say instead of yes.
+/// Why a user may not use a sender.
 enum NotOwned {
     No,
     Unknown(String),
 }
 
 impl Desk {
-    /// Whether this is the user's password.
+    /// Checks a password.
     pub(crate) async fn verify(&self, request: &LoginRequest, client: Option<IpAddr>) -> Answer {
         let Some(logins) = &self.logins else { return Answer::Verdict(Verdict::Unavailable) };
         let password = request.password.reveal();
@@ -54,7 +55,7 @@ impl Desk {
         })
     }
 
-    /// What is stored of the user's password, and who is to be told of the proof.
+    /// The stored SCRAM keys of the user, and where to report the result of the proof.
     pub(crate) async fn keys(&self, request: &KeysRequest, client: Option<IpAddr>) -> (Answer, Option<Pending>) {
         let (keys, pending) = match &self.logins {
             None => (Keys::Unavailable, None),
@@ -82,10 +83,11 @@ impl Desk {
     }
 
     fn report_unverified(&self, user: &str, why: &str) {
-        self.troubles.report(format_args!("whether a password is that of the user {user:?} cannot be said: {why}"));
+        self.troubles.report(format_args!("cannot check the password of user {user:?}: {why}"));
     }
 
-    /// A try to log in has ended. Those of which the checker was told to the end have the results that it counts.
+    /// Logs a login attempt. Its result agrees with the counters of the credentials, if the attempt
+    /// reached them.
     pub(crate) fn tell_login(
         &self,
         client: Option<IpAddr>,
@@ -113,7 +115,7 @@ impl Desk {
         self.journal.write(fact);
     }
 
-    /// Whether the user may send in the name of this address. Nobody owns the null sender, which is everybody's.
+    /// Whether the user may use this sender. The null sender is allowed for everyone.
     pub(crate) async fn check_sender(&self, user: &str, sender: Option<&Address>) -> Result<(), Reply> {
         let table = self.logins.as_ref().and_then(|logins| logins.senders.as_ref());
         let (Some(table), Some(sender)) = (table, sender) else { return Ok(()) };
@@ -121,7 +123,7 @@ impl Desk {
             Ok(()) => Ok(()),
             Err(NotOwned::No) => Err(replies::not_owned(sender, user)),
             Err(NotOwned::Unknown(why)) => {
-                self.troubles.report(format_args!("which senders are the user {user:?}'s cannot be said: {why}"));
+                self.troubles.report(format_args!("cannot look up the senders of user {user:?}: {why}"));
                 Err(replies::DIRECTORY_DOWN)
             }
         }
@@ -137,21 +139,21 @@ async fn owns(table: &dyn Table, user: &str, sender: &Address) -> Result<(), Not
     }
 }
 
-/// Whether a value is this address, or the domain that it is in.
+/// Whether a value is this address or its domain.
 fn is_meant(value: &str, sender: &Address) -> bool {
     let (local, domain) = match value.rsplit_once('@') {
         Some(("", domain)) => (None, domain),
         None => (None, value),
         Some((local, domain)) => (Some(local), domain),
     };
-    // Addresses bring names into one form, so that the two can be compared.
+    // Parsing normalises addresses, so that they can be compared.
     let meant = if local.is_some() { value.parse() } else { Address::new("x", domain) };
     let Ok(meant) = meant else { return false };
     let same_box = || meant.mailbox_name().to_lowercase() == sender.mailbox_name().to_lowercase();
     meant.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
 }
 
-/// As whom a client is counted.
+/// The address under which a client is counted.
 fn address(client: Option<IpAddr>) -> IpAddr {
     client.unwrap_or(UNKNOWN_CLIENT)
 }

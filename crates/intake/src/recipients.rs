@@ -1,5 +1,6 @@
-//! Who gets a message: the final recipients of its transaction, nobody twice and not too many. One RCPT may stand
-//! for a thousand of them, so they have a bound of their own beside that on the commands.
+//! The recipients of a transaction after alias expansion, without duplicates and up to a limit. One
+//! RCPT may expand to a thousand recipients, so they have a limit of their own beside the one on
+//! RCPT commands.
 
 use std::collections::HashSet;
 
@@ -11,16 +12,16 @@ use protocol::smtp::server::RcptRequest;
 #[derive(Default)]
 pub(crate) struct Recipients {
     list: Vec<Recipient>,
-    /// The addresses of all in the list; empty while that has at most one, as it mostly does.
+    /// The addresses in the list; empty while the list has at most one, the usual case.
     seen: HashSet<Address>,
 }
 
-/// There would be more than there may be.
+/// The limit would be exceeded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
 impl Recipients {
-    /// Adds those who are not among them yet: all of them, or nobody if that makes more than `count_max`.
+    /// Adds the new recipients: all of them, or none if that exceeds `count_max`.
     pub(crate) fn add(&mut self, finals: Vec<Final>, request: &RcptRequest, count_max: usize) -> Result<(), TooMany> {
         let before = self.list.len();
         let only = before == 0 && finals.len() == 1;
@@ -46,7 +47,7 @@ impl Recipients {
         self.seen.insert(address.clone())
     }
 
-    /// The recipient, if there is just one.
+    /// The recipient, if there is exactly one.
     pub(crate) fn only(&self) -> Option<&Recipient> {
         match self.list.as_slice() {
             [only] => Some(only),
@@ -54,7 +55,7 @@ impl Recipients {
         }
     }
 
-    /// All of them, in the order in which they were named.
+    /// All recipients, in the order in which they were added.
     pub(crate) fn into_list(self) -> Vec<Recipient> {
         self.list
     }

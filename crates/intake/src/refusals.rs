@@ -1,8 +1,8 @@
-//! Who is told no for want of something, by no fault of the message: room, memory, sessions, the
-//! client's share, the recipient's quota.
+//! Refusals for lack of resources, not because of the message: disk space, memory, sessions, the
+//! client's limits, the recipient's quota.
 //!
-//! Such a no comes in floods, and while the machine has the least to spare. So all are counted, and of each kind only so
-//! many a second are written down as facts; the counts tell of the others.
+//! They come in large numbers, and when resources are short. So all are counted, but only a few of
+//! each kind are logged per second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -13,28 +13,28 @@ use net::Turned;
 
 use crate::replies;
 
-/// Facts of one kind in a second.
+/// The maximum number of logged events of one kind per second.
 const FACTS_PER_SECOND_MAX: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What there was too little of.
+/// The resource that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The machine's load is too high; at connect.
+    /// The load of the machine is too high; at connect.
     Load,
-    /// There are as many sessions as there may be; at connect.
+    /// Too many sessions; at connect.
     SessionsFull,
-    /// The client has as many sessions as it may have; at connect.
+    /// Too many sessions of this client; at connect.
     ClientSessionsFull,
-    /// The client comes too often; at connect.
+    /// The client connects too often; at connect.
     ClientConnections,
-    /// The client brings too many messages; at MAIL.
+    /// The client sends too many messages; at MAIL.
     ClientMessages,
-    /// A disk is short of space or inodes; at MAIL, or at the end where the spool found out first.
+    /// A disk is short of space or inodes; at MAIL, or at the end of data if the spool runs out.
     DiskShort,
-    /// Memory is short: the machine's, at MAIL, or what bodies may have, at DATA.
+    /// Memory is short: that of the machine, at MAIL, or that for bodies, at DATA.
     MemoryShort,
-    /// The recipient's mailbox is full by its quota; at RCPT.
+    /// The recipient's mailbox is over its quota; at RCPT.
     MailboxFull,
 }
 
@@ -48,7 +48,7 @@ impl From<Turned> for Refusal {
     }
 }
 
-/// Counts them.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Refusals {
     kinds: [Kind; Refusal::ALL.len()],
@@ -60,7 +60,7 @@ struct Kind {
     recent: Mutex<Recent>,
 }
 
-/// The facts of the second that began last.
+/// How many events there were in the current second.
 #[derive(Debug, Default)]
 struct Recent {
     began_at: Option<Instant>,
@@ -80,7 +80,7 @@ impl Refusal {
         Refusal::MailboxFull,
     ];
 
-    /// For metrics: one word.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Refusal::Load => "load",
@@ -94,7 +94,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told.
+    /// The reply to the client.
     pub(crate) fn reply(self) -> Reply {
         match self {
             Refusal::Load => replies::LOAD_HIGH,
@@ -108,10 +108,10 @@ impl Refusal {
         }
     }
 
-    /// Which of them a reply tells of, if any.
+    /// The refusal that a reply reports, if any.
     pub(crate) fn told_by(reply: &Reply) -> Option<Refusal> {
         match reply.enhanced {
-            // It names the mailbox, so its text is not always the same.
+            // The text contains the mailbox, so it varies.
             Some(Enhanced(4 | 5, 2, 2)) => Some(Refusal::MailboxFull),
             _ => Refusal::ALL.into_iter().find(|refusal| refusal.reply() == *reply),
         }
@@ -119,16 +119,16 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// How many of a kind there were.
+    /// The number of refusals of a kind.
     pub fn counted(&self, refusal: Refusal) -> u64 {
         self.kinds[refusal as usize].count.load(Relaxed)
     }
 
-    /// Counts one, and says whether it is to be written down.
+    /// Counts a refusal. Returns whether to log it.
     pub(crate) fn count(&self, refusal: Refusal, now: Instant) -> bool {
         let kind = &self.kinds[refusal as usize];
         kind.count.fetch_add(1, Relaxed);
-        // Counting cannot panic half-way.
+        // No panic can leave the counter inconsistent.
         kind.recent.lock().unwrap_or_else(PoisonError::into_inner).has_turn(now)
     }
 }

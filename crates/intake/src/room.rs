@@ -1,5 +1,6 @@
-//! Whether a mailbox has room for one message more. Quotas are counted in files, which intake does not touch: it asks
-//! whoever knows, and takes the message where nobody can say. At delivery it is asked again.
+//! Checks at RCPT whether a mailbox has room for a message. Usage is counted from the files of the
+//! mailbox, which intake does not read: it asks a [`Room`], and accepts the message if the answer
+//! is unknown. Delivery checks again.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -9,35 +10,36 @@ use mail::{Address, Reply};
 
 use crate::{Desk, replies};
 
-/// Whether a message fits into a mailbox.
+/// Whether a message fits in a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// It does, or nothing limits the mailbox.
+    /// It fits, or the mailbox has no quota.
     Fits,
-    /// It does not.
+    /// It does not fit.
     Full {
-        /// Mail is refused for good, and need not come again.
+        /// The message is refused permanently instead of deferred.
         for_good: bool,
     },
-    /// Nobody can say in reasonable time.
+    /// Unknown within reasonable time.
     Unknown,
 }
 
 /// Knows which mailboxes are full.
 pub trait Room: Send + Sync {
-    /// What was found out a short time ago, if it still tells whether a message of so many bytes fits.
+    /// The answer found a short time ago, if it still applies to a message of this size.
     fn known(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<Fit>;
 
-    /// Finds it out. Has a bound on its time.
+    /// Finds the answer, within a time limit.
     fn ask<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = Fit> + Send + 'a>>;
 }
 
 impl Desk {
-    /// Refuses the message, of which the client declared a size or not, where the mailbox of `asked` is full. Where an
-    /// address stands for several, one that is full refuses nothing to the others.
+    /// Refuses the recipient if the mailbox is full for a message of this size, or of unknown size.
+    /// If an address expands to several mailboxes, a full one does not refuse the message for the
+    /// others.
     pub(crate) async fn refuse_full(&self, asked: &Address, finals: &[Final], size: Option<u64>) -> Result<(), Reply> {
         let (Some(room), [Final { address, local: true, .. }]) = (&self.room, finals) else { return Ok(()) };
-        // No message is empty, and a full mailbox is full for all.
+        // No message is empty, and a full mailbox is full for every message.
         let octets = size.unwrap_or(1).max(1);
         let fit = match room.known(address, octets, Instant::now()) {
             Some(fit) => fit,

@@ -1,5 +1,5 @@
-//! What access rules have said of a session so far, and the questions to them. Where there are no rules, nothing is
-//! asked and nothing is allocated.
+//! The results of the access rules in a session, and their evaluation. Without rules, nothing is
+//! evaluated or allocated.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,42 +11,43 @@ use crate::access::{Access, Decision, Stage, Visit};
 use crate::conversation::Intake;
 use crate::{Desk, Networks, Refusal};
 
-/// As whom all are counted of whom a proxy does not know the address. It is nobody's.
+/// The address under which all clients are counted whose address the proxy does not know. No host
+/// has it.
 pub(crate) const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// What the rules of one stage said, as far as it lasts.
+/// The lasting result of the rules of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// No rule is asked later.
+    /// No later rules are evaluated.
     pub(crate) accepted: bool,
-    /// Mail is held.
+    /// The mail is held.
     pub(crate) held: bool,
 }
 
-/// A rule said no.
+/// A rule refused or deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
-    /// Its name.
+    /// The name of the rule.
     pub(crate) rule: Box<str>,
-    /// What the client is told.
+    /// The reply to the client.
     pub(crate) reply: Reply,
 }
 
-/// The addresses of a visit without the tags of their mailboxes, where they have some.
+/// The sender and recipient without their address tags, if they have some.
 pub struct Tags {
     sender: Option<Address>,
     recipient: Option<Address>,
 }
 
 impl Tags {
-    /// The visit with these.
+    /// The same session, with these addresses filled in.
     pub fn told<'a>(&'a self, visit: &Visit<'a>) -> Visit<'a> {
         Visit { sender_untagged: self.sender.as_ref(), recipient_untagged: self.recipient.as_ref(), ..*visit }
     }
 }
 
 impl Denied {
-    /// What is said to the client; which rule said no is kept for the log.
+    /// The reply to the client. The rule is kept for the log.
     pub(crate) fn told(self, denied_by: &mut Option<Box<str>>) -> Reply {
         *denied_by = Some(self.rule);
         self.reply
@@ -54,7 +55,8 @@ impl Denied {
 }
 
 impl Desk {
-    /// What of the addresses of a visit is a tag, which only the directory can say. While it cannot, nothing is.
+    /// Removes the address tags, which only the directory can recognise. While it is unavailable, no
+    /// tags are removed.
     pub async fn tags(&self, visit: &Visit<'_>) -> Tags {
         Tags { sender: self.untagged(visit.sender.flatten()).await, recipient: self.untagged(visit.recipient).await }
     }
@@ -63,8 +65,8 @@ impl Desk {
         self.directory.untagged(address?).await
     }
 
-    /// Connect: what the rules say of a client, who has to log in or not. None: the server stops first, and nobody waits
-    /// for tables and lists any more.
+    /// Connect: evaluates the rules for a client. None: the server is stopping and no longer waits
+    /// for tables and DNS lists.
     pub(crate) async fn judge_client(
         &self,
         client: IpAddr,
@@ -74,7 +76,7 @@ impl Desk {
         let Some(access) = self.rules_at(Stage::Connect) else { return Some(Ok(Standing::default())) };
         let visit = Visit { client: Some(client), is_user: must_log_in, ..Visit::default() };
         let mut stop = stop.clone();
-        // In a box: sessions without rules should not have room for it.
+        // Boxed, to keep sessions without rules small.
         let judged = async move {
             tokio::select! {
                 judged = self.ask_rules(access, Stage::Connect, &visit) => Some(judged),
@@ -84,10 +86,10 @@ impl Desk {
         Box::pin(judged).await
     }
 
-    /// What the rules of a stage say; a refusal is the error.
+    /// Evaluates the rules of a stage; a refusal is the error.
     pub(crate) async fn judge(&self, stage: Stage, visit: &Visit<'_>) -> Result<Standing, Denied> {
         let Some(access) = self.rules_at(stage) else { return Ok(Standing::default()) };
-        // In a box: sessions without rules should not have room for it.
+        // Boxed, to keep sessions without rules small.
         Box::pin(self.ask_rules(access, stage, visit)).await
     }
 
@@ -106,7 +108,7 @@ impl Desk {
 }
 
 impl Intake {
-    /// HELO: whether one may come in that calls itself so.
+    /// HELO: checks the client's name.
     pub(crate) async fn greet(&mut self, name: &str) -> Result<(), Reply> {
         let judged = match self.visitor.connected.accepted {
             true => Ok(Standing::default()),
@@ -116,7 +118,7 @@ impl Intake {
         Ok(())
     }
 
-    /// MAIL: what rules say of the sender.
+    /// MAIL: checks the sender.
     pub(crate) async fn judge_sender(&mut self, mail: &MailRequest) -> Result<Standing, Reply> {
         if self.is_accepted() {
             return Ok(Standing { accepted: true, held: false });
@@ -125,7 +127,7 @@ impl Intake {
         self.heard(judged)
     }
 
-    /// RCPT: what rules say of a recipient of mail from this sender: of whom the client means, however it named him.
+    /// RCPT: checks a recipient, after normalisation, of mail from this sender.
     pub(crate) async fn judge_recipient(
         &self,
         sender: Option<&Address>,
@@ -135,7 +137,7 @@ impl Intake {
         self.desk.judge(Stage::Rcpt, &visit).await
     }
 
-    /// XCLIENT: the client for whom the peer speaks comes in as if it had connected itself.
+    /// XCLIENT: treats the client named by the peer as if it had connected itself.
     pub(crate) async fn become_client(&mut self, identity: &Identity) -> Result<(), Reply> {
         let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
         let is_of = |networks: &Networks| client.is_some_and(|client| networks(client));
@@ -154,7 +156,7 @@ impl Intake {
         self.visitor.trusted = trusted;
         self.visitor.own_address = identity.own_address.unwrap_or(self.visitor.own_address);
         self.visitor.greeted = Standing::default();
-        // Whoever has logged in was another client.
+        // A login belongs to the previous client.
         let visit = Visit { client, is_user: self.visitor.must_log_in, ..Visit::default() };
         let judged = self.desk.judge(Stage::Connect, &visit).await;
         self.visitor.connected = self.heard(judged)?;
@@ -165,7 +167,7 @@ impl Intake {
         judged.map_err(|denied| denied.told(&mut self.denied_by))
     }
 
-    /// Whether a rule has let the client pass.
+    /// Whether a rule has accepted the client.
     fn is_accepted(&self) -> bool {
         self.visitor.connected.accepted || self.visitor.greeted.accepted
     }

@@ -1,27 +1,28 @@
-//! The Received line that goes in front of every message (RFC 5321 section 4.4).
+//! The Received line added to every message (RFC 5321 section 4.4).
 
 use std::net::IpAddr;
 
 use mail::{Address, QueueId, Security, Timestamp};
 
-/// What a Received line tells.
+/// The contents of a Received line.
 pub(crate) struct Trace<'a> {
     pub(crate) helo: &'a str,
     pub(crate) client: Option<IpAddr>,
     pub(crate) hostname: &'a str,
     pub(crate) protocol: &'static str,
-    /// Told in a comment.
+    /// Added as a comment.
     pub(crate) security: Option<Security>,
-    /// The same.
+    /// Added as a comment.
     pub(crate) user: Option<&'a str>,
     pub(crate) id: QueueId,
-    /// Named only if it is the only one, so that nobody learns who else was addressed (section 7.2).
+    /// Only if it is the only recipient, so that recipients do not learn of each other (section
+    /// 7.2).
     pub(crate) recipient: Option<&'a Address>,
     pub(crate) now: Timestamp,
 }
 
 impl Trace<'_> {
-    /// The line with its CRLF, folded.
+    /// The folded line with its CRLF.
     pub(crate) fn line(&self) -> String {
         let client = match self.client {
             Some(IpAddr::V4(address)) => format!(" ([{address}])"),
@@ -39,7 +40,7 @@ impl Trace<'_> {
     }
 }
 
-/// As a comment may have it (RFC 5322 section 3.2.2); what is beyond ASCII is not told.
+/// Escapes a comment (RFC 5322 section 3.2.2); non-ASCII characters are replaced.
 fn commented(text: &str) -> String {
     let mut told = String::new();
     for c in text.chars() {

@@ -1,18 +1,18 @@
-//! What the operator should hear of, and no client is told: why the directory could not say, why a disk did not
-//! take a body. One outage is the trouble of every session, so at most one line a second goes out, and says how
-//! many were left out since the one before.
+//! Logs failures whose cause clients are not told, such as an unavailable directory or a disk
+//! error. An outage affects every session, so at most one line per second is logged, with the
+//! number of lines suppressed before it.
 
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// No two lines are nearer to each other than this.
+/// The minimum time between two lines.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// Takes the text of a line, and how many were left out before it. Must not block for long.
+/// Takes the text of a line and the number of lines suppressed before it. Must not block for long.
 type Tell = Box<dyn Fn(&str, u64) + Send + Sync>;
 
-/// The way to the operator.
+/// A log of at most one line per second.
 pub struct Troubles {
     tell: Tell,
     told: Mutex<Told>,
@@ -25,21 +25,21 @@ struct Told {
 }
 
 impl Troubles {
-    /// Lines go to `tell`, each with the number of those that were left out before it.
+    /// Passes each line to `tell`, with the number of lines suppressed before it.
     pub fn new(tell: impl Fn(&str, u64) + Send + Sync + 'static) -> Self {
         Troubles { tell: Box::new(tell), told: Mutex::default() }
     }
 
-    /// Tells the operator, unless a line went out a moment ago.
+    /// Logs a line, unless one was logged within the last second.
     pub fn report(&self, what: impl Display) {
         if let Some(left_out) = self.turn(Instant::now()) {
             (self.tell)(&what.to_string(), left_out);
         }
     }
 
-    /// How many were left out, if it is time for a line.
+    /// The number of suppressed lines, if a line may be logged now.
     fn turn(&self, now: Instant) -> Option<u64> {
-        // Counting cannot panic half-way.
+        // No panic can leave the count inconsistent.
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.last_at.is_some_and(|last_at| now.duration_since(last_at) < QUIET_TIME) {
             told.left_out += 1;

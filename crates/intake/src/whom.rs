@@ -1,14 +1,14 @@
-//! Whom an address means, before the directory is asked, and who is meant when it has no good answer. Sessions, mail from
-//! programs here and `mailrace explain` all resolve addresses by these two functions.
+//! Normalises an address before the directory is asked, and resolves it. Sessions, locally
+//! submitted mail and `mailrace explain` all use these two functions.
 //!
-//! | address | means |
+//! | address | normalised to |
 //! |---|---|
-//! | `postmaster@` the name of this host, where that is no domain of ours | the host's postmaster |
-//! | anybody at a literal of an address of this host | the same mailbox at the postmaster's domain |
-//! | anything else | itself |
+//! | `postmaster@` our host name, if that is not a local domain | the postmaster of this host |
+//! | any mailbox at the literal of our own address | the same mailbox at the postmaster's domain |
+//! | anything else | unchanged |
 //!
-//! A host recognises the literals of its own addresses (RFC 1123 section 5.2.17); of these the one counts under which the
-//! client came.
+//! A host recognises the literals of its own addresses (RFC 1123 section 5.2.17); here that is the
+//! one the client connected to.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use mail::Address;
 use crate::Desk;
 
 impl Desk {
-    /// Whom the address means for a client that came under `own_address`.
+    /// Normalises an address given by a client that connected to `own_address`.
     pub async fn meant<'a>(&'a self, address: &'a Address, own_address: Option<IpAddr>) -> Cow<'a, Address> {
         if self.is_own_postmaster(address).await {
             return Cow::Borrowed(&self.postmaster);
@@ -30,8 +30,9 @@ impl Desk {
         }
     }
 
-    /// Who gets the mail for an address that [`Desk::meant`] returned. The postmaster's mail is always taken (RFC 5321
-    /// section 4.5.1): if his aliases lead nowhere, it stays in his own mailbox.
+    /// Resolves an address that [`Desk::meant`] returned. Mail to the postmaster is always accepted
+    /// (RFC 5321 section 4.5.1): if the postmaster's aliases loop, it is delivered to the
+    /// postmaster's own mailbox.
     pub async fn resolve(&self, asked: &Address) -> Resolution {
         match self.directory.resolve(asked).await {
             Resolution::TooDeep | Resolution::TooMany if is_postmaster(asked) => {
@@ -41,8 +42,8 @@ impl Desk {
         }
     }
 
-    /// The machine makes `<postmaster>` the postmaster of this host, whose name need not be a domain of ours. While nobody
-    /// can say whether it is one, he is reached by the other way.
+    /// `<postmaster>` arrives here as the postmaster of this host, whose name need not be a local
+    /// domain. While the directory is unavailable, it is treated as not local.
     async fn is_own_postmaster(&self, address: &Address) -> bool {
         is_postmaster(address)
             && address.domain().eq_ignore_ascii_case(&self.hostname)
@@ -54,19 +55,20 @@ fn is_postmaster(address: &Address) -> bool {
     address.local().eq_ignore_ascii_case("postmaster")
 }
 
-/// The postmaster's mailbox, whose name is in lower case like that of every mailbox.
+/// The postmaster's mailbox, in lower case like all mailbox names.
 fn own_mailbox(postmaster: &Address) -> Final {
     let address = Address::new("postmaster", postmaster.domain()).unwrap_or_else(|_| postmaster.clone());
     Final { address, original: None, local: true }
 }
 
-/// Whether the domain is one label, which no host of the Internet is called (RFC 5321 section 2.3.5, RFC 7085).
+/// Whether the domain is a single label; no Internet host has such a name (RFC 5321 section 2.3.5,
+/// RFC 7085).
 pub(crate) fn is_dotless(address: &Address) -> bool {
     let domain = address.domain();
     !domain.starts_with('[') && !domain.contains('.')
 }
 
-/// The address in a domain literal (RFC 5321 section 4.1.3).
+/// The address in an address literal (RFC 5321 section 4.1.3).
 fn literal(domain: &str) -> Option<IpAddr> {
     let inner = domain.strip_prefix('[')?.strip_suffix(']')?;
     let address = match inner.split_at_checked(5) {
@@ -76,7 +78,7 @@ fn literal(domain: &str) -> Option<IpAddr> {
     Some(IpAddr::to_canonical(&address))
 }
 
-/// The same mailbox at another domain; the address as it is where that would be too long.
+/// The same mailbox at another domain; the address unchanged if that would be too long.
 fn at_domain<'a>(address: &'a Address, domain: &str) -> Cow<'a, Address> {
     match format!("{}@{domain}", address.local()).parse() {
         Ok(moved) => Cow::Owned(moved),

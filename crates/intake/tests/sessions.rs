@@ -1,4 +1,4 @@
-//! Whole sessions over TCP, with a real spool under them: what a client is told, and what is kept.
+//! Whole sessions over TCP with a real spool: the replies, and the messages stored.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -33,7 +33,8 @@ async fn a_message_is_kept_with_its_trace() {
     assert!(!message.body.flags().eight_bit);
 }
 
-/// Also of one that went to a file before its end came: with a budget of two floors a body has no more than one.
+/// Also for a message that moved to a file early: with a budget of two floors a body has no more
+/// than one.
 #[tokio::test]
 async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
     for (logs_subjects, subject) in [(true, Some("a\u{e9}\tb")), (false, None)] {
@@ -63,7 +64,7 @@ async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
 async fn sessions_are_limited_and_strangers_each_for_themselves() {
     let server = Server::start(|_| {});
     let (first, _second) = (server.client().await, server.client().await);
-    // It is told also where it talks too early.
+    // Clients that send before the banner get the reply too.
     let mut third = server.come_talking(b"EHLO client.example\r\n");
     let banner = third.reply().await;
     assert!(banner.starts_with("421 4.7.0 "), "{banner}");
@@ -108,7 +109,7 @@ async fn recipients_are_told_apart() {
     client.expect("RCPT TO:<x@down.example>", "451 4.3.0 ").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
     let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["the directory cannot say who <x@down.example> is: no cable"]);
+    assert_eq!(*heard, ["cannot look up <x@down.example> in the directory: no cable"]);
 }
 
 #[tokio::test]
@@ -137,7 +138,7 @@ async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
     assert_eq!(recipients(&server.message()), expected);
 }
 
-/// Recipients that name the way from a domain which is passed on.
+/// Recipients with a source route through a relay domain.
 const WAYS: [&str; 5] = [
     "victim%elsewhere.example@onward.example",
     "elsewhere.example!victim@onward.example",
@@ -224,7 +225,7 @@ async fn aliases_count_by_whom_they_stand_for() {
     assert_eq!((names[0], names[7], names[9]), ("bob@example.org", "carol@example.org", "b@open.example"));
 }
 
-/// It was refused for ever, though whoever wrote the aliases had only to mend them.
+/// It was refused permanently, although the aliases only had to be corrected.
 #[tokio::test]
 async fn a_circle_of_aliases_puts_the_recipient_off() {
     let server = Server::start(|_| {});
@@ -255,7 +256,7 @@ async fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
     client.send(&b"x".repeat(78).into_iter().chain(*b"\r\n").collect::<Vec<u8>>().repeat(8000)).await;
     assert_eq!(client.end().await, "");
     assert!(server.desk.spool.ids().is_empty());
-    // The file goes on another thread, and nobody tells when.
+    // The file is removed on another thread, without notification.
     while body_files(&server) > 0 {
         tokio::task::yield_now().await;
     }
@@ -293,8 +294,8 @@ async fn a_recipient_beyond_ascii_makes_the_trace_so() {
     assert!(server.message().body.flags().eight_bit);
 }
 
-/// Bob may have a message of 100 bytes, Carol none ever again, and of all others nobody can say. Counts who was asked for
-/// the first time.
+/// Bob has room for 100 bytes, Carol for nothing ever again, and all others are unknown. Records
+/// which mailboxes were asked about for the first time.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -322,7 +323,7 @@ async fn a_full_mailbox_is_told_at_rcpt_by_the_declared_size_and_asked_for_once(
     let server = Server::start(|desk| desk.room = Some(shared));
     let mut client = server.client().await;
     client.expect("EHLO client.example", "250").await;
-    // The rest of the greeting has several lines; the last one has no hyphen.
+    // The greeting has several lines; the last one has no hyphen.
     while client.reply().await.as_bytes()[3] == b'-' {}
     client.expect("MAIL FROM:<a@client.example> SIZE=101", "250").await;
     client.expect("RCPT TO:<robert@example.org>", "452 4.2.2 <robert@example.org>: Mailbox full").await;

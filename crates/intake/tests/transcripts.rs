@@ -1,5 +1,5 @@
-//! Plays the transcripts of the protocol over TCP: the machine under the driver that sessions have, with a desk that
-//! answers by the script. What the machine says must be the same as in memory, where `protocol` plays them.
+//! Plays the protocol's transcripts over TCP: the state machine under the session driver, with
+//! answers from the script. The output must be the same as in memory, where `protocol` plays them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -28,29 +28,30 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn every_transcript_holds_over_tcp() {
     let transcripts = Transcript::all();
-    assert!(transcripts.len() > 15, "the transcripts are there");
-    // Whoever makes a handshake is not in these files; others play them.
+    assert!(transcripts.len() > 15, "too few transcripts found");
+    // Transcripts with a TLS handshake are played elsewhere.
     let makes_none = |transcript: &&Transcript| transcript.steps.iter().all(|step| step.event != Event::Secured);
     for transcript in transcripts.iter().filter(makes_none) {
         Run::play(transcript).await;
     }
 }
 
-/// What the desk shares with the runner.
+/// What the scripted session shares with the runner.
 #[derive(Default)]
 struct Shared {
     script: HashMap<String, Reply>,
-    /// What became of mail and was not named yet: messages with their bytes, and abandoned transactions.
+    /// Results that the transcript has not checked yet: messages with their content, and abandoned
+    /// transactions.
     outcomes: Vec<(String, Vec<u8>)>,
 }
 
-/// The machine and a desk that answers by the script.
+/// The state machine, with answers from the script.
 struct Scripted {
     session: Session,
     body: Vec<u8>,
     kept: usize,
     shared: Arc<Mutex<Shared>>,
-    /// Bytes of the client that were worked on.
+    /// How many bytes of the client were processed.
     heard: watch::Sender<usize>,
 }
 
@@ -142,7 +143,7 @@ impl Conversation for Scripted {
     }
 }
 
-/// A transcript's client.
+/// The client of a transcript.
 struct Run<'a> {
     transcript: &'a Transcript,
     stream: BufReader<TcpStream>,
@@ -159,11 +160,11 @@ impl<'a> Run<'a> {
         for step in &transcript.steps {
             let place = format!("{}.smtp:{}", transcript.name, step.line);
             let played = tokio::time::timeout(PATIENCE, run.step(step, &place)).await;
-            assert!(played.is_ok(), "{place}: nothing happens");
+            assert!(played.is_ok(), "{place}: timed out");
         }
         run.check_all_expected("the end");
         let left = std::mem::take(&mut run.shared.lock().unwrap().outcomes);
-        assert_eq!(left, [], "{}.smtp: outcomes that are not named", transcript.name);
+        assert_eq!(left, [], "{}.smtp: outcomes that were not checked", transcript.name);
         drop(run.stream);
         run.session.await.unwrap();
     }
@@ -192,7 +193,7 @@ impl<'a> Run<'a> {
             Event::Closed => {
                 let mut rest = Vec::new();
                 self.stream.read_to_end(&mut rest).await.unwrap();
-                assert_eq!(rest.escape_ascii().to_string(), "", "{place}: output that was not expected");
+                assert_eq!(rest.escape_ascii().to_string(), "", "{place}: unexpected output");
             }
             Event::Outcome { text, body } => self.check_outcome(text, body, place),
             Event::Script { question, code, enhanced: (class, subject, detail), text } => {
@@ -211,7 +212,7 @@ impl<'a> Run<'a> {
             Event::Send(bytes) => {
                 self.stream.get_mut().write_all(bytes).await.unwrap();
                 self.sent += bytes.len();
-                // A session that is over hears no more.
+                // A session that has ended processes no more.
                 let _ = self.heard.wait_for(|heard| *heard >= self.sent).await;
             }
             Event::End => self.stream.get_mut().shutdown().await.unwrap(),
@@ -225,13 +226,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Messages and abandoned transactions are named in order; the other outcomes are not looked at here.
+    /// Messages and abandoned transactions are checked in order; other outcomes are not checked
+    /// here.
     fn check_outcome(&self, text: &str, body: &[u8], place: &str) {
         if text != "abandoned" && !text.starts_with("message") {
             return;
         }
         let mut shared = self.shared.lock().unwrap();
-        assert!(!shared.outcomes.is_empty(), "{place}: nothing became of the mail");
+        assert!(!shared.outcomes.is_empty(), "{place}: no outcome for the mail");
         let (found_text, found_body) = shared.outcomes.remove(0);
         assert_eq!(found_text, text, "{place}");
         assert_eq!(found_body.escape_ascii().to_string(), body.escape_ascii().to_string(), "{place}");
@@ -242,7 +244,7 @@ impl<'a> Run<'a> {
         let count = self.stream.get_ref().try_read(&mut unread).unwrap_or(0);
         let output = [self.stream.buffer(), &unread[..count]].concat();
         let name = &self.transcript.name;
-        assert_eq!(output.escape_ascii().to_string(), "", "{name}.smtp: {place}: output that was not expected");
+        assert_eq!(output.escape_ascii().to_string(), "", "{name}.smtp: {place}: unexpected output");
     }
 
     async fn next_line(&mut self) -> String {
@@ -252,7 +254,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The session as the transcript wants it.
+/// The session with the settings of the transcript.
 fn prepared(transcript: &Transcript, session: Session) -> Session {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
     let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
@@ -275,7 +277,8 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
         let span = || duration(value).expect("a time has a unit");
         match name.as_str() {
             "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
-            // Nobody makes a handshake here: what comes behind STARTTLS is refused, and that over sockets too.
+            // Without TLS handshakes here, commands pipelined after STARTTLS are refused; that must
+            // hold over TCP too.
             "tls" if value == "offered" => config.tls = Tls::Offered,
             "tls" if value == "required" => config.tls = Tls::Required,
             "tls" if value == "implicit" => config.tls = Tls::Implicit,
@@ -302,7 +305,7 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
             "received_max" => limits.received_max = number(),
             "session_time_max" => limits.session_time_max = span(),
             "idle_time_max" => limits.idle_time_max = span(),
-            _ => panic!("{}.smtp: no setting is called {name}", transcript.name),
+            _ => panic!("{}.smtp: unknown setting {name}", transcript.name),
         }
     }
     (config, peer)

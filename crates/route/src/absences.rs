@@ -1,22 +1,22 @@
-//! Domains none of whose MX hosts has an address, and in how many lookups that was so. One lookup may meet a zone that is
-//! being changed; after a few of them mail for the domain fails (RFC 5321 section 5.1).
+//! Counts lookups that found no address for any MX host of a domain. A single lookup may hit a zone
+//! in the middle of a change; after several, mail for the domain fails (RFC 5321 section 5.1).
 //!
-//! A lookup counts only where all answers of the one that counted before have had their time, so that neither many
-//! messages nor many queues make one answer of the DNS several. The first and the last of them must lie
-//! [`Dns::no_address_time`](crate::Dns::no_address_time) apart, however short the answers hold. The count begins anew as
-//! soon as a lookup ends in any other way, after a day without a lookup, after a restart, and where too many domains are
-//! known.
+//! A lookup counts only after all answers of the last one that counted have expired, so that
+//! several messages or queues do not count one DNS answer repeatedly. The first and the last lookup
+//! must be [`Dns::no_address_time`](crate::Dns::no_address_time) apart, however short the TTLs are.
+//! The count starts again from zero after a lookup with any other result, after a day without a
+//! lookup, after a restart, and when too many domains are tracked.
 
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
 
-/// Domains that are remembered.
+/// The maximum number of domains tracked.
 const DOMAINS_MAX: u64 = 10_000;
-/// The longest retry of any message comes sooner.
+/// Longer than the longest retry interval of any message.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How often each domain was found so.
+/// The lookups of each domain without an address.
 pub(crate) struct Absences {
     seen: Cache<Box<str>, Seen>,
     lookups_max: u32,
@@ -26,21 +26,22 @@ pub(crate) struct Absences {
 #[derive(Clone, Copy)]
 struct Seen {
     lookups: u32,
-    /// When the first and the last of them were.
+    /// The times of the first and the last lookup.
     first: Instant,
     last: Instant,
-    /// All answers of the last one have had their time then.
+    /// When all answers of the last lookup have expired.
     until: Instant,
 }
 
 impl Absences {
-    /// After `lookups_max` lookups in `time_min` at least it is final; 0 is never.
+    /// The result is final after `lookups_max` lookups over at least `time_min`; 0 means never.
     pub(crate) fn new(lookups_max: u32, time_min: Duration) -> Self {
         let seen = Cache::builder().max_capacity(DOMAINS_MAX).time_to_idle(IDLE_TIME_MAX).build();
         Absences { seen, lookups_max, time_min }
     }
 
-    /// No host of the domain has an address, by answers the last of which holds until `until`. Whether that is final.
+    /// Records that no MX host of the domain has an address, by answers that expire at `until` at
+    /// the latest. Returns whether that is final.
     pub(crate) fn is_final(&self, domain: &str, now: Instant, until: Instant) -> bool {
         if self.lookups_max == 0 {
             return false;
@@ -57,7 +58,7 @@ impl Absences {
         lookups >= self.lookups_max && last.saturating_duration_since(first) >= self.time_min
     }
 
-    /// A lookup of the domain ended in another way.
+    /// Records a lookup of the domain with any other result.
     pub(crate) fn forget(&self, domain: &str) {
         self.seen.invalidate(domain);
     }
@@ -70,7 +71,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
 
-    /// What each lookup comes to, at these minutes, by answers that hold for so many.
+    /// The results of lookups at these minutes, whose answers are valid for that many minutes.
     fn finals<const N: usize>(absences: &Absences, lookups: [(u32, u32); N]) -> [bool; N] {
         let start = Instant::now();
         lookups.map(|(at, holds)| {
@@ -82,13 +83,13 @@ mod tests {
     #[test]
     fn it_is_final_after_so_many_lookups_each_after_all_answers_of_the_one_before() {
         let absences = Absences::new(3, HALF_AN_HOUR);
-        // The second repeats answers of the first, some of which hold longer by now.
+        // The second reuses answers of the first, some of which have been renewed.
         let lookups = [(0, 20), (5, 60), (19, 60), (20, 20), (39, 1), (40, 1), (41, 1)];
         assert_eq!(finals(&absences, lookups), [false, false, false, false, false, true, true]);
         assert!(!absences.is_final("b.example", Instant::now(), Instant::now()));
     }
 
-    /// Three lookups took ten seconds where a zone says that denials hold for five.
+    /// Three lookups took ten seconds with a zone whose negative TTL is five seconds.
     #[test]
     fn it_is_not_final_before_its_time() {
         let absences = Absences::new(3, HALF_AN_HOUR);

@@ -1,4 +1,5 @@
-//! What a router goes by. Parsed before it comes here; every limit has a default.
+//! The configuration of a router. Values are parsed before they get here; every limit has a
+//! default.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,35 +8,36 @@ use std::time::Duration;
 use crate::destination::to_ascii;
 use crate::{FixedHop, Rule};
 
-/// What a [`Router`](crate::Router) goes by.
+/// The configuration of a [`Router`](crate::Router).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Our own name: an MX host of this name is ourselves.
+    /// Our host name: an MX host with this name is this host.
     pub hostname: Box<str>,
-    /// Our own addresses: an MX host with one of them is ourselves.
+    /// Our addresses: an MX host with one of them is this host.
     pub own_addresses: Vec<IpAddr>,
-    /// The ports at which we take mail: an MX host of a loopback address is ourselves if it is reached at one of them.
+    /// The ports of our listeners: an MX host with a loopback address is this host if mail would go
+    /// to one of them.
     pub own_ports: Vec<u16>,
-    /// How the DNS is asked.
+    /// How DNS queries are made.
     pub dns: Dns,
-    /// Domains of ours, and where mail for each goes.
+    /// Local domains, and where their mail goes.
     pub domains: HashMap<Box<str>, Home>,
-    /// Domains of ours whose names are in a table; the first that has a name counts.
+    /// Tables of local domains; the first one that contains the domain applies.
     pub domain_tables: Vec<DomainTable>,
-    /// How long a way is good for that a table has shown.
+    /// How long a route that depends on a table may be cached.
     pub table_ttl: Duration,
-    /// Other ways than the MX; the first that fits counts.
+    /// Routes other than the MX; the first matching rule applies.
     pub rules: Vec<Rule>,
-    /// The transport of what no rule takes.
+    /// The transport if no rule matches.
     pub transport: Box<str>,
-    /// The transport to the machine that stores a mailbox.
+    /// The transport to the host that stores a mailbox.
     pub mail_host_transport: Box<str>,
-    /// What each transport reaches, by its name; one that is left out has the default.
+    /// How each transport connects, by name; a missing one has the defaults.
     pub reaches: HashMap<Box<str>, Reach>,
 }
 
 impl Config {
-    /// Everything by MX over the transport `smtp`, for the host of this name.
+    /// Routes everything by MX over the transport `smtp`; `hostname` is our name.
     pub fn new(hostname: &str) -> Self {
         Config {
             hostname: hostname.into(),
@@ -52,8 +54,8 @@ impl Config {
         }
     }
 
-    /// The same with all names as the DNS has them, so that they can be compared. A name of ours that the DNS cannot
-    /// hold stays as it is.
+    /// Converts all names to the form used in the DNS, so that they can be compared. A local name
+    /// that is not valid there stays unchanged.
     pub(crate) fn into_ascii(mut self) -> Self {
         let ascii = |name: Box<str>| to_ascii(&name).unwrap_or(name);
         self.hostname = ascii(self.hostname);
@@ -61,38 +63,39 @@ impl Config {
         self
     }
 
-    /// What a transport reaches.
+    /// How a transport connects.
     pub(crate) fn reach(&self, transport: &str) -> Reach {
         self.reaches.get(transport).copied().unwrap_or_default()
     }
 }
 
-/// Where mail for a domain of ours goes.
+/// Where mail for a local domain goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// By which transport.
+    /// The transport.
     pub transport: Box<str>,
-    /// To which host; None: into mailboxes here.
+    /// The next hop; None: mailboxes on this host.
     pub next_hop: Option<FixedHop>,
 }
 
-/// Domains of ours whose names are in a table.
+/// A table of local domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainTable {
-    /// The table that has their names.
+    /// The table that contains their names.
     pub names: Box<str>,
-    /// Where mail for them goes.
+    /// Where their mail goes.
     pub home: Home,
 }
 
-/// What a transport reaches.
+/// How a transport connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// The port where no next hop names one.
+    /// The port, unless the next hop has one.
     pub port: u16,
-    /// The families of addresses it can connect to.
+    /// The address families to use.
     pub families: Families,
-    /// How many addresses of one next hop are known at most. An attempt tries a few of them, and the next one others.
+    /// The maximum number of addresses of one next hop. An attempt tries a few of them, and the
+    /// next attempt others.
     pub addresses_max: usize,
 }
 
@@ -102,20 +105,20 @@ impl Default for Reach {
     }
 }
 
-/// Families of addresses.
+/// IPv4, IPv6 or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Families {
     /// IPv4 only.
     V4,
     /// IPv6 only.
     V6,
-    /// Both; of a host that has both they take turns, IPv6 first.
+    /// Both; alternating for hosts that have both, IPv6 first.
     #[default]
     Both,
 }
 
 impl Families {
-    /// Whether an address is of these.
+    /// Whether the address belongs to these families.
     pub(crate) fn contain(self, address: IpAddr) -> bool {
         match self {
             Families::V4 => address.is_ipv4(),
@@ -125,39 +128,41 @@ impl Families {
     }
 }
 
-/// How the DNS is asked.
+/// How DNS queries are made.
 #[derive(Clone, Debug)]
 pub struct Dns {
-    /// The name servers; none: those of `/etc/resolv.conf`.
+    /// The name servers; empty: those in `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
-    /// How long one try waits for an answer. Within it a datagram is sent again, up to twice.
+    /// How long one attempt waits for an answer. A datagram is sent up to three times within it.
     pub timeout: Duration,
-    /// How many times each server is asked before a question counts as failed.
+    /// How many times each server is queried before a query fails.
     pub attempts: usize,
-    /// Answers that are kept.
+    /// The maximum number of cached answers.
     pub cache_entries: u64,
-    /// Records that say less are kept this long. Without it a route of records that say nothing holds no time at all.
+    /// The minimum caching time. Without it, a route from records with a TTL of zero is never
+    /// reused.
     pub ttl_min: Duration,
-    /// Records that say more are kept this long.
+    /// The maximum caching time.
     pub ttl_max: Duration,
-    /// A denial is kept this long at most (RFC 2308 section 5).
+    /// The maximum caching time of negative answers (RFC 2308 section 5).
     pub negative_ttl_max: Duration,
-    /// A failure is remembered this long (RFC 2308 section 7 allows five minutes).
+    /// The caching time of failures (RFC 2308 section 7 allows five minutes).
     pub failure_ttl: Duration,
-    /// Questions under way at once; more wait their turn. One that stays without an answer holds up to three sockets for
-    /// each of two servers.
+    /// The maximum number of concurrent queries; others wait. A query without an answer uses up to
+    /// three sockets for each of two servers.
     pub questions_max: usize,
-    /// After so many lookups in a row that find no address for any of the MX hosts of a domain, its mail fails (RFC 5321
-    /// section 5.1); until then it waits, as a zone may be in the middle of a change. A lookup counts once all answers of
-    /// the one before have had their time. 0: it waits for its lifetime.
+    /// After this many consecutive lookups without an address for any MX host of a domain, its mail
+    /// fails (RFC 5321 section 5.1); until then it is deferred, since the zone may be in the middle
+    /// of a change. A lookup counts once all answers of the one before have expired. 0: mail is
+    /// deferred until it expires.
     pub no_address_lookups: u32,
-    /// The first and the last of them are so far apart at least.
+    /// The minimum time between the first and the last of these lookups.
     pub no_address_time: Duration,
 }
 
 impl Dns {
-    /// How long one question may take with all its tries, and with the aliases that it leads through. The wait for its
-    /// turn is not in it.
+    /// The time limit of one query with all its attempts and aliases, not including the wait for
+    /// other queries.
     pub fn patience(&self) -> Duration {
         let tries = u32::try_from(self.attempts.max(1)).unwrap_or(u32::MAX);
         self.timeout.saturating_mul(tries).saturating_mul(ALIAS_PATIENCE)
@@ -182,8 +187,9 @@ impl Default for Dns {
     }
 }
 
-/// Denials may hold for seconds; to move a host to another address takes minutes.
+/// Negative answers may be valid for seconds only, but moving a host to another address takes
+/// minutes.
 const NO_ADDRESS_TIME: Duration = Duration::from_secs(30 * 60);
 
-/// An alias that leads to another zone doubles the questions; further ones are as quick as they can be.
+/// An alias into another zone doubles the queries; further aliases must fit in the same time.
 const ALIAS_PATIENCE: u32 = 2;

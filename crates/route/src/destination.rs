@@ -1,18 +1,18 @@
-//! The names of destinations, and names as the DNS has them.
+//! Parses destinations, and converts names to the form used in the DNS.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hickory_resolver::proto::rr::Name;
 
-/// What a destination names.
+/// A parsed destination.
 pub(crate) enum Destination<'a> {
-    /// A machine that stores mailboxes, as the directory names it.
+    /// A host that stores mailboxes, from the directory.
     MailHost(&'a str),
     /// An address literal.
     Literal(IpAddr),
-    /// A domain, in lower case and A-labels.
+    /// A domain, in lower case and with A-labels.
     Domain(Box<str>),
-    /// Nothing that mail could go to.
+    /// Not a valid destination.
     Nonsense,
 }
 
@@ -29,7 +29,8 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// The address in `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 section 4.1.3) or, as people write it, `[2001:db8::1]`.
+/// The address in `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 section 4.1.3) or, as people write
+/// it, `[2001:db8::1]`.
 pub(crate) fn literal(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let address = match inner.get(..5) {
@@ -40,12 +41,13 @@ pub(crate) fn literal(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv4Addr>().ok().map(IpAddr::from).or_else(v6)
 }
 
-/// The address that a text is, with brackets or without. An IPv4 address that is mapped into IPv6 is that.
+/// The address in a text with or without brackets. An IPv4-mapped address becomes an IPv4 address.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     literal(text).or_else(|| text.parse().ok()).map(|address| address.to_canonical())
 }
 
-/// A domain as the DNS is asked for it: lower case, A-labels (RFC 5890), no dot at its end. None: no host can have it.
+/// A domain as used in DNS queries: in lower case, with A-labels (RFC 5890), without a trailing
+/// dot. None: it is not a valid host name.
 pub(crate) fn to_ascii(domain: &str) -> Option<Box<str>> {
     let domain = domain.strip_suffix('.').unwrap_or(domain);
     let labels: Option<Vec<String>> = domain.split('.').map(label_to_ascii).collect();
@@ -53,7 +55,8 @@ pub(crate) fn to_ascii(domain: &str) -> Option<Box<str>> {
     (ascii.len() <= NAME_OCTETS_MAX).then(|| ascii.into())
 }
 
-/// Only what is not ASCII is converted: the rules for that refuse the underscores that real hosts have.
+/// Only non-ASCII labels are converted, since the conversion rejects underscores, which real hosts
+/// have.
 fn label_to_ascii(label: &str) -> Option<String> {
     let ascii = match label.is_ascii() {
         true => label.to_ascii_lowercase(),
@@ -64,7 +67,8 @@ fn label_to_ascii(label: &str) -> Option<String> {
     fine.then_some(ascii)
 }
 
-/// RFC 1035 section 2.3.4: 255 on the wire, where each label has its length before it and the root one of its own.
+/// RFC 1035 section 2.3.4: 255 octets on the wire, including a length octet for each label and for
+/// the root.
 const NAME_OCTETS_MAX: usize = 253;
 /// RFC 1035 section 2.3.4.
 const LABEL_OCTETS_MAX: usize = 63;

@@ -1,8 +1,9 @@
-//! Asks the DNS: bounded in time, in questions at once, and in what it keeps.
+//! The resolver: queries the DNS with limits on time, concurrent queries and cache size.
 //!
-//! Of each name and kind one question is under way at the most; all who want to know wait for it together, and if the
-//! one that sent it goes away another sends it again. Answers are kept as long as their records say, within limits;
-//! failures for a moment, so that a thousand recipients do not wait for the same dead server one after another.
+//! There is at most one query for each name and type at a time; concurrent lookups share its
+//! answer, and if the one that sent it is cancelled, another sends it again. Answers are cached for
+//! their TTL, within limits. Failures are cached for a short time, so that a thousand recipients do
+//! not wait one after another for the same dead server.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use crate::config::{Dns, Families};
 use crate::records::{ALIASES_MAX, CIRCLE, Kind, Reading, Said};
 use crate::servers::Servers;
 
-/// The name servers, and what they said.
+/// The name servers and the cache.
 pub(crate) struct Resolver {
     servers: Servers,
     config: Dns,
@@ -28,19 +29,19 @@ pub(crate) struct Resolver {
     turns: Semaphore,
 }
 
-/// What the DNS says, and until when that holds.
+/// An answer, and when it expires.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) said: Said,
     pub(crate) until: Instant,
 }
 
-/// What the DNS says of the addresses of a host.
+/// The addresses of a host.
 pub(crate) struct KnownHost {
     pub(crate) said: Said,
-    /// The first of the answers holds until then.
+    /// When the first of the answers expires.
     pub(crate) until: Instant,
-    /// And the last.
+    /// When the last of them expires.
     pub(crate) last: Instant,
 }
 
@@ -52,12 +53,12 @@ impl From<Known> for KnownHost {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
-    /// In lower case and A-labels, so that it is one for all who ask.
+    /// In lower case and with A-labels, so that equal names share a query.
     name: Box<str>,
     kind: Kind,
 }
 
-/// An answer on its way, and how many wait for it.
+/// A running query, and how many lookups wait for it.
 #[derive(Default)]
 struct Arrival {
     answer: Arc<OnceCell<Known>>,
@@ -76,7 +77,7 @@ impl Resolver {
         })
     }
 
-    /// What the DNS says of a name, which is in lower case and A-labels.
+    /// Looks up a name, which is in lower case and has A-labels.
     pub(crate) async fn ask(&self, name: &str, kind: Kind) -> Known {
         let question = Question { name: name.into(), kind };
         if let Some(known) = self.cache.get(&question) {
@@ -86,7 +87,8 @@ impl Resolver {
         place.answer.get_or_init(|| self.find_out(&question)).await.clone()
     }
 
-    /// The addresses of a host. Where it has some, it does not matter that those of the other family are unknown.
+    /// The addresses of a host. If one family has addresses, a failure of the other does not
+    /// matter.
     pub(crate) async fn addresses(&self, name: &str, families: Families) -> KnownHost {
         let (v4, v6) = match families {
             Families::V4 => return self.ask(name, Kind::A).await.into(),
@@ -106,15 +108,15 @@ impl Resolver {
     async fn find_out(&self, question: &Question) -> Known {
         let _turn = self.turns.acquire().await;
         let asking = tokio::time::timeout(self.config.patience(), self.follow(question));
-        let (said, ttl) = asking.await.unwrap_or_else(|_| (unanswered("it takes too long"), None));
+        let (said, ttl) = asking.await.unwrap_or_else(|_| (unanswered("the lookup took too long"), None));
         let known = Known { until: Instant::now() + self.lifetime(&said, ttl), said };
         self.cache.insert(question.clone(), known.clone());
         known
     }
 
-    /// Asks, and asks again for the name that an alias stands for (RFC 5321 section 5.1).
+    /// Sends the query, and repeats it for the target of an alias (RFC 5321 section 5.1).
     async fn follow(&self, question: &Question) -> (Said, Option<u32>) {
-        // The dot keeps search lists away from it.
+        // The trailing dot prevents search lists from being applied.
         let Ok(mut name) = Name::from_ascii(format!("{}.", question.name)) else { return (Said::NoSuchName, None) };
         let mut least = None;
         for _ in 0..=ALIASES_MAX {
@@ -133,7 +135,7 @@ impl Resolver {
         (unanswered(CIRCLE), None)
     }
 
-    /// How long to keep what was said, within the limits.
+    /// How long to cache an answer, within the limits.
     fn lifetime(&self, said: &Said, ttl: Option<u32>) -> Duration {
         let Dns { ttl_min, ttl_max, negative_ttl_max, failure_ttl, .. } = self.config;
         let ttl = |most: Duration| ttl.map_or(most, |ttl| Duration::from_secs(ttl.into())).max(ttl_min).min(most);
@@ -145,12 +147,12 @@ impl Resolver {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Question, Arrival>> {
-        // Whoever panicked held it for one step that is whole.
+        // A thread that panicked held the lock only for one complete step.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place among those who wait for one answer. The last to leave clears the table.
+/// A lookup that waits for a query. The last one removes the query from the map.
 struct Place<'a> {
     resolver: &'a Resolver,
     question: &'a Question,
@@ -177,7 +179,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Lets the cache forget what does not hold any more.
+/// Expires cache entries with their answers.
 struct UntilThen;
 
 impl Expiry<Question, Known> for UntilThen {
@@ -190,7 +192,7 @@ impl Expiry<Question, Known> for UntilThen {
     }
 }
 
-/// The addresses of both families in turn, so that a family that leads nowhere does not use up all tries.
+/// Alternates between the families, so that an unreachable family does not use up all tries.
 fn take_turns(first: &[IpAddr], second: &[IpAddr]) -> Arc<[IpAddr]> {
     let longest = first.len().max(second.len());
     (0..longest).flat_map(|place| first.get(place).into_iter().chain(second.get(place))).copied().collect()

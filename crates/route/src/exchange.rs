@@ -1,16 +1,20 @@
-//! From what the DNS says to a set of hosts: mail hosts in tiers, without ourselves, and with addresses.
+//! Turns DNS answers into a set of hosts: MX hosts in tiers, without this host, with their
+//! addresses.
 //!
-//! The set is made in steps; each narrows what the one before it left.
-//! 1. The MX hosts of the domain, best first; where it has none the domain itself (RFC 5321 section 5.1).
-//! 2. Their addresses, asked for [`HOSTS_AT_ONCE`] at once, the best first.
-//! 3. Where one of them is this host, by name or by address, only those that are better than it (the same section).
-//! 4. The next hop gets its name: from all hosts that are left, also those whose addresses are unknown at the moment,
-//!    so that it does not change with them.
-//! 5. Hosts without addresses are left out, and so are addresses beyond [`Reach::addresses_max`]. `0.0.0.0` and `::` are
-//!    none.
+//! The set is built in steps:
+//! 1. The MX hosts of the domain, best first; without MX records the domain itself (RFC 5321
+//!    section 5.1).
+//! 2. Their addresses, with lookups for [`HOSTS_AT_ONCE`] hosts at a time, best first.
+//! 3. If one of them is this host, by name or by address, only the better ones remain (same
+//!    section).
+//! 4. The next hop is named after all remaining hosts, including those without a known address, so
+//!    that the name does not depend on lookup failures.
+//! 5. Hosts without addresses are dropped, as are addresses beyond [`Reach::addresses_max`].
+//!    `0.0.0.0` and `::` do not count as addresses.
 //!
-//! Where no MX host has an address, the DNS denying each for certain, mail waits for a few lookups and fails then
-//! ([`crate::Dns::no_address_lookups`]). What the DNS cannot say of one of them puts mail off.
+//! If the DNS denies an address for every MX host, mail is deferred for a few lookups and then
+//! fails ([`crate::Dns::no_address_lookups`]). If the lookup of one of them fails, mail is
+//! deferred.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -24,39 +28,39 @@ use crate::records::{Exchanger, Kind, Said};
 use crate::replies::Obstacle;
 use crate::{Endpoint, Host, Hosts, Router};
 
-/// A way, or why there is none, and until when that holds.
+/// The hosts, or why there are none, and when that expires.
 pub(crate) struct Finding {
     pub(crate) result: Result<Hosts, Obstacle>,
     pub(crate) until: Instant,
 }
 
-/// What a set of hosts comes to.
+/// The result for a set of hosts.
 struct FoundSet {
-    /// Ends with the first of the answers.
+    /// Expires with the first of the answers.
     finding: Finding,
-    /// When the last of the answers has had its time.
+    /// When the last of the answers expires.
     last: Instant,
-    /// This host, and those that are no better, were left out.
+    /// This host was in the set, and was removed with the hosts that are not better.
     is_backup: bool,
 }
 
-/// How hosts are reached.
+/// How hosts are looked up and reached.
 pub(crate) struct Leg<'a> {
     pub(crate) transport: &'a str,
     pub(crate) reach: Reach,
-    /// Whether mail may come back from there: it may where a stranger's zone names the hosts.
+    /// Whether the hosts may include this one; true if a foreign zone names them.
     pub(crate) may_loop: bool,
 }
 
 /// A host of the set.
 struct Candidate<'a> {
     exchanger: &'a Exchanger,
-    /// What the DNS says of its addresses; None until it was asked.
+    /// Its addresses in the DNS; None until they are looked up.
     said: Option<Said>,
 }
 
 impl Router {
-    /// The mail hosts of a domain.
+    /// The MX hosts of a domain.
     pub(crate) async fn by_exchangers(&self, domain: &str, leg: &Leg<'_>) -> Finding {
         let Known { said, until } = self.dns.ask(domain, Kind::Mx).await;
         let obstacle = match said {
@@ -73,11 +77,12 @@ impl Router {
         Finding { result: Err(obstacle), until }
     }
 
-    /// Hosts that stay without addresses make it fail.
+    /// Fails mail for hosts that stay without addresses.
     async fn by_mail_hosts(&self, domain: &str, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> Finding {
         let FoundSet { mut finding, last, is_backup } = self.by_set(exchangers, leg, until).await;
         match finding.result {
-            // The address of a better host may be gone while it is offline: a backup holds its mail.
+            // The address of a better host may be missing while it is offline; a backup MX keeps
+            // its mail.
             Err(Obstacle::HostsWithoutAddress) if !is_backup => {
                 if self.absences.is_final(domain, Instant::now(), last) {
                     finding.result = Err(Obstacle::HostsStayWithoutAddress);
@@ -88,7 +93,7 @@ impl Router {
         finding
     }
 
-    /// One host, by its addresses.
+    /// The addresses of one host.
     pub(crate) async fn by_name(&self, name: &str, leg: &Leg<'_>, until: Instant) -> Finding {
         let itself = [Exchanger { preference: 0, name: name.into() }];
         let FoundSet { mut finding, .. } = self.by_set(&itself, leg, until).await;
@@ -98,7 +103,7 @@ impl Router {
         finding
     }
 
-    /// The hosts of a list that holds until then.
+    /// The hosts of a list that expires at `until`.
     async fn by_set(&self, exchangers: &[Exchanger], leg: &Leg<'_>, until: Instant) -> FoundSet {
         let mut candidates = in_order(exchangers);
         let (until, last) = self.ask_addresses(&mut candidates, leg.reach.families, until).await;
@@ -115,8 +120,8 @@ impl Router {
         FoundSet { finding: Finding { result, until }, last, is_backup: loops }
     }
 
-    /// Finds out what the DNS says of the addresses of each. Until when the first and the last of these answers and the
-    /// list itself hold.
+    /// Looks up the addresses of each host. Returns when the first and the last of the answers and
+    /// of the list expire.
     async fn ask_addresses(
         &self,
         candidates: &mut [Candidate<'_>],
@@ -135,7 +140,7 @@ impl Router {
         (first, last)
     }
 
-    /// Drops this host and those that are no better than it. Whether there were any.
+    /// Removes this host and those that are not better. Returns whether it was there.
     fn drop_ourselves(&self, candidates: &mut Vec<Candidate<'_>>, port: u16) -> bool {
         let ours = candidates.iter().filter(|candidate| self.is_this_host(candidate, port));
         let Some(preference) = ours.map(|candidate| candidate.exchanger.preference).min() else { return false };
@@ -148,8 +153,9 @@ impl Router {
             || candidate.addresses().iter().any(|&address| self.is_own_address(address, port))
     }
 
-    /// Whether a stranger who names this address means us. Each machine is its own loopback, and what the system
-    /// makes of no address is that too; there, what does not listen at a port of ours is somebody else.
+    /// Whether an address in a foreign zone means this host. Loopback addresses lead to the host
+    /// itself, and so do unspecified ones; on ports without a listener of ours, they belong to
+    /// other software.
     pub(crate) fn is_own_address(&self, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
         let leads_back = address.is_loopback() || is_no_address(address);
@@ -167,7 +173,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The best first, each name once; equal ones stay as the server turned them.
+/// Best first, each name once; equal hosts in the order of the answer.
 fn in_order(exchangers: &[Exchanger]) -> Vec<Candidate<'_>> {
     let mut sorted: Vec<&Exchanger> = exchangers.iter().collect();
     sorted.sort_by_key(|exchanger| exchanger.preference);
@@ -196,12 +202,12 @@ fn host(candidate: &Candidate<'_>, port: u16, left: &mut usize) -> Option<Host> 
     (!endpoints.is_empty()).then(|| Host { name: candidate.exchanger.name.clone(), endpoints })
 }
 
-/// Whether it stands for none (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
+/// Whether it is the unspecified address (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
 pub(crate) fn is_no_address(address: IpAddr) -> bool {
     address.to_canonical().is_unspecified()
 }
 
-/// Why none of these has an address. One that could not be asked for may have some.
+/// Why no host has an address. If a lookup failed, there may still be one.
 fn obstacle(candidates: &[Candidate<'_>]) -> Obstacle {
     let unanswered = candidates.iter().find_map(|candidate| match &candidate.said {
         Some(Said::Unanswered(why)) => Some(Obstacle::Unanswered(why.clone())),
@@ -210,5 +216,6 @@ fn obstacle(candidates: &[Candidate<'_>]) -> Obstacle {
     unanswered.unwrap_or(Obstacle::HostsWithoutAddress)
 }
 
-/// Hosts of one set whose addresses are asked for at once, so that one domain does not take all questions under way.
+/// How many hosts of one set are looked up concurrently, so that one domain does not use up all
+/// queries.
 const HOSTS_AT_ONCE: usize = 32;

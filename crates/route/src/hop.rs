@@ -1,4 +1,4 @@
-//! Next hops that an operator, or the directory, names instead of the MX of a domain.
+//! Next hops set by the operator or the directory instead of the MX of a domain.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,46 +9,46 @@ use mail::Reply;
 
 use crate::destination::{literal, to_ascii};
 
-/// A next hop by name: `host[:port]`, `[address][:port]`, `mx:domain` or `unix:/path`, no MX is asked for a host; or a reply
-/// such as `550 5.7.1 no mail for us`.
+/// A next hop: `host[:port]` or `[address][:port]` without MX lookup, `mx:domain`, `unix:/path`, or
+/// a reply such as `550 5.7.1 no mail for us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FixedHop {
     /// A host, by its addresses in the DNS.
     Host {
-        /// Its full name, in lower case and A-labels.
+        /// The full name, in lower case and with A-labels.
         name: Box<str>,
-        /// Its port; None: the transport's.
+        /// The port; None: that of the transport.
         port: Option<u16>,
     },
     /// An address.
     Address {
         /// The address.
         address: IpAddr,
-        /// Its port; None: the transport's.
+        /// The port; None: that of the transport.
         port: Option<u16>,
     },
-    /// The MX hosts of this domain, in lower case and A-labels.
+    /// The MX hosts of this domain, in lower case and with A-labels.
     Exchangers(Box<str>),
-    /// A socket on this machine; the path is absolute.
+    /// A unix socket; the path is absolute.
     Unix(PathBuf),
-    /// Nowhere: with a reply of 5xx mail fails, with one of 4xx it waits.
+    /// No host: with a 5xx reply mail fails, with a 4xx reply it is deferred.
     Nowhere(Reply),
 }
 
-/// Why a text names no next hop.
+/// Why a text is not a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FixedHopError {
-    /// Neither a name that the DNS can hold nor an address.
+    /// Neither a valid host name nor an address.
     #[error("expected a host name, or an address in brackets")]
     Host,
     /// Not a number from 1 to 65535.
-    #[error("expected a port from 1 to 65535 behind the colon")]
+    #[error("expected a port from 1 to 65535 after the colon")]
     Port,
-    /// A socket is named by its whole path.
-    #[error("expected an absolute path behind 'unix:'")]
+    /// The path is not absolute.
+    #[error("expected an absolute path after 'unix:'")]
     Path,
-    /// A code, and not a reply that ends mail or puts it off.
-    #[error("expected a reply of 4xx or 5xx such as '550 5.7.1 no mail for us'")]
+    /// Starts with a code, but is not a 4xx or 5xx reply.
+    #[error("expected a 4xx or 5xx reply such as '550 5.7.1 no mail for us'")]
     Reply,
 }
 
@@ -72,7 +72,7 @@ impl FromStr for FixedHop {
             let address = literal(host).ok_or(FixedHopError::Host)?;
             return Ok(FixedHop::Address { address, port });
         }
-        // A bare IPv4 address would pass as a host name, which nobody means.
+        // A bare IPv4 address would otherwise be read as a host name.
         match host.parse::<Ipv4Addr>() {
             Ok(address) => Ok(FixedHop::Address { address: address.into(), port }),
             Err(_) => Ok(FixedHop::Host { name: to_ascii(host).ok_or(FixedHopError::Host)?, port }),
@@ -93,12 +93,12 @@ impl fmt::Display for FixedHop {
     }
 }
 
-/// Whether a code of three digits stands before a space, as in no name of a host.
+/// Whether the text starts with a three-digit code and a space, which no host name does.
 fn is_code(text: &str) -> bool {
     text.split_once(' ').is_some_and(|(code, _)| code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Parts `host:port`; the colons of an address are inside brackets.
+/// Splits `host:port`; the colons of an address are inside brackets.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), FixedHopError> {
     let behind = text.rfind(']').map_or(0, |end| end + 1);
     let Some(colon) = text[behind..].find(':') else { return Ok((text, None)) };

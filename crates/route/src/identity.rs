@@ -1,19 +1,20 @@
-//! The names of next hops: one for each set of hosts that a transport can lead to.
+//! Names of next hops: one name for each set of hosts that a transport can reach.
 //!
-//! A name is the transport and the sorted hosts. Where that is too long its end gives way to a digest of the whole.
-//! The digest is keyed anew in every process: whoever controls the names in his zone must not be able to make them
-//! collide with somebody else's, since what has one name shares its limits and its connections.
+//! A name consists of the transport and the sorted hosts. If it is too long, its end is replaced by
+//! a digest of the whole. The digest has a new key in every process: the owner of a zone must not
+//! be able to choose names that collide with another next hop, since next hops with the same name
+//! share limits and connections.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Gives names; each of its kind gives long sets other names.
+/// Generates names; another instance gives long sets other names.
 #[derive(Default)]
 pub(crate) struct Names {
     keys: [RandomState; 2],
 }
 
 impl Names {
-    /// The name of these hosts, each with its port, by a transport.
+    /// The name for these hosts, each with its port, over a transport.
     pub(crate) fn next_hop(&self, transport: &str, mut hosts: Vec<String>) -> Box<str> {
         hosts.sort_unstable();
         hosts.dedup();
@@ -32,7 +33,7 @@ impl Names {
     }
 }
 
-/// The longest name of a next hop: it is kept for every destination, and is a label of metrics.
+/// The maximum length of a name: it is stored for every destination, and is a metrics label.
 const NEXT_HOP_OCTETS_MAX: usize = 199;
 
 #[cfg(test)]

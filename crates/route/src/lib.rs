@@ -1,18 +1,18 @@
-//! Where mail goes: from a recipient's domain to the transport, the next hop and the set of its hosts.
+//! Routing: from a recipient's domain to the transport, the next hop and its hosts.
 //!
-//! A [`Router`] is asked for a destination and answers with one of four things: it is ours, these hosts take it, not
-//! now, never. It asks the DNS, and the tables that its configuration names; it opens no connection to a mail server, and keeps nothing but answers.
-//! What they cannot say puts mail off; only what the DNS denies for certain fails. Equal hosts come in no particular
-//! order: to shuffle them is the caller's.
+//! A [`Router`] resolves a destination to one of four answers: local, these hosts, deferred,
+//! failed. It queries the DNS and the configured tables, connects to no mail server, and keeps only
+//! a cache. If a lookup fails, mail is deferred; it fails only on a definite negative answer. Hosts
+//! of equal preference are returned in no particular order: the caller shuffles them.
 //!
-//! | destination            | way                                                                                   |
-//! |------------------------|---------------------------------------------------------------------------------------|
-//! | `host:24!example.org`  | the machine that stores the mailbox, by its addresses                                 |
-//! | a domain of ours       | [`Answer::Local`], or where it is passed on                                           |
-//! | one that a rule takes  | the rule's next hop, or that which its table names, or the MX by the rule's transport |
-//! | one whose next hop is a reply | none: the mail fails or waits with this reply                                 |
-//! | `[192.0.2.1]`          | this address (RFC 5321 section 4.1.3)                                                 |
-//! | anything else          | its MX hosts, or where it has none its own addresses (RFC 5321 section 5.1)           |
+//! | destination           | route                                                               |
+//! |-----------------------|---------------------------------------------------------------------|
+//! | `host:24!example.org` | the host that stores the mailbox, by its addresses                  |
+//! | a local domain        | [`Answer::Local`], or its configured next hop                       |
+//! | matched by a rule     | the next hop of the rule or its table, or the MX over its transport |
+//! | next hop is a reply   | none: the mail fails or is deferred with this reply                 |
+//! | `[192.0.2.1]`         | this address (RFC 5321 section 4.1.3)                               |
+//! | anything else         | its MX hosts, or else its own addresses (RFC 5321 section 5.1)      |
 
 mod absences;
 mod config;
@@ -48,7 +48,8 @@ use replies::Obstacle;
 use tables::Tables;
 use way::Leads;
 
-/// Knows the way. Shared by all who ask; it is to be used on one tokio runtime, on which its questions run.
+/// Resolves destinations. Can be shared; must be used on a single tokio runtime, on which its
+/// queries run.
 pub struct Router {
     config: Config,
     dns: Resolver,
@@ -57,57 +58,59 @@ pub struct Router {
     absences: Absences,
 }
 
-/// The name servers of the system are not to be had.
+/// The system's name servers cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the name servers of the system cannot be read: {0}")]
+#[error("cannot read the system's name servers: {0}")]
 pub struct NoServers(String);
 
-/// What is known of a destination.
+/// The result for a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Where its mail goes.
     pub answer: Answer,
-    /// How long this may be relied on; ask again then.
+    /// How long the result may be cached.
     pub valid_for: Duration,
-    /// The DNS or a table could not say, or hosts have no addresses at the moment: this is no word on where the mail goes.
+    /// A lookup failed, or hosts have no addresses at the moment: the result does not say where the
+    /// mail goes.
     pub transient: bool,
 }
 
 /// Where the mail of a destination goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Into mailboxes here.
+    /// To mailboxes on this host.
     Local {
         /// The name of the transport.
         transport: Box<str>,
     },
     /// To one of these hosts.
     Hosts(Hosts),
-    /// Nobody can say now: 4xx.
+    /// Unknown at the moment: 4xx.
     Defer(Reply),
-    /// Nowhere, for certain: 5xx.
+    /// Nowhere, definitely: 5xx.
     Fail(Reply),
 }
 
-/// Who takes the mail of a destination.
+/// The hosts that accept the mail of a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     /// The name of the transport.
     pub transport: Box<str>,
-    /// Who they are: the transport and the sorted names of all hosts of the set with their ports, in 200 bytes at
-    /// most. Domains with the same hosts are one next hop, whatever order each of them prefers.
+    /// The name of the next hop: the transport and the sorted names of all hosts with their ports,
+    /// in at most 200 bytes. Domains with the same hosts share a next hop, whatever the order of
+    /// preference.
     pub next_hop: Box<str>,
-    /// Those that have addresses, the best first; those of one tier are equal, in no particular order. Never empty,
-    /// and no tier is.
+    /// The hosts that have addresses, best first; those in one tier are equal, in no particular
+    /// order. There is at least one tier, and no tier is empty.
     pub tiers: Vec<Vec<Host>>,
 }
 
-/// A host that takes mail.
+/// A host that accepts mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its name in the DNS, in A-labels; the address where it has none; the path of a socket.
+    /// The host name with A-labels, or the address, or the path of a unix socket.
     pub name: Box<str>,
-    /// Where it listens. Never empty.
+    /// Where it listens; at least one.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -116,28 +119,29 @@ pub struct Host {
 pub enum Endpoint {
     /// An address and a port.
     Tcp(SocketAddr),
-    /// The path of a socket on this machine.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
 impl Router {
-    /// A router with an empty cache. Reads `/etc/resolv.conf` where no name servers are configured.
+    /// Creates a router with an empty cache. Reads `/etc/resolv.conf` if no name servers are
+    /// configured.
     pub fn new(config: Config) -> Result<Self, NoServers> {
         let dns = Resolver::new(&config.dns)?;
         let absences = Absences::new(config.dns.no_address_lookups, config.dns.no_address_time);
         Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default(), absences })
     }
 
-    /// The same with the tables that the configuration names. One that it names and that is not among them has nothing.
+    /// Adds the tables that the configuration names. A missing table counts as empty.
     pub fn with_tables(self, tables: impl IntoIterator<Item = Arc<dyn Table>>) -> Self {
         Router { tables: Tables::new(tables), ..self }
     }
 
-    /// Where the mail of `destination` goes: a domain, an address literal in brackets, or `host!domain` where another
-    /// machine stores the mailbox.
+    /// Resolves `destination`: a domain, an address literal in brackets, or `host!domain` if
+    /// another host stores the mailbox.
     ///
-    /// Two questions follow on one another, and one more for each 32 mail hosts after the first; each takes no longer than
-    /// [`Dns::patience`], once it is its turn.
+    /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32. Each
+    /// takes at most [`Dns::patience`], plus the wait for other queries.
     pub async fn route(&self, destination: &str) -> Route {
         let way = self.way(destination).await;
         let mut route = self.follow(&way.leads, destination).await;
@@ -164,7 +168,7 @@ impl Router {
         let transient = matches!(&finding.result, Err(obstacle) if obstacle.is_transient());
         let answer = match (finding.result, fixed) {
             (Ok(hosts), _) => Answer::Hosts(hosts),
-            // What an operator named wrongly he can put right: nobody's mail fails for it.
+            // The operator can correct a wrong next hop, so mail does not fail because of it.
             (Err(obstacle), Some(hop)) => Answer::Defer(obstacle.deferral(&hop.to_string())),
             (Err(obstacle), None) if obstacle.is_permanent() => Answer::Fail(obstacle.failure(destination)),
             (Err(obstacle), None) => Answer::Defer(obstacle.deferral(destination)),
@@ -177,15 +181,15 @@ impl Router {
         Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
     }
 
-    /// The operator says what becomes of the mail.
+    /// The configured reply.
     fn nowhere(&self, reply: Reply) -> Route {
         let answer = if reply.is_permanent() { Answer::Fail(reply) } else { Answer::Defer(reply) };
         Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
     }
 
-    /// A next hop that is named. Mail may come back from the mail hosts of a domain, which its zone names, but a host
-    /// is taken at the operator's word: what listens there at another port, or behind the same address, is his. Err: it is
-    /// no host but a reply.
+    /// Resolves a configured next hop. MX hosts come from a zone and may lead back to this host,
+    /// but a configured host is trusted: another service may listen there on another port or behind
+    /// the same address. Err: the next hop is a reply.
     async fn by_hop(&self, hop: &FixedHop, transport: &str) -> Result<Finding, Reply> {
         Ok(match hop {
             FixedHop::Host { name, port } => {
@@ -202,7 +206,7 @@ impl Router {
         })
     }
 
-    /// An address literal is somebody else's word: it may be our own address, or one that we cannot reach.
+    /// Address literals come from senders: it may be our own address, or one we cannot reach.
     fn by_literal(&self, address: IpAddr, transport: &str) -> Finding {
         let reach = self.config.reach(transport);
         self.settled(match address {
@@ -229,12 +233,12 @@ impl Router {
         Leg { transport, reach: Reach { port: port.unwrap_or(reach.port), ..reach }, may_loop: true }
     }
 
-    /// What the configuration says holds as long as anything does.
+    /// Results from the configuration are valid as long as possible.
     fn settled(&self, result: Result<Hosts, Obstacle>) -> Finding {
         Finding { result, until: self.ttl_end() }
     }
 
-    /// A table that cannot say is asked again as soon as the DNS would be.
+    /// A table that is unavailable is queried again as soon as the DNS would be.
     fn failed(&self, obstacle: Obstacle) -> Finding {
         Finding { result: Err(obstacle), until: Instant::now() + self.config.dns.failure_ttl }
     }

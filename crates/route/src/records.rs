@@ -1,18 +1,18 @@
-//! What a name server's answer says of one name, read with suspicion.
+//! Interprets the answer of a name server for one name, without trusting it.
 //!
-//! Only records of the name that was asked for count, and of the names its aliases lead to. An answer that holds
-//! others instead, or a referral, says nothing; it never becomes a denial.
+//! Only records of the queried name, and of the names its aliases lead to, are used. An answer with
+//! other records, or a referral, is treated as no answer, never as a denial.
 //!
-//! | answer section                     | code     | further                 | it says                                |
-//! |------------------------------------|----------|-------------------------|----------------------------------------|
-//! | records of the name at the end     |          |                         | these                                  |
-//! | aliases only                       | NXDOMAIN |                         | no such name (RFC 6604 section 3)      |
-//! | aliases only                       | NOERROR  | SOA                     | nothing of this kind                   |
-//! | aliases only                       | NOERROR  |                         | ask for the name at the end            |
-//! | others, or aliases in a loop       |          |                         | nonsense                               |
-//! | empty                              | NXDOMAIN |                         | no such name                           |
-//! | empty                              | NOERROR  | NS and no SOA           | a referral (RFC 2308 section 2.2)      |
-//! | empty                              | NOERROR  |                         | nothing of this kind                   |
+//! | answer section               | code     | further       | result                            |
+//! |------------------------------|----------|---------------|-----------------------------------|
+//! | records of the final name    |          |               | these records                     |
+//! | aliases only                 | NXDOMAIN |               | no such name (RFC 6604 section 3) |
+//! | aliases only                 | NOERROR  | SOA           | no records of this type           |
+//! | aliases only                 | NOERROR  |               | query the final name              |
+//! | others, or a loop of aliases |          |               | invalid                           |
+//! | empty                        | NXDOMAIN |               | no such name                      |
+//! | empty                        | NOERROR  | NS and no SOA | referral (RFC 2308 section 2.2)   |
+//! | empty                        | NOERROR  |               | no records of this type           |
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -24,58 +24,58 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
 use crate::destination::to_ascii;
 
-/// What is asked of a name.
+/// The type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Its mail hosts.
+    /// MX hosts.
     Mx,
-    /// Its IPv4 addresses.
+    /// IPv4 addresses.
     A,
-    /// Its IPv6 addresses.
+    /// IPv6 addresses.
     Aaaa,
 }
 
-/// What the DNS says of a name.
+/// The answer for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// These are its mail hosts, in the server's order. Empty where no host can have any of the names.
+    /// Its MX hosts, in the order of the answer. Empty if none of the names is valid.
     Exchangers(Arc<[Exchanger]>),
-    /// It takes no mail (RFC 7505).
+    /// It accepts no mail (RFC 7505).
     NullMx,
-    /// These are its addresses.
+    /// Its addresses.
     Addresses(Arc<[IpAddr]>),
-    /// It has nothing of this kind.
+    /// It has no records of this type.
     Nothing,
-    /// It does not exist, and has nothing of any kind.
+    /// It does not exist.
     NoSuchName,
-    /// The DNS does not say; why.
+    /// No answer; the reason.
     Unanswered(Box<str>),
 }
 
-/// A host that takes mail for a domain.
+/// An MX host of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Exchanger {
     /// Lower is better.
     pub(crate) preference: u16,
-    /// In lower case and A-labels.
+    /// In lower case and with A-labels.
     pub(crate) name: Box<str>,
 }
 
-/// What one answer says, and for how many seconds; None where it does not tell.
+/// The meaning of one response, and its TTL in seconds if it has one.
 pub(crate) enum Reading {
-    /// All there is to say.
+    /// The final answer.
     Final(Said, Option<u32>),
-    /// The name is another one's alias, of which it says nothing.
+    /// The name is an alias, and the response has no records for its target.
     Alias(Name, Option<u32>),
 }
 
 impl Reading {
-    /// Nothing is said; why.
+    /// No answer, for this reason.
     pub(crate) fn unanswered(why: &str) -> Self {
         Reading::Final(Said::Unanswered(why.into()), None)
     }
 
-    /// Whether another server may say more.
+    /// Whether another server may have an answer.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self, Reading::Final(Said::Unanswered(_), _))
     }
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// Reads an answer that has records.
+/// Parses a response that has records.
 pub(crate) fn read(answer: &Message, name: &Name, kind: Kind) -> Reading {
     let (mut at, mut ttl) = (name.clone(), None);
     for _ in 0..=ALIASES_MAX {
@@ -112,7 +112,7 @@ pub(crate) fn read(answer: &Message, name: &Name, kind: Kind) -> Reading {
     Reading::unanswered(CIRCLE)
 }
 
-/// Reads an answer that has no records of ours: the aliases end at `at`.
+/// Parses a response without records of the queried type; the aliases end at `at`.
 fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Reading {
     let soa = answer.authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
@@ -126,11 +126,11 @@ fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Readin
         ResponseCode::NoError if at == *name && !answer.answers.is_empty() => Reading::unanswered(ANOTHER_QUESTION),
         ResponseCode::NoError if refers => Reading::unanswered(REFERRAL),
         ResponseCode::NoError => Reading::Final(Said::Nothing, least),
-        _ => Reading::unanswered("a name server answers with a code that means nothing"),
+        _ => Reading::unanswered("a name server returned an unexpected response code"),
     }
 }
 
-/// Reads an answer that has none.
+/// Parses a negative response.
 pub(crate) fn read_denial(denial: &NoRecords) -> Reading {
     let said = match denial.response_code {
         ResponseCode::NXDomain => Said::NoSuchName,
@@ -149,7 +149,7 @@ fn said(records: &[&Record], kind: Kind) -> Said {
     }
 }
 
-/// A null MX beside others is none (RFC 7505 section 3 forbids it): those others take mail.
+/// A null MX beside other MX records, which RFC 7505 section 3 forbids, is ignored.
 fn exchangers(records: &[&Record]) -> Said {
     let hosts = || {
         records.iter().filter_map(|record| match &record.data {
@@ -163,26 +163,26 @@ fn exchangers(records: &[&Record]) -> Said {
     let exchanger = |mx: &MX| Some(Exchanger { preference: mx.preference, name: host_name(&mx.exchange)? });
     let mut exchangers: Vec<Exchanger> = hosts().filter_map(exchanger).collect();
     if exchangers.len() > RECORDS_MAX {
-        // Always the same ones of a set that is too large, so that it stays one next hop.
+        // Always keeps the same part of a large set, so that the next hop stays the same.
         exchangers.sort_unstable();
         exchangers.truncate(RECORDS_MAX);
     }
     Said::Exchangers(exchangers.into())
 }
 
-/// The name of a host; None for the root, for what no host can be called, and for an address, which some write where
-/// a name belongs (RFC 1035 section 3.3.9).
+/// The name of an MX host; None for the root, for an invalid name, and for an address, which some
+/// zones have in place of a name (RFC 1035 section 3.3.9).
 fn host_name(name: &Name) -> Option<Box<str>> {
     let text = to_ascii(&name.to_ascii())?;
     text.parse::<Ipv4Addr>().is_err().then_some(text)
 }
 
-/// Aliases have no end.
-pub(crate) const CIRCLE: &str = "its aliases lead in a circle";
-const ANOTHER_QUESTION: &str = "a name server answers another question";
-const REFERRAL: &str = "a name server refers to others";
+/// The aliases form a loop.
+pub(crate) const CIRCLE: &str = "CNAME loop";
+const ANOTHER_QUESTION: &str = "a name server answered a different question";
+const REFERRAL: &str = "a name server returned a referral";
 
-/// Aliases in a row: more are a circle.
+/// The maximum number of aliases in a chain; more count as a loop.
 pub(crate) const ALIASES_MAX: usize = 8;
-/// Records of one answer that are kept.
+/// The maximum number of records used from one answer.
 const RECORDS_MAX: usize = 100;

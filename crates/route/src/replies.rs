@@ -1,41 +1,41 @@
-//! Why there is no way, and what the sender is told of it (RFC 3463 section 3).
+//! Why a destination has no route, and the replies that say so (RFC 3463 section 3).
 
 use std::net::IpAddr;
 
 use mail::{Enhanced, Reply};
 
-/// Why a destination has no way.
+/// Why a destination has no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// The DNS did not say; why.
+    /// The DNS lookup failed; the reason.
     Unanswered(Box<str>),
-    /// The domain is not in the DNS.
+    /// The domain does not exist in the DNS.
     NoSuchDomain,
-    /// It is, with neither MX nor an address.
+    /// The domain has neither MX hosts nor an address.
     NoAddress,
-    /// It takes no mail, and says so (RFC 7505).
+    /// The domain accepts no mail (RFC 7505).
     NullMx,
     /// None of its MX hosts has an address at the moment.
     HostsWithoutAddress,
-    /// None of them has had one in as many lookups as are waited for.
+    /// None of its MX hosts had an address in as many lookups as are required to fail.
     HostsStayWithoutAddress,
-    /// The best of its hosts is this one, which does not know it.
+    /// The best MX host is this host, but the domain is not local.
     Loop,
-    /// An address of a family that the transport does not have, or that no host can have.
+    /// An address of a family the transport does not use, or one no host can have.
     Family(IpAddr),
-    /// The destination is no domain.
+    /// The destination is not a domain.
     NoDomain,
-    /// The directory names a host that is none.
+    /// The directory has an invalid host.
     MailHost(Box<str>),
-    /// A table names a next hop that is none.
+    /// A table has an invalid next hop.
     NextHop { table: Box<str>, text: Box<str> },
-    /// A table could not say; why, for the log.
+    /// A table is unavailable; the reason, for the log.
     Table(Box<str>),
 }
 
 impl Obstacle {
-    /// Whether it will be there again at the next try. What the DNS cannot say, and hosts whose addresses are
-    /// missing, as they are while somebody moves them, may come back.
+    /// Whether mail fails because of it. Lookup failures and missing addresses, as during a move of
+    /// hosts, may go away.
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::MailHost(_) => false,
@@ -45,24 +45,25 @@ impl Obstacle {
         }
     }
 
-    /// Whether it is no word on where mail goes: nobody could say. The others are what somebody has written.
+    /// Whether it is unknown where the mail goes. All other errors come from data that someone
+    /// entered.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Obstacle::Unanswered(_) | Obstacle::HostsWithoutAddress | Obstacle::Table(_))
     }
 
-    /// The reply of 5xx that says so of the name that was asked for.
+    /// The 5xx reply for the destination `name`.
     pub(crate) fn failure(&self, name: &str) -> Reply {
         let (code, subject, detail) = self.codes();
         Reply::new(code, Enhanced(5, subject, detail), self.text(name))
     }
 
-    /// The reply of 4xx that says so.
+    /// The 4xx reply for the destination `name`.
     pub(crate) fn deferral(&self, name: &str) -> Reply {
         let (_, subject, detail) = self.codes();
         Reply::new(451, Enhanced(4, subject, detail), self.text(name))
     }
 
-    /// The code where it is permanent, subject and detail.
+    /// The permanent code, and the subject and detail of the enhanced code.
     fn codes(&self) -> (u16, u16, u16) {
         match self {
             Obstacle::Unanswered(_) => (554, 4, 3),
@@ -78,24 +79,24 @@ impl Obstacle {
 
     fn text(&self, name: &str) -> String {
         let text = match self {
-            Obstacle::Unanswered(why) => format!("The DNS cannot say where {name} is: {why}"),
+            Obstacle::Unanswered(why) => format!("DNS lookup of {name} failed: {why}"),
             Obstacle::NoSuchDomain => format!("{name} does not exist in the DNS"),
-            Obstacle::NoAddress => format!("{name} has neither a mail host nor an address in the DNS"),
+            Obstacle::NoAddress => format!("{name} has neither an MX host nor an address in the DNS"),
             Obstacle::NullMx => format!("{name} does not accept mail (null MX)"),
-            Obstacle::HostsWithoutAddress => format!("None of the mail hosts of {name} has an address in the DNS"),
+            Obstacle::HostsWithoutAddress => format!("None of the MX hosts of {name} has an address in the DNS"),
             Obstacle::HostsStayWithoutAddress => {
-                format!("Several lookups found no address for any of the mail hosts of {name} in the DNS")
+                format!("Several lookups found no address for any MX host of {name} in the DNS")
             }
             Obstacle::Loop => format!("Mail for {name} loops back to this host"),
-            Obstacle::Family(address) => format!("No mail leaves for addresses like {address}"),
+            Obstacle::Family(address) => format!("This server does not send mail to addresses like {address}"),
             Obstacle::NoDomain => format!("{name} is not a domain"),
             Obstacle::NextHop { table, text } => {
-                format!("The table '{table}' names '{text}' as the next hop of {name}, which is none")
+                format!("Table '{table}' has an invalid next hop for {name}: '{text}'")
             }
-            Obstacle::Table(why) => format!("The directory cannot say where mail for {name} goes: {why}"),
-            Obstacle::MailHost(host) => format!("The directory names '{host}' for a mailbox, which is no host"),
+            Obstacle::Table(why) => format!("Cannot look up the route of {name}: {why}"),
+            Obstacle::MailHost(host) => format!("The directory names an invalid mail host: '{host}'"),
         };
-        // Texts of replies are lines; a name server may have had its hand in this one.
+        // A reply is a single line, and this text may come from a name server.
         text.replace(char::is_control, "?")
     }
 }

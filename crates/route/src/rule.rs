@@ -1,4 +1,4 @@
-//! Rules: for which domains mail takes another way than that of the MX.
+//! Rules: domains with a route other than their MX.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,31 +7,32 @@ use std::str::FromStr;
 use crate::FixedHop;
 use crate::destination::{address, to_ascii};
 
-/// Another way for some domains.
+/// A route for some domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which domains.
+    /// The domains.
     pub pattern: Pattern,
-    /// By which transport.
+    /// The transport.
     pub transport: Box<str>,
-    /// To which host; None: the MX of the domain.
+    /// The next hop; None: the MX of the domain.
     pub next_hop: Option<FixedHop>,
-    /// A table by whose name for a domain its next hop is known; the rule is for those alone that are in it. It is asked
-    /// for `a.example.org`, then `.example.org`, then `.org`; one that has no value leads to [`next_hop`](Self::next_hop).
+    /// A table of next hops by domain; the rule then applies only to domains in the table. It is
+    /// queried for `a.example.org`, then `.example.org`, then `.org`. An entry without a value uses
+    /// [`next_hop`](Self::next_hop).
     pub next_hops: Option<Box<str>>,
 }
 
-/// Some domains: `example.com`, `*.example.com` (all below it, not itself), `[192.0.2.1]` or `*`. Names are in lower case
-/// and A-labels.
+/// A pattern of domains: `example.com`, `*.example.com` (all subdomains, not the domain itself),
+/// `[192.0.2.1]` or `*`. Names are in lower case and have A-labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This one.
+    /// This domain.
     Exact(Box<str>),
-    /// This address, however it is written.
+    /// This address, in any notation.
     Literal(IpAddr),
-    /// Those that end in a dot and this.
+    /// The subdomains of this domain.
     Subdomains(Box<str>),
-    /// All, address literals too.
+    /// Everything, including address literals.
     Any,
 }
 
@@ -41,8 +42,8 @@ pub enum Pattern {
 pub struct PatternError;
 
 impl Pattern {
-    /// Whether a name, in any case, is one of these: a domain, an address literal, or the bare address that a host
-    /// without a name goes by. One that is not ASCII is first brought into A-labels.
+    /// Whether a name, in upper or lower case, matches: a domain, an address literal, or the bare
+    /// address of a host without a name. Non-ASCII names are converted to A-labels first.
     pub fn fits(&self, domain: &str) -> bool {
         if !domain.is_ascii() {
             return *self == Pattern::Any || to_ascii(domain).is_some_and(|domain| self.fits(&domain));
@@ -68,7 +69,7 @@ impl FromStr for Pattern {
         if text == "*" {
             return Ok(Pattern::Any);
         }
-        // A bare IPv4 address would pass as a name, which nobody means.
+        // A bare IPv4 address would otherwise be read as a name.
         if let Some(address) = address(text) {
             return Ok(Pattern::Literal(address));
         }

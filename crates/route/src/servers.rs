@@ -1,9 +1,10 @@
-//! The name servers: which of them is asked, and when another one.
+//! Chooses the name server for a query.
 //!
-//! A question goes to two of them at once, first to the one that answered last. Whichever says something ends it; one
-//! that is silent, refuses or talks nonsense passes the question on to the next, so that one good server is enough.
-//! When all have had it, they are asked again, as often as the configuration says, from then on without EDNS: one that was
-//! silent may drop what has it. The caller bounds the whole in time.
+//! A query goes to two servers concurrently, first to the one that answered last. The first valid
+//! answer ends it. If a server is silent, refuses or sends an invalid answer, the next one is
+//! queried, so one good server is enough. After all servers were tried, they are tried again, up to
+//! the configured number of attempts, now without EDNS, since a silent server may drop queries with
+//! EDNS. The caller limits the total time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use crate::NoServers;
 use crate::config::Dns;
 use crate::records::{Kind, Reading, read, read_denial};
 
-/// The name servers, in the order in which the configuration has them.
+/// The name servers, in configured order.
 pub(crate) struct Servers {
-    /// A pool of its own for each: a pool of several ends a question with the first error code that comes.
+    /// One pool for each server: a pool of several ends a query at the first error code.
     each: Vec<Server>,
     attempts: usize,
-    /// The place of the one that answered last. It is only advice: any value will do.
+    /// The index of the server that answered last. Only a hint: any value is valid.
     answered_last: AtomicUsize,
 }
 
@@ -43,7 +44,7 @@ impl Servers {
         })
     }
 
-    /// What they say of a name; where none says anything, why the first that gave up did.
+    /// Queries the servers for a name. If none has an answer, returns the first failure.
     pub(crate) async fn ask(&self, name: &Name, kind: Kind) -> Reading {
         let mut nothing = None;
         for attempt in 0..self.attempts {
@@ -53,10 +54,11 @@ impl Servers {
                 None => break,
             }
         }
-        nothing.unwrap_or_else(|| Reading::unanswered("no name server is known"))
+        nothing.unwrap_or_else(|| Reading::unanswered("no name servers are configured"))
     }
 
-    /// One try of each until one says something; else the first failure. None: there are no servers.
+    /// Queries each server once until one answers; otherwise returns the first failure. None: there
+    /// are no servers.
     async fn ask_each(&self, name: &Name, kind: Kind, with_edns: bool) -> Option<Reading> {
         let first = self.answered_last.load(Ordering::Relaxed);
         let places = (first..self.each.len()).chain(0..first);
@@ -79,7 +81,7 @@ async fn ask(server: &Server, name: &Name, kind: Kind, with_edns: bool) -> Readi
         Some(Ok(answer)) => read(&answer, name, kind),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => read_denial(&denial),
         Some(Err(error)) => Reading::unanswered(&reason(&error)),
-        None => Reading::unanswered("no name server answers"),
+        None => Reading::unanswered("no name server answered"),
     }
 }
 
@@ -102,25 +104,25 @@ fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoSer
 fn options(config: &Dns) -> ResolverOpts {
     let mut options = ResolverOpts::default();
     options.timeout = config.timeout;
-    // A connection takes as many questions as there are; it is we who bound them.
+    // Connections have no limit of their own; the resolver limits concurrent queries.
     options.max_active_requests = config.questions_max.max(1);
     options
 }
 
-/// Nothing that we send is worth hiding from the name server next door.
+/// Queries to a local name server need no encryption.
 fn no_tls() -> Result<TlsConfig, NoServers> {
     TlsConfig::new().map_err(|error| NoServers(error.to_string()))
 }
 
-/// Why there is no answer, in words that a sender can be told.
+/// Why there is no answer, in words suitable for a reply.
 fn reason(error: &NetError) -> String {
     match error {
-        NetError::Timeout => "no name server answers in time".into(),
+        NetError::Timeout => "no name server answered in time".into(),
         NetError::NoConnections | NetError::Io(_) => "no name server can be reached".into(),
-        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answers '{code}'"),
+        NetError::Dns(DnsError::ResponseCode(code)) => format!("a name server answered '{code}'"),
         other => other.to_string(),
     }
 }
 
-/// Two, so that one that is silent costs no time where the other is not.
+/// Two, so that a silent server costs no time if the other one answers.
 const SERVERS_AT_ONCE: usize = 2;

@@ -1,4 +1,4 @@
-//! What tables say of a domain: whether it is ours, and which next hop takes its mail.
+//! Table lookups for a domain: whether it is local, and its next hop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use lookup::{Answer, Table};
 use crate::hop::FixedHop;
 use crate::replies::Obstacle;
 
-/// Tables by their names.
+/// Tables by name.
 #[derive(Default)]
 pub(crate) struct Tables(HashMap<Box<str>, Arc<dyn Table>>);
 
@@ -17,13 +17,14 @@ impl Tables {
         Tables(tables.into_iter().map(|table| (table.name().into(), table)).collect())
     }
 
-    /// Whether the table has the domain.
+    /// Whether the table contains the domain.
     pub(crate) async fn has(&self, table: &str, domain: &str) -> Result<bool, Obstacle> {
         Ok(self.first(table, &[domain]).await?.is_some())
     }
 
-    /// The next hop that the table names for the domain, or for the nearest domain above it that is in there with a dot
-    /// before it. An entry without a value names none. Of several values the first one counts.
+    /// The next hop in the table for the domain, or for its closest parent domain listed with a
+    /// leading dot. An entry without a value has no next hop. Only the first of several values is
+    /// used.
     pub(crate) async fn hop(&self, table: &str, domain: &str) -> Result<Option<Option<FixedHop>>, Obstacle> {
         let above = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
         let keys: Vec<&str> = std::iter::once(domain).chain(above.filter(|_| !domain.starts_with('['))).collect();
@@ -33,7 +34,7 @@ impl Tables {
         Ok(Some(hop))
     }
 
-    /// The values of the first key that is there.
+    /// The values of the first key found.
     async fn first(&self, table: &str, keys: &[&str]) -> Result<Option<Vec<String>>, Obstacle> {
         let Some(table) = self.0.get(table) else { return Ok(None) };
         for answer in table.lookup(keys).await {

@@ -1,4 +1,4 @@
-//! Which way a destination takes, by the configuration and the tables that it names: the DNS is not asked here.
+//! The route of a destination according to the configuration and its tables, before any DNS lookup.
 
 use std::net::IpAddr;
 
@@ -9,26 +9,26 @@ use crate::hop::FixedHop;
 use crate::replies::Obstacle;
 use crate::rule::Rule;
 
-/// A way, before the DNS is asked.
+/// A route before DNS lookups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Way<'a> {
     pub(crate) leads: Leads<'a>,
-    /// Whether a table was asked, which may say something else before long.
+    /// Whether a table was queried; its answer may change soon.
     pub(crate) tabled: bool,
 }
 
-/// Where a way leads.
+/// The target of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leads<'a> {
-    /// Into mailboxes here.
+    /// Mailboxes on this host.
     Local { transport: &'a str },
-    /// To a next hop that the operator or the directory names.
+    /// A next hop from the configuration or the directory.
     Hop { hop: FixedHop, transport: &'a str },
-    /// To the mail hosts of a domain.
+    /// The MX hosts of a domain.
     Exchangers { domain: Box<str>, transport: &'a str },
-    /// To an address.
+    /// An address.
     Literal { address: IpAddr, transport: &'a str },
-    /// There is none.
+    /// No route.
     Nowhere(Obstacle),
 }
 
@@ -48,7 +48,7 @@ impl<'a> Way<'a> {
 }
 
 impl Router {
-    /// The way of a destination.
+    /// Finds the route of a destination.
     pub(crate) async fn way(&self, destination: &str) -> Way<'_> {
         match Destination::parse(destination) {
             Destination::MailHost(host) => Way::configured(self.way_to_mail_host(host)),
@@ -71,7 +71,8 @@ impl Router {
         }
     }
 
-    /// The way that the first rule names which takes the domain; where none does, or it names no next hop, the other.
+    /// The route of the first rule that matches the domain. If no rule matches, or the rule has no
+    /// next hop, `otherwise` gives the target.
     async fn way_by_rule<'a>(&'a self, domain: &str, otherwise: impl FnOnce(&'a str) -> Leads<'a>) -> Way<'a> {
         let mut tabled = !self.config.domain_tables.is_empty();
         for rule in self.config.rules.iter().filter(|rule| rule.pattern.fits(domain)) {
@@ -90,7 +91,8 @@ impl Router {
         Way { leads: otherwise(&self.config.transport), tabled }
     }
 
-    /// The next hop that a rule names for a domain, if it names one; None where the rule's table has not the domain.
+    /// The next hop of a rule for a domain, if the rule has one; None if the rule's table does not
+    /// contain the domain.
     async fn hop_by_rule(&self, rule: &Rule, domain: &str) -> Result<Option<Option<FixedHop>>, Obstacle> {
         match &rule.next_hops {
             Some(table) => {
@@ -101,7 +103,7 @@ impl Router {
         }
     }
 
-    /// Where mail for a domain goes that is ours since a table says so.
+    /// Where mail goes for a domain that a table lists as local.
     async fn tabled_home(&self, domain: &str) -> Result<Option<&Home>, Obstacle> {
         for table in &self.config.domain_tables {
             if self.tables.has(&table.names, domain).await? {
@@ -111,7 +113,7 @@ impl Router {
         Ok(None)
     }
 
-    /// A machine is named by itself: whose mail hosts take mail for it does not matter, it stores the mailbox.
+    /// The host stores the mailbox itself, so its own MX records do not matter.
     fn way_to_mail_host(&self, host: &str) -> Leads<'_> {
         match host.parse() {
             Ok(hop @ (FixedHop::Host { .. } | FixedHop::Address { .. })) => {

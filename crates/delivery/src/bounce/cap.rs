@@ -1,11 +1,11 @@
-//! How many letters one sender gets for mail from clients that are not trusted: a bucket of tokens for each sender, so that
-//! mail with a forged sender does not bury a mailbox in notices. A letter that is held back is lost, so the caller asks only
-//! about mail whose sender may be forged. Pure: the time is an argument.
+//! Limits the notices one sender gets about mail from untrusted clients, so that mail with a forged
+//! sender does not flood a mailbox: a token bucket for each sender. A suppressed notice is lost, so
+//! the caller asks only about mail whose sender may be forged. The time is an argument.
 //!
-//! A bucket is kept as one moment, at which it is full again (the generic cell rate algorithm): a letter puts that
-//! moment off by the time in which one token returns, and is held back where it would lie further ahead than a whole
-//! bucket takes. A bucket that is full is like one that was never seen, so nothing need be kept of it. Where too many
-//! senders are known, the one whose bucket is nearest to full is forgotten: it loses the least.
+//! A bucket is stored as the time at which it is full again (the generic cell rate algorithm). A
+//! notice moves that time forward by the time one token takes to return, and is suppressed if it
+//! would lie further ahead than a whole bucket takes. A full bucket needs no entry. When there are
+//! too many senders, the one whose bucket is nearest to full is dropped: it loses the least.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use mail::{Address, Timestamp};
 
-/// How much a [`Cap`] allows.
+/// The limits of a [`Cap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapLimits {
-    /// Letters to one sender at once, and in each `per`; 0 holds all back.
+    /// Notices to one sender in a burst, and in each `per`; 0 suppresses all.
     pub letters: u32,
-    /// The time in which an empty bucket is full again.
+    /// The time in which an empty bucket fills up.
     pub per: Duration,
-    /// Senders remembered at most.
+    /// The maximum number of senders tracked.
     pub senders_max: usize,
 }
 
@@ -30,36 +30,36 @@ impl Default for CapLimits {
     }
 }
 
-/// Holds back what one sender gets too much of.
+/// Suppresses notices to senders that get too many.
 #[derive(Debug)]
 pub struct Cap {
     limits: CapLimits,
     seed: u64,
-    /// By the hash of the sender: when its bucket is full again.
+    /// When the bucket is full again, by the hash of the sender.
     full_at: HashMap<u64, Timestamp>,
-    /// The same, the nearest first.
+    /// The same, the earliest first.
     order: BTreeSet<(Timestamp, u64)>,
     held_back: u64,
 }
 
 impl Cap {
-    /// With the buckets of all senders full. `seed` is a random number, lest somebody find a sender whose hash is
-    /// another's.
+    /// Starts with the buckets of all senders full. `seed` must be random, so that nobody can
+    /// construct a sender whose hash collides with another's.
     pub fn new(limits: CapLimits, seed: u64) -> Self {
         Cap { limits, seed, full_at: HashMap::new(), order: BTreeSet::new(), held_back: 0 }
     }
 
-    /// How much it allows.
+    /// The limits in force.
     pub fn limits(&self) -> CapLimits {
         self.limits
     }
 
-    /// Whether one more letter may go to `sender` now; if so, it is counted.
+    /// Whether one more notice may go to `sender` now; if so, it is counted.
     pub fn allows(&mut self, now: Timestamp, sender: &Address) -> bool {
         let key = self.hash(sender);
         let token = self.token();
         let empty = now + token * self.limits.letters;
-        // The upper bound heals what a clock that was set back leaves behind.
+        // The upper bound corrects entries from before the clock was set back.
         let full_at = self.take(key).clamp(now, empty);
         let after = full_at + token;
         let allowed = after <= empty;
@@ -68,12 +68,12 @@ impl Cap {
         allowed
     }
 
-    /// Letters that were not allowed, ever.
+    /// How many notices were suppressed since the start.
     pub fn held_back(&self) -> u64 {
         self.held_back
     }
 
-    /// The time in which one token returns, in whole milliseconds, as a [`Timestamp`] counts them.
+    /// The time one token takes to return, in whole milliseconds, the resolution of [`Timestamp`].
     fn token(&self) -> Duration {
         let token = self.limits.per / self.limits.letters.max(1);
         Duration::new(token.as_secs(), token.subsec_millis() * 1_000_000)
@@ -85,14 +85,14 @@ impl Cap {
         hasher.finish()
     }
 
-    /// Takes the bucket of a sender out; one that is not kept has long been full.
+    /// Removes the bucket of a sender. A sender without an entry has a full bucket.
     fn take(&mut self, key: u64) -> Timestamp {
         let Some(full_at) = self.full_at.remove(&key) else { return Timestamp::default() };
         self.order.remove(&(full_at, key));
         full_at
     }
 
-    /// Keeps a bucket, and forgets those that are full, or the one nearest to it where there is no room.
+    /// Stores a bucket, and drops full ones and, beyond the limit, those nearest to full.
     fn keep(&mut self, key: u64, full_at: Timestamp, now: Timestamp) {
         self.full_at.insert(key, full_at);
         self.order.insert((full_at, key));

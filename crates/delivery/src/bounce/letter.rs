@@ -1,13 +1,14 @@
-//! The letter that a report becomes: a multipart/report (RFC 6522), in CRLF lines.
+//! The message made from a report: a multipart/report (RFC 6522) with CRLF line ends.
 //!
-//! | part | for | type | with addresses or headers beyond ASCII (RFC 6533) |
+//! | part | for | type | with non-ASCII addresses or headers (RFC 6533) |
 //! |---|---|---|---|
-//! | 1 | the sender: which address, what was answered, what to do | text/plain | in UTF-8 |
-//! | 2 | the sender's programs | message/delivery-status | message/global-delivery-status |
+//! | 1 | people: which address, what the server answered, what to do | text/plain | in UTF-8 |
+//! | 2 | programs | message/delivery-status | message/global-delivery-status |
 //! | 3 | the message, or its header | message/rfc822, text/rfc822-headers | message/global, message/global-headers |
 //!
-//! Whatever strangers wrote (replies, host names, ENVID, ORCPT) is cleaned of control characters and wrapped, so it
-//! can neither make a header field nor a line over 998 octets. The returned message is given back byte by byte.
+//! Text from other hosts (replies, host names, ENVID, ORCPT) is stripped of control characters and
+//! wrapped, so it can form neither a header field nor a line over 998 octets. The returned message
+//! is copied unchanged.
 
 use mail::{BodyFlags, BodyType, Client, Envelope, Notify, QueueId, Recipient, Return, Timestamp};
 
@@ -15,43 +16,44 @@ use super::report::Report;
 use super::text::{Charset, Text};
 use super::{status, words};
 
-/// A larger message comes back as its header only.
+/// Of larger messages only the header is returned.
 pub const ORIGINAL_OCTETS_MAX: u64 = 50_000;
 
-/// The circumstances of a letter, beside its report.
+/// What a notice needs beside its report.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion<'a> {
-    /// Our name, as the reporting MTA.
+    /// Our host name, the reporting MTA.
     pub hostname: &'a str,
-    /// The letter's own name.
+    /// The queue ID of the notice itself.
     pub id: QueueId,
-    /// The letter's date.
+    /// The date of the notice.
     pub now: Timestamp,
-    /// The name of the message that the report is about.
+    /// The queue ID of the message the report is about.
     pub original_id: QueueId,
-    /// When it was tried last, if ever.
+    /// The time of the last attempt, if there was one.
     pub attempted_at: Option<Timestamp>,
-    /// Its size.
+    /// The size of that message.
     pub octets: u64,
-    /// The message itself, or as much as could be read: no more than its first [`ORIGINAL_OCTETS_MAX`] are needed.
+    /// The message itself, or as much as could be read. No more than its first
+    /// [`ORIGINAL_OCTETS_MAX`] are needed.
     pub original: &'a [u8],
 }
 
-/// A notification, to be kept like any message and sent to [`Report::to`] with a null reverse-path.
+/// A notice, to be queued like any message and sent to [`Report::to`] with a null reverse-path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Letter {
     /// Header and body.
     pub content: Vec<u8>,
-    /// What is known of `content`.
+    /// The flags of `content`.
     pub flags: BodyFlags,
-    /// It has headers or a report in UTF-8.
+    /// The header or the report is in UTF-8.
     pub smtputf8: bool,
-    /// The client of the message that it is about is trusted.
+    /// The client that sent the original message is trusted.
     pub trusted: bool,
 }
 
 impl Report<'_> {
-    /// Writes the letter.
+    /// Composes the notice.
     pub fn compose(&self, occasion: &Occasion<'_>) -> Letter {
         let international = self.is_international();
         let returned = Returned::new(self, occasion);
@@ -73,7 +75,8 @@ impl Report<'_> {
         text.line(format_args!("Content-Type: text/plain; charset={charset}"));
         text.end_of_header(!explanation.is_ascii());
         text.append(&explanation);
-        // The line end before a boundary belongs to it (RFC 2046 section 5.1.1), so each part gets one more.
+        // The line end before a boundary belongs to the boundary (RFC 2046 section 5.1.1), so each
+        // part gets one more.
         text.line(format_args!("\r\n--{boundary}"));
         text.line(format_args!("Content-Type: message/{report_type}"));
         text.end_of_header(!status.is_ascii());
@@ -93,8 +96,8 @@ impl Report<'_> {
 }
 
 impl Letter {
-    /// The envelope with which the letter comes in, from us and from nobody. `recipients` are those that
-    /// [`Report::to`] resolved to; whatever becomes of them, nothing is reported (RFC 3461 section 6.1).
+    /// The envelope of the notice: from this host, with a null sender. `recipients` are what
+    /// [`Report::to`] resolved to; their delivery causes no further notice (RFC 3461 section 6.1).
     pub fn envelope(&self, hostname: &str, now: Timestamp, recipients: Vec<Recipient>) -> Envelope {
         let silent = |recipient| Recipient { notify: Notify::NEVER, ..recipient };
         Envelope {
@@ -110,12 +113,11 @@ impl Letter {
     }
 }
 
-/// The third part.
 struct Returned<'a> {
     bytes: &'a [u8],
     portion: Return,
     media_type: &'static str,
-    /// The header is in UTF-8 (RFC 6532).
+    /// The header contains UTF-8 (RFC 6532).
     international: bool,
 }
 
@@ -136,7 +138,7 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// The lines before the empty one; of a header that was cut off, the lines that are whole.
+/// The lines before the empty line; of a truncated header, its complete lines.
 fn header_of(message: &[u8]) -> &[u8] {
     if message.starts_with(b"\r\n") {
         return &[];
@@ -150,14 +152,14 @@ fn has_dot_lines(content: &[u8]) -> bool {
     content.windows(2).any(|window| window == b"\n.")
 }
 
-/// A line that is in none of the parts, not even as a piece of a line.
+/// A string that occurs in none of the parts, not even within a line.
 fn boundary(id: QueueId, parts: &[&[u8]]) -> String {
     let occurs = |boundary: &String| {
         let boundary = boundary.as_bytes();
         parts.iter().any(|part| part.windows(boundary.len()).any(|window| window == boundary))
     };
     let mut boundaries = (0u64..).map(|n| format!("=_{id}_{n}_="));
-    boundaries.find(|boundary| !occurs(boundary)).expect("a text of finite length has finitely many boundaries in it")
+    boundaries.find(|boundary| !occurs(boundary)).expect("a finite text cannot contain every boundary")
 }
 
 #[cfg(test)]

@@ -1,60 +1,63 @@
-//! Who is told what: the recipients of one attempt, sifted by the wishes that came with the message.
+//! Decides who is notified of what: the results of one attempt, filtered by the NOTIFY parameters
+//! of the message.
 //!
-//! A [`Report`] exists only where there is somebody to tell, and something. Of whom it does not tell, nobody hears
-//! (RFC 3461 section 5.2.8).
+//! A [`Report`] exists only if there is something to report and an address to send it to.
+//! Recipients that are not in it cause no notice (RFC 3461 section 5.2.8).
 
 use mail::{Address, Envelope, Notify, Recipient, Reply, Return, Timestamp};
 
 use super::letter::ORIGINAL_OCTETS_MAX;
 
-/// What became of one recipient in an attempt.
+/// The result of one attempt for one recipient.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding<'a> {
-    /// The recipient's place in the envelope.
+    /// The index of the recipient in the envelope.
     pub ordinal: u32,
-    /// What became of it.
+    /// The result.
     pub fate: Fate<'a>,
-    /// The host that answered; None where no other host took part (RFC 3464 section 2.3.5).
+    /// The host that answered; None if no other host was involved (RFC 3464 section 2.3.5).
     pub peer: Option<&'a str>,
 }
 
-/// What became of a recipient, with the answer that says so.
+/// The result for a recipient, with the reply that caused it.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate<'a> {
-    /// It does not get the message.
+    /// Delivery failed for good.
     Failed(&'a Reply),
-    /// It has not got the message for so long that the sender should know.
+    /// Delivery has been delayed long enough to tell the sender.
     Delayed {
-        /// The last answer.
+        /// The last reply.
         reply: &'a Reply,
-        /// When we give up.
+        /// When the message expires.
         until: Timestamp,
     },
-    /// Its mailbox, here, has the message.
+    /// Delivered to a mailbox here.
     Delivered,
-    /// A next hop has the message.
+    /// Accepted by a next hop.
     Relayed {
-        /// How it said so.
+        /// The reply that accepted it.
         reply: &'a Reply,
-        /// It reports to the sender itself: we have nothing to say (RFC 3461 section 5.2.1).
+        /// The next hop has DSN and reports to the sender itself: we send no notice (RFC 3461
+        /// section 5.2.1).
         dsn: bool,
     },
 }
 
-/// What a report is about, in order of weight: the weightiest of its recipients' gives it its subject.
+/// The results, in ascending order of importance. The most important one in a report determines its
+/// subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Delivered here.
+    /// Delivered to a mailbox here.
     Delivered,
-    /// Taken by a next hop that reports nothing.
+    /// Accepted by a next hop without DSN.
     Relayed,
     /// Not yet delivered.
     Delayed,
-    /// Given up.
+    /// Failed for good.
     Failed,
 }
 
-/// Who is told what of one attempt.
+/// Who is notified of which recipients of one attempt.
 #[derive(Debug)]
 pub struct Report<'a> {
     pub(super) to: &'a Address,
@@ -62,7 +65,7 @@ pub struct Report<'a> {
     pub(super) entries: Vec<Entry<'a>>,
 }
 
-/// A recipient of whom the report tells.
+/// A recipient in the report.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) ordinal: u32,
@@ -72,8 +75,9 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Sorts out who is told what: the sender as accepted, by the wishes in the envelope; for a message from the null
-    /// sender the `postmaster`, if there is one, of failures of others than himself. None: nobody is told anything.
+    /// Selects what to report and to whom: for a given sender, what NOTIFY asks for; for the null
+    /// sender, failures go to the `postmaster` if there is one, except failures of the postmaster's
+    /// own address. None: there is nothing to report.
     pub fn of(
         envelope: &'a Envelope,
         postmaster: Option<&'a Address>,
@@ -92,17 +96,18 @@ impl<'a> Report<'a> {
         (!entries.is_empty()).then_some(Report { to, envelope, entries })
     }
 
-    /// Who gets the letter.
+    /// The address the notice goes to.
     pub fn to(&self) -> &'a Address {
         self.to
     }
 
-    /// The same report, to this address of the sender.
+    /// The same report, addressed to another address of the sender.
     pub fn sent_to(self, to: &'a Address) -> Self {
         Report { to, ..self }
     }
 
-    /// The recipient, where the report tells of the failure of one, and of nothing else, to the sender.
+    /// The recipient, if the report goes to the sender and is about the failure of this recipient
+    /// alone.
     pub fn only_failure(&self) -> Option<&'a Address> {
         match &*self.entries {
             [only] if only.fate.kind() == Kind::Failed && !self.is_double_bounce() => Some(&only.recipient.address),
@@ -110,33 +115,33 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether the message came from a client that is trusted: its sender is not forged.
+    /// Whether the client that sent the message is trusted, so that its sender is not forged.
     pub fn is_of_trusted_client(&self) -> bool {
         self.envelope.client.trusted
     }
 
-    /// Of how many recipients it tells.
+    /// The number of recipients in the report.
     pub fn recipients(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it tells the postmaster of a message from the null sender.
+    /// Whether it reports a message with a null sender to the postmaster.
     pub fn is_double_bounce(&self) -> bool {
         self.envelope.sender.is_none()
     }
 
-    /// The weightiest that it tells.
+    /// The most important result in the report.
     pub fn kind(&self) -> Kind {
-        self.entries.iter().map(|entry| entry.fate.kind()).max().expect("a report tells of a recipient at least")
+        self.entries.iter().map(|entry| entry.fate.kind()).max().expect("a report has at least one recipient")
     }
 
-    /// Whether it tells of this recipient.
+    /// Whether the report includes this recipient.
     pub fn tells_of(&self, ordinal: u32) -> bool {
         self.entries.iter().any(|entry| entry.ordinal == ordinal)
     }
 
-    /// How much of a message of so many octets comes back: all, unless nothing failed (RFC 3461 section 6.2),
-    /// RET=HDRS was asked for or it is too large.
+    /// How much of a message of this size to return: all of it, unless nothing failed (RFC 3461
+    /// section 6.2), RET=HDRS was given or it is too large.
     pub(super) fn portion(&self, octets: u64) -> Return {
         let is_short = self.kind() == Kind::Failed && octets <= ORIGINAL_OCTETS_MAX;
         match self.envelope.ret {
@@ -145,7 +150,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether an address that the report names is not ASCII.
+    /// Whether the report contains a non-ASCII address.
     pub(super) fn is_international(&self) -> bool {
         let is_plain = |recipient: &Recipient| {
             recipient.address.is_ascii()
@@ -157,7 +162,8 @@ impl<'a> Report<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether the sender wants to know (RFC 3461 sections 4.1 and 5.2). Where nothing was asked, delays are told.
+    /// Whether NOTIFY asks for this result (RFC 3461 sections 4.1 and 5.2). Without NOTIFY, delays
+    /// are reported.
     fn is_wanted(&self) -> bool {
         let notify = self.recipient.notify;
         match self.fate {
@@ -168,9 +174,9 @@ impl Entry<'_> {
         }
     }
 
-    /// Whether this is to be told to the postmaster where the sender is null. NOTIFY is not asked: a notification
-    /// bears NEVER so that nothing comes back to its sender (RFC 3461 section 6.1), and there is none; to inform the
-    /// postmaster is right even then (section 5.2.6).
+    /// Whether to report this to the postmaster because the sender is null. NOTIFY is ignored: a
+    /// notice carries NEVER so that nothing returns to its sender (RFC 3461 section 6.1), and it
+    /// has none; informing the postmaster is allowed even then (section 5.2.6).
     fn is_double_bounce(&self, postmaster: &Address) -> bool {
         let Recipient { address, original, .. } = self.recipient;
         self.fate.kind() == Kind::Failed && address != postmaster && original.as_ref() != Some(postmaster)
@@ -187,7 +193,7 @@ impl Fate<'_> {
         }
     }
 
-    /// What was answered; None where nobody was asked.
+    /// The reply; None for a delivery to a mailbox here.
     pub(super) fn reply(&self) -> Option<&Reply> {
         match self {
             Fate::Failed(reply) | Fate::Delayed { reply, .. } | Fate::Relayed { reply, .. } => Some(reply),

@@ -1,5 +1,6 @@
-//! The second part of a letter, for programs: the fields of message/delivery-status (RFC 3464 section 2, with what
-//! RFC 3461 section 6.3 asks of an SMTP server) and of its form beyond ASCII (RFC 6533 section 4).
+//! The second part of a notice, for programs: the fields of message/delivery-status (RFC 3464
+//! section 2, with the requirements of RFC 3461 section 6.3) and of message/global-delivery-status
+//! (RFC 6533 section 4).
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use super::letter::Occasion;
 use super::report::{Entry, Fate, Kind, Report};
 use super::text::{Charset, Text, clean};
 
-/// The block about the message, then one for each recipient, parted by empty lines.
+/// The per-message fields, then the fields of each recipient, separated by empty lines.
 pub(super) fn fields(report: &Report<'_>, occasion: &Occasion<'_>, charset: Charset) -> String {
     let mut text = Text::default();
     if let Some(envid) = &report.envelope.envid {
@@ -54,11 +55,12 @@ fn action(kind: Kind) -> &'static str {
     }
 }
 
-/// What ORCPT said; nothing where it said nothing, whatever an alias replaced (RFC 3461 section 6.3).
+/// Original-Recipient from ORCPT. Without ORCPT it is omitted, even if an alias was expanded (RFC
+/// 3461 section 6.3).
 fn write_original_recipient(text: &mut Text, recipient: &Recipient, charset: Charset) {
     let Some((kind, address)) = recipient.orcpt.as_deref().and_then(|orcpt| orcpt.split_once(';')) else { return };
     if kind.eq_ignore_ascii_case("utf-8") {
-        // RFC 6533 section 3: this type has an encoding of its own, which is kept.
+        // RFC 6533 section 3: this type has its own encoding, which is kept.
         text.wrapped("Original-Recipient: utf-8;", " ", &clean(address, charset));
     } else if is_atom(kind) {
         text.wrapped(&format!("Original-Recipient: {kind};"), " ", &clean(&xtext(address), charset));
@@ -74,7 +76,8 @@ impl fmt::Display for Typed<'_> {
     }
 }
 
-/// The status of a recipient (RFC 3464 section 2.3.4): the reply's own if it is of the class that the action needs.
+/// The status of a recipient (RFC 3464 section 2.3.4): the one in the reply if its class matches
+/// the action.
 fn status(fate: &Fate<'_>) -> Enhanced {
     match fate {
         Fate::Failed(reply) => failure_status(reply),
@@ -84,8 +87,8 @@ fn status(fate: &Fate<'_>) -> Enhanced {
     }
 }
 
-/// The status of a failure: the reply's own if it says failure, be it for now (the time was up), else made of its
-/// code.
+/// The status of a failure: the one in the reply if it is a failure, even a temporary one (the
+/// message expired), otherwise derived from the reply code.
 pub(super) fn failure_status(reply: &Reply) -> Enhanced {
     match reply.enhanced {
         Some(enhanced @ Enhanced(4 | 5, _, _)) => enhanced,
@@ -94,7 +97,7 @@ pub(super) fn failure_status(reply: &Reply) -> Enhanced {
     }
 }
 
-/// Decodes xtext (RFC 3461 section 4); what is not xtext stays as it is.
+/// Decodes xtext (RFC 3461 section 4); invalid sequences are kept.
 fn xtext(encoded: &str) -> String {
     let mut bytes = Vec::with_capacity(encoded.len());
     let mut rest = encoded.as_bytes();
@@ -106,7 +109,7 @@ fn xtext(encoded: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Two upper-case digits.
+/// Two upper-case hexadecimal digits.
 fn hex(pair: &[u8; 2]) -> Option<u8> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

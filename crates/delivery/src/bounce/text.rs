@@ -1,23 +1,23 @@
-//! Lines of a letter, and what strangers' texts must go through before they stand in one: after [`clean`] and
-//! [`Text::wrapped`] no text makes a line of its own or one over 998 octets (RFC 5322 section 2.1.1).
+//! Writes the lines of a notice and sanitizes text from other hosts: after [`clean`] and
+//! [`Text::wrapped`] no text can start a line of its own or make a line over 998 octets (RFC 5322
+//! section 2.1.1).
 
 use std::fmt;
 
-/// Our own lines are wrapped here (RFC 5322 section 2.1.1 recommends 78).
+/// Where our own lines are wrapped (RFC 5322 section 2.1.1 recommends 78).
 const LINE_OCTETS: usize = 76;
-/// A word that is longer is cut: RFC 5322 section 2.1.1 allows 998 octets in a line.
+/// Longer words are split: RFC 5322 section 2.1.1 allows 998 octets in a line.
 const WORD_OCTETS_MAX: usize = 900;
-/// What is repeated of one text that a stranger wrote.
+/// How much of one text from another host is quoted.
 const TEXT_CHARS_MAX: usize = 2000;
 
-/// Which characters a place may hold.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Charset {
     Ascii,
     Utf8,
 }
 
-/// A stranger's text as one line of harmless characters, of bounded length.
+/// Text from another host as one line of harmless characters and bounded length.
 pub(super) fn clean(text: &str, charset: Charset) -> String {
     let harmless = |c: char| match c {
         '\t' => ' ',
@@ -28,7 +28,6 @@ pub(super) fn clean(text: &str, charset: Charset) -> String {
     text.chars().take(TEXT_CHARS_MAX).map(harmless).collect()
 }
 
-/// Lines, each with its CR LF.
 #[derive(Default)]
 pub(super) struct Text(String);
 
@@ -43,7 +42,7 @@ impl Text {
         self.0.push_str("\r\n");
     }
 
-    /// `lead`, then the words of `text`, each further line behind `indent`.
+    /// Writes `lead` and the words of `text`; continuation lines start with `indent`.
     pub(super) fn wrapped(&mut self, lead: &str, indent: &str, text: &str) {
         let mut line = lead.to_owned();
         let mut starts = lead.is_empty();
@@ -62,7 +61,8 @@ impl Text {
         self.line(format_args!("{line}"));
     }
 
-    /// Content-Transfer-Encoding (RFC 2045 section 6.1), for which 7bit is understood, and the empty line.
+    /// Content-Transfer-Encoding (RFC 2045 section 6.1), omitted for the default 7bit, and the
+    /// empty line.
     pub(super) fn end_of_header(&mut self, eight_bit: bool) {
         if eight_bit {
             self.line(format_args!("Content-Transfer-Encoding: 8bit"));
@@ -70,7 +70,7 @@ impl Text {
         self.empty_line();
     }
 
-    /// Lines that are whole.
+    /// Appends complete lines.
     pub(super) fn append(&mut self, lines: &str) {
         self.0.push_str(lines);
     }
@@ -80,7 +80,7 @@ impl Text {
     }
 }
 
-/// A word in portions that fit into a line.
+/// Splits a word into pieces that fit in a line.
 fn pieces(word: &str) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {

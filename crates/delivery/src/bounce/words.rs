@@ -1,5 +1,5 @@
-//! What a letter says to people: its header, and its first part, plain and short: which address, what was answered,
-//! what to do.
+//! What people read in a notice: its header and its first part, which says which address is
+//! affected, what the server answered and what to do.
 
 use mail::{Enhanced, Recipient, Return};
 
@@ -8,10 +8,10 @@ use super::report::{Entry, Fate, Kind, Report};
 use super::status::failure_status;
 use super::text::{Charset, Text, clean};
 
-/// The weightiest first: what a person must act upon.
+/// The most important first: what a person has to act on.
 const KINDS: [Kind; 4] = [Kind::Failed, Kind::Delayed, Kind::Relayed, Kind::Delivered];
 
-/// The header fields that are not MIME's.
+/// The header fields, except those of MIME.
 pub(super) fn write_header(text: &mut Text, report: &Report<'_>, occasion: &Occasion<'_>) {
     let hostname = clean(occasion.hostname, Charset::Ascii);
     text.line(format_args!("Date: {}", occasion.now.rfc5322_date()));
@@ -19,24 +19,24 @@ pub(super) fn write_header(text: &mut Text, report: &Report<'_>, occasion: &Occa
     text.line(format_args!("To: <{}>", report.to));
     text.line(format_args!("Subject: {}", subject(report)));
     text.line(format_args!("Message-ID: <{}@{hostname}>", occasion.id));
-    // RFC 3834 section 5: nobody's machine is to answer this.
+    // RFC 3834 section 5: automatic responders do not answer this.
     text.line(format_args!("Auto-Submitted: auto-replied"));
 }
 
 fn subject(report: &Report<'_>) -> &'static str {
     match report.kind() {
-        Kind::Failed if report.is_double_bounce() => "A message without a sender could not be delivered",
+        Kind::Failed if report.is_double_bounce() => "A message with an empty sender could not be delivered",
         Kind::Failed => "Your message could not be delivered",
         Kind::Delayed => "Your message has not been delivered yet",
-        Kind::Relayed => "Your message was handed on",
+        Kind::Relayed => "Your message was passed on to another server",
         Kind::Delivered => "Your message was delivered",
     }
 }
 
-/// The first part of the letter.
+/// The first part of the notice.
 pub(super) fn explanation(report: &Report<'_>, occasion: &Occasion<'_>, portion: Return) -> String {
     let mut text = Text::default();
-    text.wrapped("This is the mail server", "", &clean(&format!("{}.", occasion.hostname), Charset::Ascii));
+    text.wrapped("This is the mail server at", "", &clean(&format!("{}.", occasion.hostname), Charset::Ascii));
     for kind in KINDS {
         let entries: Vec<_> = report.entries.iter().filter(|entry| entry.fate.kind() == kind).collect();
         if !entries.is_empty() {
@@ -50,7 +50,7 @@ pub(super) fn explanation(report: &Report<'_>, occasion: &Occasion<'_>, portion:
         }
     }
     text.empty_line();
-    text.wrapped("", "", "Other recipients of the message, if it had any, are not concerned.");
+    text.wrapped("", "", "Any other recipients of the message are not affected.");
     text.empty_line();
     text.wrapped("", "", &ending(report, occasion, portion));
     text.into_string()
@@ -59,17 +59,17 @@ pub(super) fn explanation(report: &Report<'_>, occasion: &Occasion<'_>, portion:
 fn heading(kind: Kind, these: &str, is_double_bounce: bool) -> String {
     match kind {
         Kind::Failed if is_double_bounce => format!(
-            "A message without a sender, as notices of failures are, could not be delivered to {these}. It will not \
-             be tried again, and nobody else is told:"
+            "A message with an empty sender, such as a failure notice, could not be delivered to {these}. No further \
+             attempt will be made, and no one else is notified:"
         ),
-        Kind::Failed => format!("Your message could not be delivered to {these}, and it will not be tried again:"),
+        Kind::Failed => format!("Your message could not be delivered to {these}, and no further attempt will be made:"),
         Kind::Delayed => format!(
-            "Your message has not been delivered to {these} yet. We keep trying, and there is no need to send it \
+            "Your message has not been delivered to {these} yet. We will keep trying; you do not need to send it \
              again:"
         ),
         Kind::Relayed => format!(
-            "Your message to {these} was handed on to another mail server, which does not report deliveries. You will \
-             hear no more of it from us:"
+            "Your message to {these} was passed on to another mail server, which does not report deliveries. You \
+             will get no further notice about it from us:"
         ),
         Kind::Delivered => format!("Your message was delivered to {these}:"),
     }
@@ -80,46 +80,48 @@ fn explain(text: &mut Text, entry: &Entry<'_>, is_double_bounce: bool) {
     match original {
         Some(original) if original != address => {
             text.line(format_args!("<{original}>"));
-            text.wrapped("    which stands for", "        ", &format!("<{address}>"));
+            text.wrapped("    which forwards to", "        ", &format!("<{address}>"));
         }
         _ => text.line(format_args!("<{address}>")),
     }
     if let Some(reply) = entry.fate.reply() {
         match entry.peer {
-            Some(peer) => text.wrapped("    The answer of", "    ", &format!("{} was:", clean(peer, Charset::Ascii))),
-            None => text.line(format_args!("    The answer was:")),
+            Some(peer) => text.wrapped("   ", "    ", &format!("{} answered:", clean(peer, Charset::Ascii))),
+            None => text.line(format_args!("    Reason:")),
         }
         text.wrapped("       ", "        ", &clean(&reply.to_string(), Charset::Utf8));
     }
     match entry.fate {
         Fate::Failed(reply) if !is_double_bounce => text.wrapped("   ", "    ", advice(failure_status(reply))),
         Fate::Delayed { until, .. } => {
-            text.wrapped("   ", "    ", &format!("We try until {}.", until.rfc5322_date()));
+            text.wrapped("   ", "    ", &format!("We will keep trying until {}.", until.rfc5322_date()));
         }
         _ => {}
     }
 }
 
-/// What a person can do, by the meaning of the status (RFC 3463 section 3).
+/// What a person can do, by the meaning of the status code (RFC 3463 section 3).
 fn advice(status: Enhanced) -> &'static str {
     match (status.1, status.2) {
-        (1, 2 | 10) | (4, 4) => "There is no mail server for the part after the @. Please check how it is written.",
-        (1, 7 | 8) => "Your own address was not accepted. Please ask your mail provider, and show them this letter.",
-        (1, _) => "There is no such address. Please check how it is written.",
-        (2, 2) => "The mailbox is full. Please try again later, or reach the recipient in another way.",
+        (1, 2 | 10) | (4, 4) => {
+            "No mail server was found for the domain (the part after the @). Please check the spelling of the address."
+        }
+        (1, 7 | 8) => "Your own address was rejected. Please contact your mail provider and show them this notice.",
+        (1, _) => "This address does not exist. Please check its spelling.",
+        (2, 2) => "The mailbox is full. Please try again later, or contact the recipient another way.",
         (2, 3) | (3, 4) => "The message is too large. Please send it without attachments, or in parts.",
-        (2, _) => "The mailbox does not take mail at present. Please reach the recipient in another way.",
-        (4, 6) => "Mail to this address goes round in a circle. Please tell the recipient so, in another way.",
+        (2, _) => "The mailbox is not accepting mail at the moment. Please contact the recipient another way.",
+        (4, 6) => "Mail to this address is caught in a loop. Please let the recipient know another way.",
         (4, 7) => {
-            "For all that time it could not be delivered. Please send it again later, or reach the recipient in \
-             another way."
+            "We tried repeatedly, but could not deliver the message in time. Please send it again later, or contact \
+             the recipient another way."
         }
-        (6, _) => "The recipient's server cannot handle the form of the message. Please send it as plain text.",
+        (6, _) => "The recipient's server cannot handle the format of the message. Please send it as plain text.",
         (7, _) => {
-            "The recipient's server does not permit this message. Please reach the recipient in another way, or show \
-             the answer to your mail provider."
+            "The recipient's server does not allow this message. Please contact the recipient another way, or show \
+             this notice to your mail provider."
         }
-        _ => "Please try again later. If the message comes back again, show the answer to your mail provider.",
+        _ => "Please try again later. If the message comes back again, show this notice to your mail provider.",
     }
 }
 
@@ -133,7 +135,7 @@ fn ending(report: &Report<'_>, occasion: &Occasion<'_>, portion: Return) -> Stri
     let arrival_date = report.envelope.accepted_at.rfc5322_date();
     let number = occasion.original_id;
     format!(
-        "We took the message in on {arrival_date} under the number {number}. Below are a report for mail programs, \
-         and {what}."
+        "We accepted the message on {arrival_date} with queue ID {number}. A report for mail programs and {what} \
+         follow below."
     )
 }

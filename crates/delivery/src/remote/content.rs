@@ -1,15 +1,16 @@
-//! A message's bytes on their way to a server, from the place in the body that the last ones came from.
+//! Sends the bytes of a message to a server, continuing after the last byte sent.
 //!
-//! | body                              | way                                                                         |
-//! |-----------------------------------|-----------------------------------------------------------------------------|
-//! | large, stored as it is to be sent | by `sendfile`; the commands before it are held back until bytes go with them |
-//! | else                              | through a window that all connections of the thread share                   |
+//! | body | method |
+//! |---|---|
+//! | large, stored in the form to be sent | `sendfile`, together with the commands before it |
+//! | other | copied through a window shared by all connections of the thread |
 //!
-//! What goes through the window goes in one call with the commands before it and the mark behind it; extra dots are
-//! pieces of that call, so nothing is gathered.
+//! A window is sent in one system call together with the commands before it and the end mark after
+//! it. Extra dots are separate pieces of that call, so nothing is copied again.
 //!
-//! A body that is seen whole in the window is checked against its digest before a byte of it goes. Bytes that are not in
-//! memory are a [`Step::Miss`]: [`Content::fetch`] has another thread wait for the disk.
+//! A body that fits in one window is checked against its digest before any of it is sent. If the
+//! bytes are not in memory, the result is [`Step::Miss`], and [`Content::fetch`] waits for the disk
+//! on another thread.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -21,55 +22,54 @@ use memchr::memmem;
 use net::{FileRange, Wire, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
 use protocol::smtp::client::{self, Form, Output};
 
-/// Octets of a body that are looked at, and sent, at once.
+/// The window: how many octets of a body are read and sent at once.
 const WINDOW_OCTETS: usize = 64 << 10;
-/// Octets of a file whose presence in memory is looked up at once.
+/// How many octets of a file are checked at once for being in memory.
 const FILE_WINDOW_OCTETS: u64 = 1 << 20;
-/// Lines beginning with a dot in one call.
+/// The maximum number of dot-stuffed lines in one call.
 const DOTS_MAX: usize = 30;
-/// Head, tail, and around each dot its line before and itself.
+/// Head, tail, and for each dot the piece before it and the dot itself.
 const PIECES_MAX: usize = 2 * DOTS_MAX + 3;
-/// A dot is known to begin a line by the CRLF before it.
+/// The CRLF before a dot shows that the dot begins a line.
 const CONTEXT_OCTETS: u64 = 2;
 
 thread_local! {
     static WINDOW: RefCell<Vec<u8>> = RefCell::new(vec![0; WINDOW_OCTETS]);
 }
 
-/// What came of one try to send.
+/// The result of one attempt to send.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// So many octets of the output went out.
+    /// This many octets of the output were sent.
     Sent(u64),
     /// The bytes are not in memory.
     Miss,
-    /// The bytes cannot be had, or are not those that were kept.
+    /// The bytes cannot be read, or differ from those stored.
     Damaged(Damaged),
 }
 
-/// The bytes of one message, and how far they got in the transaction that is open.
+/// The bytes of one message, and how many were sent in the current transaction.
 #[derive(Debug)]
 pub(super) struct Content {
     body: Body,
     way: Way,
-    /// Octets of the body that went out.
+    /// How many octets of the body were sent.
     done: u64,
-    /// The extra dot before the next octet went out.
+    /// The extra dot before the next octet was sent.
     dot_done: bool,
-    /// The window from `done` on (and its context), where it had to be fetched.
+    /// The window at `done`, with its context, if it had to be read from disk.
     fetched: Option<Vec<u8>>,
-    /// Up to here the file is in memory.
+    /// The file is in memory up to this offset.
     at_hand: u64,
 }
 
-/// How the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By sendfile.
     File,
-    /// Through the window, as they are.
+    /// Through the window, unchanged.
     Plain,
-    /// Through the window, with extra dots.
+    /// Through the window, dot-stuffed.
     Stuffed,
 }
 
@@ -78,8 +78,8 @@ impl Content {
         Content { body, way: Way::Plain, done: 0, dot_done: false, fetched: None, at_hand: 0 }
     }
 
-    /// From the first byte again, in that form; by sendfile where the body has more octets than `sendfile_above` and
-    /// nothing forbids it.
+    /// Starts again from the first byte, in this form. Uses sendfile if the body has more octets
+    /// than `sendfile_above` and nothing prevents it.
     pub(super) fn rewind(&mut self, form: Form, wire: &Wire, sendfile_above: Option<u64>) {
         let is_large = sendfile_above.is_some_and(|octets| self.body.len() > octets);
         let way = match form {
@@ -90,7 +90,7 @@ impl Content {
         *self = Content { way, ..Content::new(self.body.clone()) };
     }
 
-    /// What the client has to know of it to send it in that form.
+    /// What the client needs to know to send the body in this form.
     pub(super) async fn describe(&self, form: Form) -> io::Result<client::Content> {
         let flags = self.body.flags();
         let dot_lines = match form {
@@ -117,13 +117,13 @@ impl Content {
         Ok(count)
     }
 
-    /// Where the window begins whose news begin at `place`, and how many octets it has.
+    /// The start and length of the window whose new octets begin at `place`.
     fn window(&self, place: u64) -> (u64, usize) {
         let start = place.saturating_sub(CONTEXT_OCTETS);
         (start, (self.body.len() - start).min(WINDOW_OCTETS as u64) as usize)
     }
 
-    /// Sends some of the output, of which content is a part.
+    /// Sends some of the output, which includes content.
     pub(super) fn poll_send(
         &mut self,
         wire: &mut Wire,
@@ -153,7 +153,7 @@ impl Content {
         sent
     }
 
-    /// Gets what was missed.
+    /// Reads the bytes that were missing.
     pub(super) async fn fetch(&mut self) -> Result<(), Damaged> {
         if self.way == Way::File {
             let octets = self.file_window();
@@ -184,7 +184,7 @@ impl Content {
                 Err(error) => return Poll::Ready(Ok(Step::Damaged(error.into()))),
             }
         }
-        let (file, offset) = self.body.file_range().expect("a body goes this way only where it is in a file");
+        let (file, offset) = self.body.file_range().expect("only a body in a file is sent by sendfile");
         let range = FileRange { file, offset: offset + self.done, octets: (self.at_hand - self.done) as usize };
         match ready!(wire.poll_send_file(output.head, range, context)) {
             Ok(sent) => {
@@ -225,13 +225,13 @@ impl Content {
     }
 }
 
-/// What goes out of one window: a range of it, with an extra dot before some of its dots.
+/// The part of a window to be sent: a range, with an extra dot before some of its dots.
 struct Run {
     begin: usize,
     end: usize,
     dots: [usize; DOTS_MAX],
     dots_count: usize,
-    /// The extra dot before the first octet went out.
+    /// The extra dot before the first octet was sent.
     dot_done: bool,
 }
 
@@ -256,14 +256,14 @@ impl Run {
         run
     }
 
-    /// Ranges of the window, parted by the extra dots.
+    /// The ranges of the window between the extra dots.
     fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
         let dots = &self.dots[..self.dots_count];
         let begins = std::iter::once(self.begin).chain(dots.iter().copied());
         begins.zip(dots.iter().copied().chain([self.end])).map(|(begin, end)| begin..end)
     }
 
-    /// Fills in the pieces and says how many there are.
+    /// Fills in the pieces and returns their number.
     fn write_pieces<'a>(
         &self,
         window: &'a [u8],
@@ -291,7 +291,8 @@ impl Run {
         count
     }
 
-    /// Where the next octet is, and whether its extra dot is out, when so many octets went out.
+    /// The position of the next octet, and whether its extra dot was sent, after this many octets
+    /// were sent.
     fn after(&self, mut octets: u64) -> (usize, bool) {
         let (mut place, mut dot_done) = (self.begin, self.dot_done);
         for (number, stretch) in self.stretches().enumerate() {
@@ -314,7 +315,8 @@ impl Run {
     }
 }
 
-/// The places in the window of the dots that begin a line, from `done` on; the window begins at `start`.
+/// The positions in the window of dots at the start of a line, from `done` on; the window begins at
+/// `start`.
 fn dots(window: &[u8], start: u64, done: u64) -> impl Iterator<Item = usize> {
     let news = (done - start) as usize;
     let first = (start == 0 && news == 0 && window.starts_with(b".")).then_some(0);
@@ -330,7 +332,7 @@ fn count_dots(window: &[u8], start: u64, done: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Sends a text through windows of `octets` octets, of which `taken` go out at a time.
+    /// Sends a text through windows of `octets` octets; each call takes `taken` octets.
     fn send(text: &[u8], octets: usize, taken: u64) -> Vec<u8> {
         let (mut sent, mut done, mut dot_done) = (Vec::new(), 0, false);
         let head = Output { head: b"", content: 0..0, form: Form::Stuffed, tail: b"" };

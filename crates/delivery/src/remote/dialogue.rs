@@ -1,5 +1,5 @@
-//! One connection and the session over it: the client machine, the wire that carries its bytes, and how long the server
-//! takes to answer. It says what happens and decides nothing.
+//! One connection and its SMTP session: the client state machine, the socket, and how long the
+//! server takes to reply. It reports what happens and makes no decisions.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -17,31 +17,33 @@ use tokio::time::{Instant, sleep};
 use super::Peer;
 use super::content::{Content, Step};
 
-/// Whoever reads a message more slowly than this is given up.
+/// A server that reads a message more slowly than this is dropped.
 const OCTETS_PER_SECOND_MIN: u64 = 1000;
-/// Whoever reads a message more slowly than this, and is not done after the time for one answer either, is slow.
+/// A server that reads a message more slowly than this, and also exceeds the time for one reply, is
+/// slow.
 const FAIR_OCTETS_PER_SECOND: u64 = 16_000;
-/// When to look again where the session has no deadline.
+/// How long to wait if the session has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// A session with one server. It is kept in a box, since it goes from hand to hand.
+/// A session with one server. Boxed, since it is moved between tasks.
 #[derive(Debug)]
 pub(super) struct Dialogue {
     wire: Wire,
     client: Client,
     peer: Peer,
-    /// When the wait for what comes next began.
+    /// When the current wait began.
     asked_at: Instant,
-    /// How long the server may take no bytes of a message.
+    /// How long the server may go without reading any bytes of a message.
     block_time: Duration,
-    /// The content that goes out now.
+    /// The content being sent.
     stretch: Option<Stretch>,
     slowest: Duration,
     transactions: u32,
 }
 
-/// Octets of a message on their way. Each byte that the server takes ends a wait, so that one who reads a little now and
-/// then never keeps us waiting for long, and yet holds a place for hours: the whole of them has its time too.
+/// The sending of a message's octets. Each byte the server reads restarts the wait for it, so a
+/// server that reads a little now and then could hold a connection for hours: the whole transfer
+/// has a time limit too.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     begun_at: Instant,
@@ -49,22 +51,22 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// When whoever reads so many octets a second, after that delay, has them all.
+    /// When a server that reads this many octets per second, after this delay, has read them all.
     fn due(self, delay: Duration, octets_per_second: u64) -> Instant {
         self.begun_at + delay + Duration::from_millis(self.octets.saturating_mul(1000) / octets_per_second)
     }
 }
 
-/// What came of listening.
+/// The result of waiting.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Something of the session.
+    /// An event of the session.
     Event(Event),
     /// The message cannot be sent; the session is in the middle of it.
     Damaged(Damaged),
 }
 
-/// Tells once of a task that the server is slow.
+/// Reports once per task that the server is slow.
 pub(super) struct Vigil<'a> {
     slower_than: Duration,
     is_told: bool,
@@ -76,7 +78,7 @@ impl<'a> Vigil<'a> {
         Vigil { slower_than, is_told: false, tell }
     }
 
-    /// Waits for the future, and tells if that takes too long.
+    /// Waits for the future, and reports the server as slow if that takes too long.
     pub(super) async fn watch<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
         if !self.is_told {
@@ -94,7 +96,7 @@ impl<'a> Vigil<'a> {
         (self.tell)();
     }
 
-    /// When to tell of a wait that began then, or of the content that goes out.
+    /// When to report a wait that began at `asked_at`, or the content being sent.
     fn due(&self, asked_at: Instant, stretch: Option<Stretch>) -> Option<Instant> {
         let reply_due = asked_at + self.slower_than;
         let content_due = stretch.map(|stretch| stretch.due(self.slower_than, FAIR_OCTETS_PER_SECOND));
@@ -103,7 +105,7 @@ impl<'a> Vigil<'a> {
 }
 
 impl Dialogue {
-    /// Over a connection that was just made.
+    /// Starts the session on a new connection.
     pub(super) fn new(wire: Wire, config: Arc<Config>, peer: Peer) -> Box<Self> {
         let block_time = config.timeouts.block;
         let client = Client::new(config, steady_now());
@@ -111,7 +113,7 @@ impl Dialogue {
         Box::new(Dialogue { wire, client, peer, asked_at, block_time, stretch: None, slowest, transactions: 0 })
     }
 
-    /// After [`Event::StartTls`]. An error leaves nothing to go on with.
+    /// Call after [`Event::StartTls`]. After an error the connection is gone.
     pub(super) async fn secure(
         self: Box<Self>,
         trust: &Trust,
@@ -134,19 +136,19 @@ impl Dialogue {
         &self.client
     }
 
-    /// Whether it can carry another message: the session is ready, the server has read what it answered, and neither we
-    /// nor it (MAILMAX, RFC 9422 section 4.1) have had enough of it.
+    /// Whether the session can take another message: it is ready, the server has read everything we
+    /// sent, and neither our limit nor the server's (MAILMAX, RFC 9422 section 4.1) is reached.
     pub(super) fn may_go_on(&self, transactions_max: u32) -> bool {
         let theirs = self.client.extensions().transactions_max.map_or(u32::MAX, NonZeroU32::get);
         self.client.is_ready() && !self.wire.lends_files() && self.transactions < transactions_max.min(theirs)
     }
 
-    /// A new task begins; gives the longest wait for a reply in the one before.
+    /// Returns the longest wait for a reply since the last call, and starts again from zero.
     pub(super) fn take_slowest(&mut self) -> Duration {
         std::mem::take(&mut self.slowest)
     }
 
-    /// Begins to send a message.
+    /// Begins a transaction.
     pub(super) fn begin(
         &mut self,
         transaction: &Transaction,
@@ -160,12 +162,12 @@ impl Dialogue {
         Ok(())
     }
 
-    /// In which form the next message goes.
+    /// The form in which the next message is sent.
     pub(super) fn form(&self) -> Form {
         self.client.form()
     }
 
-    /// Carries the session on until something happens that is not a mere reply.
+    /// Runs the session until an event other than a reply.
     pub(super) async fn hear(&mut self, mut content: Option<&mut Content>, vigil: &mut Vigil<'_>) -> Heard {
         loop {
             while let Some(event) = self.client.poll_event() {
@@ -196,7 +198,7 @@ impl Dialogue {
         self.asked_at = now;
     }
 
-    /// Sends some of what there is to send, or takes what comes, or hears that the time is over.
+    /// Sends output, receives input, or handles a timeout, whichever comes first.
     async fn move_bytes(&mut self, mut content: Option<&mut Content>, vigil: &mut Vigil<'_>) -> Step {
         self.note_content();
         let deadline = self.client.poll_deadline().map_or_else(|| Instant::now() + LOOK_AGAIN, instant_of);
@@ -218,7 +220,7 @@ impl Dialogue {
             Ok(step) => return step,
             Err(error) if error.kind() != io::ErrorKind::TimedOut => self.client.handle_end(),
             Err(_) if is_past(slow_at) => vigil.tell(),
-            // To the machine it is as if nothing had gone out any more.
+            // The state machine treats this as a server that stopped reading.
             Err(_) if is_past(over_at) => {
                 let deadline = self.client.poll_deadline();
                 self.client.handle_timeout(deadline.unwrap_or_else(steady_now));
@@ -228,7 +230,7 @@ impl Dialogue {
         Step::Sent(0)
     }
 
-    /// Looks whether content begins to go out, or has gone out.
+    /// Notes when content begins to be sent, and when all of it was sent.
     fn note_content(&mut self) {
         let content = self.client.output().content;
         if content.is_empty() {
@@ -267,8 +269,8 @@ impl Dialogue {
         self.wire.poll_receive(&mut Some(take), context)
     }
 
-    /// Ready when a connection that nobody uses should end: the moment has come, or the server hangs up, or says anything
-    /// at all.
+    /// Ready when an idle connection should be closed: its time is over, or the server closed it or
+    /// sent anything.
     pub(super) fn poll_idle_end(&mut self, until: Instant, context: &mut Context<'_>) -> Poll<()> {
         match self.poll_receive(context) {
             Poll::Ready(_) => Poll::Ready(()),
@@ -276,17 +278,18 @@ impl Dialogue {
         }
     }
 
-    /// Says QUIT, if it is the time for it, and goes. The answer would tell nothing, and a server that is slow to give it
-    /// would keep a connection that nobody counts.
+    /// Sends QUIT if the session allows it, and closes the connection. The reply would not matter,
+    /// and waiting for a slow server would keep a connection open that is no longer counted.
     pub(super) async fn quit(mut self: Box<Self>) {
-        // What lends pages of a file has to be reset, and a reset would overtake the word.
+        // A connection that still refers to pages of a file has to be reset, and a reset would
+        // overtake QUIT.
         if !self.wire.lends_files() {
             self.client.quit(steady_now());
             self.hang_up().await;
         }
     }
 
-    /// Says the last word that the machine has for the server, if it can be said at once, and ends the connection.
+    /// Sends the remaining output, if the socket takes it immediately, and closes the connection.
     pub(super) async fn hang_up(mut self: Box<Self>) {
         if !self.client.output().is_empty() {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
@@ -298,7 +301,7 @@ fn is_past(moment: Option<Instant>) -> bool {
     moment.is_some_and(|moment| moment <= Instant::now())
 }
 
-/// Why a session ended, in words.
+/// Why a session ended, as text.
 pub(super) fn reason(closed: &Closed) -> String {
     match closed {
         Closed::Quit => "the session ended".to_owned(),

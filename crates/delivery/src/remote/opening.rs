@@ -1,13 +1,14 @@
-//! From the next hop to a session that is ready: hosts in the order that [`Rotation`] gives, each by connect, banner, EHLO,
-//! STARTTLS. A host that cannot be reached, or refuses the session, leads to the next one.
+//! Opens a session with a next hop: tries its hosts in the order of [`Rotation`], each with
+//! connect, banner, EHLO and STARTTLS. If a host cannot be reached or refuses the session, the next
+//! one is tried.
 //!
-//! | what happens                            | then                                                              |
-//! |-----------------------------------------|-------------------------------------------------------------------|
-//! | no connection, lost, silent, garbage    | the next host                                                     |
-//! | we lack files, memory, ports            | the next host; says nothing of those that were not asked          |
-//! | the session refused, 4xx or 5xx         | the next host                                                     |
-//! | the handshake fails, TLS only offered   | once more in clear text (RFC 7435 section 3), then the next host  |
-//! | no host left                            | failed only if all refused the session by 5xx, and all were tried |
+//! | event | next step |
+//! |---|---|
+//! | no connection, lost, silent, not SMTP | next host |
+//! | out of files, memory or ports here | next host; says nothing about the next hop |
+//! | session refused, 4xx or 5xx | next host |
+//! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
+//! | no hosts left | failed only if all were tried and all refused with 5xx |
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,25 +25,25 @@ use super::rotation::{Choice, Rotation};
 use super::verdict::{insecure, lost, ours, unreached};
 use super::{Config, Contact, NextHop, Peer};
 
-/// Why there is no session.
+/// Why no session could be opened.
 #[derive(Debug)]
 pub(super) struct Unopened {
     pub(super) outcome: Outcome,
     pub(super) contact: Contact,
-    /// Whoever refused.
+    /// The host that refused.
     pub(super) peer: Option<Peer>,
 }
 
-/// Why there is none with one host.
+/// Why no session could be opened with one host.
 #[derive(Debug)]
 enum Miss {
-    /// It has not said anything of use.
+    /// It did not answer, or not in SMTP.
     Silent(Reply),
-    /// It does not want us.
+    /// It refused the session.
     Refused(Reply),
-    /// The handshake failed.
+    /// The TLS handshake failed.
     Insecure(Reply),
-    /// It was not asked: we lack something.
+    /// It was not contacted: a resource is missing on this host.
     Unasked(Reply),
 }
 
@@ -66,8 +67,8 @@ pub(super) async fn open(hop: &NextHop, rotation: &Rotation, vigil: &mut Vigil<'
     Err(if choice.targets.len() < choice.addresses { of_some(unopened, &choice) } else { unopened })
 }
 
-/// There are more addresses than were tried: nothing fails for good, as the next attempt tries others, and our own words
-/// say so. Those of a server stay as they are.
+/// Not all addresses were tried: nothing fails for good, since the next attempt tries others, and
+/// our own replies say so. Replies of a server stay unchanged.
 fn of_some(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
     let (tried, known) = (choice.targets.len(), choice.addresses);
     let counted = |reply: &mut Reply| {
@@ -87,8 +88,8 @@ fn of_some(mut unopened: Unopened, choice: &Choice<'_>) -> Unopened {
     unopened
 }
 
-/// Of two misses the one that leaves more hope counts. A refusal says more of the next hop than silence, and silence
-/// nothing where not every host was asked.
+/// Of two failures, the more hopeful one counts. A refusal says more about the next hop than
+/// silence, and silence says nothing unless every host was contacted.
 fn worse(so_far: Option<Unopened>, miss: Miss, peer: Peer) -> Unopened {
     let unopened = match miss {
         Miss::Refused(reply) => {
@@ -130,7 +131,7 @@ fn in_clear(config: &client::Config) -> Arc<client::Config> {
     Arc::new(client::Config { tls: Tls::Never, ..config.clone() })
 }
 
-/// Connects, and goes on until a message may be sent.
+/// Connects, and runs the session until it is ready for a message.
 async fn greet(
     config: &Config,
     client: Arc<client::Config>,
@@ -147,7 +148,7 @@ async fn greet(
             Heard::Event(Event::StartTls) => {
                 let trust = config.trust.as_ref();
                 let trust =
-                    trust.ok_or_else(|| Miss::Insecure(insecure(format!("{peer}: no certificate is trusted"))))?;
+                    trust.ok_or_else(|| Miss::Insecure(insecure(format!("{peer}: no trusted certificates"))))?;
                 let secured = dialogue.secure(trust, handshake_time, vigil).await;
                 dialogue =
                     secured.map_err(|error| Miss::Insecure(insecure(format!("{peer}: TLS: {}", plainly(&error)))))?;
@@ -170,7 +171,7 @@ async fn connect(config: &Config, endpoint: &Endpoint) -> io::Result<Wire> {
     Wire::connect(endpoint.clone(), source, Instant::now() + config.connect_timeout).await
 }
 
-/// The next hop is not to blame for what we lack.
+/// A lack of resources on this host is not the fault of the next hop.
 fn unconnected(error: &io::Error, peer: &Peer) -> Miss {
     let text = format!("{peer}: {}", plainly(error));
     match Errno::from_io_error(error) {
@@ -186,7 +187,7 @@ fn miss(closed: Closed, peer: &Peer) -> Miss {
         Closed::Shutdown(reply) | Closed::Refused { stage: Stage::Banner | Stage::Hello, reply } => {
             Miss::Refused(reply)
         }
-        // The message is not to blame for a password that does not fit.
+        // A wrong password is not the fault of the message.
         Closed::Refused { stage, reply } => Miss::Silent(insecure(format!("{peer}: {stage}: {reply}"))),
         Closed::Lacks(lack) => Miss::Silent(insecure(format!("{peer}: {lack}"))),
         Closed::Ended(Stage::StartTls) => Miss::Insecure(insecure(format!("{peer}: {}", reason(&closed)))),
@@ -194,7 +195,7 @@ fn miss(closed: Closed, peer: &Peer) -> Miss {
     }
 }
 
-/// Without the number that the system has for it.
+/// The text of the error without the system's error number.
 fn plainly(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no answer in time".to_owned(),

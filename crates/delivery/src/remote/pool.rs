@@ -1,8 +1,8 @@
-//! The connections without a task, by next hop, and how a task finds one: the last used first, since that is the one
-//! least likely to have been given up by its server.
+//! The idle connections by next hop. A task gets the one used last, which is least likely to have
+//! been closed by its server.
 //!
-//! A connection that waits has a [`Slot`] here. Whoever takes the slot out gives it a task or sends it away, so a slot
-//! outside the pool has its word.
+//! An idle connection has a [`Slot`] here. Taking it out means giving it a task or telling it to
+//! close, so outside the pool it always has a command.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,39 +16,39 @@ use tokio::sync::Notify;
 use super::rotation::Rotation;
 use super::{NextHop, Report, Task};
 
-/// Next hops at which nobody waits are not swept out while there are so few.
+/// Next hops without idle connections are kept while there are fewer than this.
 const PLACES_MIN: usize = 100;
 
-/// Those that wait, by the name of their next hop.
+/// The idle connections, by the name of their next hop.
 type Waiting<T> = HashMap<Arc<str>, Vec<Rc<Slot<T>>>>;
 
 pub(super) struct Pool<T> {
     reports: Box<dyn Fn(Report<T>)>,
-    /// Which addresses are tried next.
+    /// Which addresses to try next.
     pub(super) rotation: Rotation,
     waiting: RefCell<Waiting<T>>,
     waiting_count: Cell<usize>,
-    /// Connections, and those that are being opened or left.
+    /// The number of connections, including those being opened or closed.
     alive: Cell<usize>,
     closing: Cell<bool>,
     gone: Notify,
 }
 
-/// Where a connection that waits hears what is next.
+/// Through this an idle connection gets its next command.
 pub(super) struct Slot<T> {
-    /// Of the settings by which the connection was opened.
+    /// The version of the settings with which the connection was opened.
     edition: u32,
     word: Cell<Option<Word<T>>>,
     waker: Cell<Option<Waker>>,
 }
 
-/// What is next for a connection that waited.
+/// What an idle connection does next.
 enum Word<T> {
     Carry(Box<Task<T>>),
     Leave,
 }
 
-/// Counts a connection as alive.
+/// Counts a connection while it is open.
 pub(super) struct Life<T>(Rc<Pool<T>>);
 
 impl<T> Pool<T> {
@@ -73,7 +73,8 @@ impl<T> Pool<T> {
         Life(self.clone())
     }
 
-    /// Gives the task to a connection that waits, or gives it back where none does. Those of another edition are sent away.
+    /// Gives the task to an idle connection, or returns it if there is none. Connections with other
+    /// settings are closed.
     pub(super) fn hand_over(&self, task: Box<Task<T>>) -> Option<Box<Task<T>>> {
         let mut waiting = self.waiting.borrow_mut();
         let Some(slots) = waiting.get_mut(&task.next_hop.name) else { return Some(task) };
@@ -88,15 +89,16 @@ impl<T> Pool<T> {
         Some(task)
     }
 
-    /// Lets a connection wait, if there are less than `waiting_max`. Where there is no room, those that wait stay: with
-    /// more next hops than room and mail for each in turn, the one that has waited longest is the one needed next.
+    /// Adds an idle connection if there are fewer than `waiting_max`. If there is no room, the
+    /// connections already idle stay: with more next hops than room and mail for each of them in
+    /// rotation, the one idle longest is the one needed next.
     pub(super) fn park(&self, next_hop: &NextHop, slot: &Rc<Slot<T>>, waiting_max: usize) -> bool {
         if self.closing.get() || self.waiting_count.get() >= waiting_max {
             return false;
         }
         self.waiting_count.set(self.waiting_count.get() + 1);
         let mut waiting = self.waiting.borrow_mut();
-        // Most next hops have somebody waiting again in a moment, so that their places stay for a while.
+        // Most next hops soon have an idle connection again, so their empty lists are kept for now.
         if waiting.len() >= PLACES_MIN + 2 * self.waiting_count.get() {
             waiting.retain(|_, slots| !slots.is_empty());
         }
@@ -104,7 +106,7 @@ impl<T> Pool<T> {
         true
     }
 
-    /// Takes a slot out that waits no longer.
+    /// Removes a connection that is no longer idle.
     pub(super) fn withdraw(&self, next_hop: &NextHop, slot: &Rc<Slot<T>>) {
         let mut waiting = self.waiting.borrow_mut();
         let Some(slots) = waiting.get_mut(&next_hop.name) else { return };
@@ -117,13 +119,13 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Sends all away that wait, lets nobody wait any more, and returns when no connection is left.
+    /// Closes all idle connections, accepts no more, and returns when no connection is left.
     pub(super) async fn close(&self) {
         self.closing.set(true);
         self.waiting_count.set(0);
         self.waiting.take().into_values().flatten().for_each(|slot| slot.say(Word::Leave));
         while self.alive.get() > 0 {
-            // Nothing ends between the look and the waiting: all is on one thread.
+            // No connection can end between this check and the wait: everything runs on one thread.
             self.gone.notified().await;
         }
     }
@@ -141,7 +143,8 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Waits for a task. None where the connection should end: it was sent away, or `poll_end` is ready.
+    /// Waits for a task. None: the connection should be closed, on command or because `poll_end` is
+    /// ready.
     pub(super) async fn wait(&self, mut poll_end: impl FnMut(&mut Context<'_>) -> Poll<()>) -> Option<Box<Task<T>>> {
         poll_fn(|context| match self.word.take() {
             Some(Word::Carry(task)) => Poll::Ready(Some(task)),

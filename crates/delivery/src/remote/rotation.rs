@@ -1,12 +1,15 @@
-//! Which addresses of a next hop an attempt tries, and in which order, where there are more than it may try.
+//! Which addresses of a next hop an attempt tries, and in which order, if there are more than it
+//! may try.
 //!
-//! The best two are tried in every attempt (RFC 5321 section 5.1 asks for two at least). The other tries go round the rest of
-//! the addresses: they begin where the last attempt that opened no session ended, so that after enough attempts each address
-//! had its turn. Better preferences come first in an attempt, and those of one tier in any order. Neighbours on the way round
-//! are of different hosts and of both families, as far as there are such: one machine, or one family, that is down takes few
-//! of the tries of one attempt.
+//! Every attempt tries the best two (RFC 5321 section 5.1 asks for at least two). Its other tries
+//! rotate through the remaining addresses: they start where the last attempt without a session
+//! ended, so every address is tried after enough attempts. Within an attempt, better preferences
+//! come first, and equal ones in random order. Adjacent addresses in the rotation belong to
+//! different hosts and, if possible, to different address families, so a host or a family that is
+//! down takes few tries of one attempt.
 //!
-//! The places are kept for at most [`HOPS_MAX`] next hops, which failed; what is forgotten begins at the best address again.
+//! Positions are kept for at most [`HOPS_MAX`] next hops, all of which failed; a dropped one starts
+//! again at the best address.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,12 +17,12 @@ use std::sync::Arc;
 
 use super::{NextHop, Target};
 
-/// Addresses that each attempt tries before the others have their turn.
+/// How many of the best addresses every attempt tries.
 const BEST_MAX: usize = 2;
-/// Next hops whose place is kept, on each thread that delivers: about a megabyte.
+/// How many positions are kept by each delivery thread: about a megabyte.
 const HOPS_MAX: usize = 10_000;
 
-/// Where the next attempt goes on, by the name of the next hop.
+/// Where the next attempt starts, by the name of the next hop.
 #[derive(Default)]
 pub(super) struct Rotation(RefCell<HashMap<Arc<str>, usize>>);
 
@@ -29,12 +32,12 @@ pub(super) struct Choice<'a> {
     pub(super) targets: Vec<&'a Target>,
     /// How many addresses the next hop has.
     pub(super) addresses: usize,
-    /// Where the next attempt goes on if this one opens no session; None where this one tries all.
+    /// Where the next attempt starts if this one opens no session; None if this one tries all.
     next: Option<usize>,
 }
 
 impl Rotation {
-    /// The addresses that are tried now.
+    /// Chooses the addresses for an attempt.
     pub(super) fn choose<'a>(&self, hop: &'a NextHop) -> Choice<'a> {
         let tries = hop.config.addresses_tried_max;
         let addresses = hop.tiers.iter().map(Vec::len).sum();
@@ -46,7 +49,7 @@ impl Rotation {
         }
         let mut next = None;
         if addresses > tries {
-            // One try at least is for the rest.
+            // At least one try goes to the others.
             let best = targets[..BEST_MAX.min(tries.saturating_sub(1))].to_vec();
             spread(&mut targets);
             let start = self.0.borrow().get(&hop.name).map_or(0, |place| place % addresses);
@@ -55,7 +58,7 @@ impl Rotation {
         Choice { targets: targets.into_iter().map(|(_, target)| target).collect(), addresses, next }
     }
 
-    /// None of the addresses led to a session.
+    /// Moves on after an attempt in which no address led to a session.
     pub(super) fn missed(&self, hop: &NextHop, choice: &Choice<'_>) {
         let Some(next) = choice.next else { return };
         let mut places = self.0.borrow_mut();
@@ -66,9 +69,9 @@ impl Rotation {
     }
 }
 
-/// Puts the targets into the order in which they take turns: in each tier the first address of every host, then the second of
-/// every host. Every other host begins with the family with which the one before ends. The name server turns equal hosts
-/// round: this order stays.
+/// Sorts the targets into the order of rotation: in each tier the first address of every host, then
+/// the second of every host. Every other host starts with the address family with which the one
+/// before it ends. The order does not depend on how the name server rotates equal hosts.
 fn spread(targets: &mut Vec<(usize, &Target)>) {
     targets.sort_unstable_by_key(|&(tier, target)| (tier, &target.host, &target.endpoint));
     let is_same = |one: &(usize, &Target), other: &(usize, &Target)| (one.0, &one.1.host) == (other.0, &other.1.host);
@@ -83,8 +86,8 @@ fn spread(targets: &mut Vec<(usize, &Target)>) {
     *targets = places.into_iter().map(|((tier, ..), target)| (tier, target)).collect();
 }
 
-/// Makes of all targets the best, and after them as many of the others from `start` on as there are tries. Returns where
-/// the next attempt goes on.
+/// Reduces the targets to the best ones, followed by as many of the others, from `start` on, as
+/// there are tries left. Returns where the next attempt starts.
 fn go_round<'a>(
     targets: &mut Vec<(usize, &'a Target)>,
     best: &[(usize, &'a Target)],
@@ -120,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Tiers of so many hosts each.
+    /// A next hop with tiers of this many hosts.
     fn hop(tiers: &[u16], tries: usize) -> NextHop {
         let mut numbers = 1..;
         let tier = |count: &u16| numbers.by_ref().take(usize::from(*count)).map(target).collect();
@@ -134,7 +137,7 @@ mod tests {
         choice.targets.iter().map(|target| target.host.to_string()).collect()
     }
 
-    /// Of 100 hosts the same eight were tried for ever.
+    /// With 100 hosts, the same eight were tried in every attempt.
     #[test]
     fn attempts_that_fail_come_round_to_every_host_and_try_the_best_each_time() {
         for tiers in [vec![1; 100], vec![100], vec![1, 4, 95]] {
@@ -179,7 +182,7 @@ mod tests {
         assert!(rotation.0.borrow().is_empty());
     }
 
-    /// All others of an attempt were of one machine, or of one family.
+    /// All other addresses of an attempt belonged to one host, or to one family.
     #[test]
     fn the_others_of_an_attempt_are_of_different_hosts_and_of_both_families() {
         let address = |host: u8, number: u16| match number {

@@ -1,8 +1,9 @@
-//! The life of one connection: a task, and the next one, and the wait between them ([`super`] has its states).
+//! Runs one connection: a task, the next task, and the idle time between them ([`super`] lists its
+//! states).
 //!
-//! A connection waits in the pool, or has ended, before its task's end is reported. So whoever starts a task on hearing
-//! of it finds the connection there, or opens one in its place; and a message whose lease is given back is on the way to
-//! nobody.
+//! Before the end of its task is reported, a connection is idle in the pool or closed. So a task
+//! started on that report finds the connection there, or opens one in its place; and a message
+//! whose lease is returned is no longer being sent.
 
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ use super::verdict::{self, ours};
 use super::{Config, Contact, Ended, Peer, Report, Task};
 use crate::{Ending, verp};
 
-/// Takes a task up, on a connection that waits or on a new one.
+/// Runs a task on an idle connection or on a new one.
 pub(super) fn start<T: 'static>(pool: &Rc<Pool<T>>, task: Task<T>) {
     if let Some(task) = pool.hand_over(Box::new(task)) {
         tokio::task::spawn_local(run(pool.clone(), task));
@@ -60,7 +61,7 @@ async fn run<T>(pool: Rc<Pool<T>>, mut task: Box<Task<T>>) {
     }
 }
 
-/// What came of a task.
+/// The result of a task.
 struct End {
     ending: Ending,
     contact: Contact,
@@ -68,32 +69,32 @@ struct End {
 }
 
 impl End {
-    /// The lease on the body is given back here.
+    /// Releases the lease on the body.
     fn of<T>(self, task: Task<T>) -> Ended<T> {
         let End { ending, contact, peer } = self;
         Ended { ticket: task.ticket, envelope: task.envelope, ending, contact, peer }
     }
 }
 
-/// A task on its way.
+/// A running task.
 struct Errand<'a, T> {
     task: &'a Task<T>,
     rotation: &'a Rotation,
     content: Content,
     vigil: Vigil<'a>,
-    /// Of the first recipients of the task.
+    /// The outcomes of the first recipients of the task.
     outcomes: Vec<Outcome>,
 }
 
-/// What came of one transaction.
+/// The result of one transaction.
 enum Turn {
-    /// The session is ready for another one.
+    /// The session is ready for another transaction.
     Ready,
-    /// The server had given the connection up before it saw the message.
+    /// The server had closed the connection before it saw the message.
     Stale,
-    /// The session is over, and the task with it.
+    /// The session is over, and with it the task.
     Over(Contact),
-    /// The message cannot be had, or not be sent; the session is as it was, or in the middle of it.
+    /// The message cannot be read or sent; the session is unchanged, or in the middle of it.
     Unsent(Ending, Contact),
 }
 
@@ -108,7 +109,7 @@ impl<'a, T> Errand<'a, T> {
         }
     }
 
-    /// Gives the connection back if it is of further use.
+    /// Returns the connection if it can be reused.
     async fn run(mut self, mut used: Option<Box<Dialogue>>) -> (End, Option<Box<Dialogue>>) {
         loop {
             let is_used = used.is_some();
@@ -146,13 +147,13 @@ impl<'a, T> Errand<'a, T> {
         self.outcomes.len() >= self.task.recipients.len()
     }
 
-    /// The same for all about whom nothing is known yet.
+    /// Sets the same outcome for all recipients without one.
     fn end_with(&mut self, outcome: Outcome) -> Ending {
         self.outcomes.resize(self.task.recipients.len(), outcome);
         Ending::Outcomes(std::mem::take(&mut self.outcomes))
     }
 
-    /// As many transactions as are needed and may be.
+    /// Runs as many transactions as the task needs and the connection allows.
     async fn carry(&mut self, dialogue: &mut Dialogue, is_used: bool) -> Turn {
         let transactions_max = self.task.next_hop.config.messages_per_connection_max;
         let mut is_fresh = !is_used;
@@ -195,23 +196,24 @@ impl<'a, T> Errand<'a, T> {
         }
     }
 
-    /// The session ended, and what became of the message may be known all the same.
+    /// The session ended; outcomes known before that are kept.
     fn settle(&mut self, dialogue: &mut Dialogue, verdicts: Vec<Verdict>, dsn: bool, closed: &Closed) -> Turn {
         let slowest = dialogue.take_slowest();
         let peer = dialogue.peer();
         let contact = verdict::contact(closed, &verdicts, slowest, peer);
         let outcomes = verdicts.into_iter().map(|verdict| verdict::outcome(verdict, dsn, Some(closed), peer));
         self.outcomes.extend(outcomes);
-        // Recipients that were to follow in a further transaction.
+        // Recipients left for a further transaction.
         let rest = verdict::outcome(Verdict::NotSent, dsn, Some(closed), peer);
         self.outcomes.resize(self.task.recipients.len(), rest);
         Turn::Over(contact)
     }
 
-    /// The server waits for bytes that will not come: the connection is of no more use, and the server not to blame.
+    /// The server waits for bytes that will not come: the connection cannot be reused, and the
+    /// server is not at fault.
     fn give_up(&mut self, damaged: Damaged) -> Turn {
         let ending = match damaged {
-            // The device may give the bytes at another time.
+            // The device may be able to read the bytes later.
             Damaged::Unreadable(error) => self.end_with(Outcome::Deferred(ours(error.to_string()))),
             damaged => {
                 let mut outcomes: Vec<_> = std::mem::take(&mut self.outcomes).into_iter().map(Some).collect();
@@ -222,7 +224,8 @@ impl<'a, T> Errand<'a, T> {
         Turn::Unsent(ending, Contact::None)
     }
 
-    /// The next transaction: as many of the recipients that are left as this server takes at once.
+    /// The next transaction, with as many of the remaining recipients as this server accepts at
+    /// once.
     async fn transaction(&self, dialogue: &Dialogue) -> std::io::Result<Transaction> {
         let (task, extensions) = (self.task, dialogue.client().extensions());
         let envelope = &*task.envelope;
@@ -238,8 +241,9 @@ impl<'a, T> Errand<'a, T> {
         let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
         Ok(Transaction {
             content: self.content.describe(dialogue.form()).await?,
-            // A message without 8-bit bytes needs neither extension, whatever its sender asked for. A notice that cannot
-            // be sent is lost, and nobody is told: it goes as it is where the server has no 8BITMIME.
+            // A message without 8-bit bytes needs neither extension, whatever its sender asked for.
+            // A notice that cannot be sent is lost without any report, so it is sent as it is even
+            // if the server lacks 8BITMIME.
             body_type: if eight_bit && (sender.is_some() || extensions.eight_bit_mime) {
                 mail::BodyType::EightBitMime
             } else {
@@ -254,8 +258,8 @@ impl<'a, T> Errand<'a, T> {
     }
 }
 
-/// The server gave a connection up that had waited, and the message came too late: it answered nothing of it, or only
-/// that it goes.
+/// The server closed an idle connection before the message arrived: it answered nothing, or only
+/// that it is closing.
 fn is_stale(closed: &Closed, verdicts: &[Verdict]) -> bool {
     match closed {
         Closed::Ended(Stage::Mail | Stage::Idle) => true,
@@ -278,7 +282,7 @@ fn recipient(recipient: &mail::Recipient) -> Recipient {
 mod tests {
     use super::*;
 
-    /// What a connection costs beside its socket, its timer and its slot: mostly while it waits.
+    /// The memory of a connection beside its socket, timer and slot; it is mostly idle.
     #[test]
     fn a_connection_is_small() {
         let octets = future_octets(run::<u64>);

@@ -1,13 +1,13 @@
-//! What the words of a server mean for a recipient, and the words for what no server said.
+//! The outcome for a recipient from the server's reply, and replies of our own if there is none.
 //!
-//! | verdict                            | outcome                                                 |
-//! |------------------------------------|---------------------------------------------------------|
-//! | accepted                           | relayed, with the notifications if the server has DSN   |
-//! | refused by 4xx                     | deferred                                                |
-//! | refused by 5xx                     | failed                                                  |
-//! | RCPT refused by 552, for number    | deferred (RFC 5321 section 4.5.3.1.10)                  |
-//! | not sent: the session ended before | deferred, 451 4.4.2                                     |
-//! | in doubt: it ended after           | deferred, 451 4.4.2: the message may come twice         |
+//! | verdict                        | outcome                                     |
+//! |--------------------------------|---------------------------------------------|
+//! | accepted                       | relayed, with DSN if the server supports it |
+//! | refused with 4xx               | deferred                                    |
+//! | refused with 5xx               | failed                                      |
+//! | RCPT refused by 552: too many  | deferred (RFC 5321 section 4.5.3.1.10)      |
+//! | not sent: session ended before | deferred, 451 4.4.2                         |
+//! | in doubt: session ended after  | deferred, 451 4.4.2: may be delivered twice |
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use protocol::smtp::client::{Closed, Stage, Unsendable, Verdict};
 use super::dialogue::reason;
 use super::{Contact, Peer};
 
-/// What became of a message for one recipient, and why the session ended if it did.
+/// The outcome for one recipient; `closed` says why the session ended, if it did.
 pub(super) fn outcome(verdict: Verdict, dsn: bool, closed: Option<&Closed>, peer: &Peer) -> Outcome {
     let why = || closed.map_or_else(String::new, reason);
     match verdict {
@@ -38,7 +38,7 @@ fn means_later(stage: Stage, reply: &Reply) -> bool {
     reply.code == 552 && matches!(stage, Stage::Rcpt(_)) && is_about_number
 }
 
-/// What a transaction that ended with its session tells of the next hop.
+/// What a transaction that ended with its session says about the next hop.
 pub(super) fn contact(closed: &Closed, verdicts: &[Verdict], slowest: Duration, peer: &Peer) -> Contact {
     let is_open = |verdict: &Verdict| matches!(verdict, Verdict::NotSent | Verdict::InDoubt);
     match closed {
@@ -48,7 +48,7 @@ pub(super) fn contact(closed: &Closed, verdicts: &[Verdict], slowest: Duration, 
     }
 }
 
-/// A message that this server, or no server, can be asked to take.
+/// The outcome for a message that this server, or any server, cannot accept.
 pub(super) fn unsendable(unsendable: Unsendable) -> Outcome {
     let failed = |code, enhanced| Outcome::Failed(Reply::new(code, enhanced, unsendable.to_string()));
     match unsendable {
@@ -59,22 +59,22 @@ pub(super) fn unsendable(unsendable: Unsendable) -> Outcome {
     }
 }
 
-/// RFC 3463 section 3.5: the connection was made, and is no more.
+/// RFC 3463 section 3.5: the connection was lost.
 pub(super) fn lost(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 4, 2), text)
 }
 
-/// RFC 3463 section 3.5: nobody answered.
+/// RFC 3463 section 3.5: no answer from the host.
 pub(super) fn unreached(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 4, 1), text)
 }
 
-/// RFC 3463 section 3.8: what must be secure cannot be made so.
+/// RFC 3463 section 3.8: the required security is not available.
 pub(super) fn insecure(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 7, 5), text)
 }
 
-/// RFC 3463 section 3.4: our own disk, or what else our own system lacks.
+/// RFC 3463 section 3.4: an error of our own disk or system.
 pub(super) fn ours(text: String) -> Reply {
     Reply::new(451, Enhanced(4, 3, 0), text)
 }

@@ -1,4 +1,5 @@
-//! What arrives is what was kept, whichever way it takes; what a server cannot take is not sent to it.
+//! A message arrives exactly as stored, however it is sent, and what a server cannot accept is not
+//! sent to it.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::kit::*;
 const TO: &[&str] = &["bob@example.net"];
 const PLAIN: &str = "250 mx\r\n";
 
-/// Sends a body and gives the message that came.
+/// Sends a body and returns the message that arrived.
 async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
     let seen = Seen::default();
     let hop = hop(config, &[serve_well(&seen, hello).await]);
@@ -25,7 +26,7 @@ async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
     seen.messages.take().pop().unwrap()
 }
 
-/// What comes after DATA.
+/// The bytes after DATA.
 fn by_data(text: &[u8]) -> Vec<u8> {
     let end: &[u8] = if text.is_empty() || text.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
     [&stuff_dots(text)[..], end].concat()
@@ -93,19 +94,19 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
                     content.extend(guest.octets((length - content.len()).min(50_000)).await);
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
-                news.send(("the lease is held until the answer", lease.upgrade().is_some())).unwrap();
+                news.send(("the lease is held until the server answers", lease.upgrade().is_some())).unwrap();
                 seen.messages.borrow_mut().push(Message { content, ..Message::default() });
                 guest.say("250 kept\r\n").await;
                 guest.hear_all(&["QUIT"]).await;
                 guest.say("221 bye\r\n").await;
-                news.send(("and then the connection ends in peace", guest.end().await.is_ok())).unwrap();
+                news.send(("the connection then closes cleanly", guest.end().await.is_ok())).unwrap();
             }
         });
         let hop = hop(config(), &[endpoint.await]);
         let mut sender = Sender::new();
         assert_eq!(summary(&sender.send(&hop, TO, body).await), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
-        assert!(weak.upgrade().is_none(), "and no longer, though the connection stays");
+        assert!(weak.upgrade().is_none(), "the lease is released while the connection stays open");
         sender.remote.close().await;
         for _ in 0..2 {
             let (what, holds) = heard.recv().await.unwrap();
@@ -142,14 +143,14 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         assert_eq!(summary(&sender.send(&hop, TO, body("ü\r\n".as_bytes())).await), ["failed 554 5.6.3"]);
         let end = sender.send(&hop, &["böb@example.net"], body(TEXT)).await;
         assert_eq!(summary(&end), ["failed 553 5.6.7"]);
-        // What asks for more than it needs gets along without.
+        // A message that declares more than it needs is sent without.
         let mut task = task(&hop, 4, TO, body(TEXT));
         let envelope = Arc::make_mut(&mut task.envelope);
         (envelope.smtputf8, envelope.body_type) = (true, mail::BodyType::EightBitMime);
         sender.remote.start(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
-        // Nobody would hear of a notice that fails: it goes as it is.
+        // Nothing would report the failure of a notice, so it is sent as it is.
         let mut notice = super::kit::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
         Arc::make_mut(&mut notice.envelope).sender = None;
         sender.remote.start(notice);

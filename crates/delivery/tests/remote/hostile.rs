@@ -1,4 +1,4 @@
-//! Servers that drop, refuse, babble, fall silent or cannot do TLS.
+//! Servers that disconnect, refuse, send garbage, stay silent or fail at TLS.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,12 +18,12 @@ use super::kit::*;
 
 const TO: &[&str] = &["bob@example.net", "carol@example.net"];
 
-/// An address where nobody listens.
+/// An address without a listener.
 async fn nobody() -> Endpoint {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = socket.local_addr().unwrap();
-    // It keeps the port from other tests until all of them are over.
+    // Keeps the port from other tests until all of them are done.
     std::mem::forget(socket);
     Endpoint::Tcp(address)
 }
@@ -55,7 +55,7 @@ fn whenever_a_server_drops_the_connection_each_recipient_is_deferred_once() {
             let mut sender = Sender::new();
             let end = sender.send(&hop, TO, body(TEXT)).await;
             assert_eq!(summary(&end), ["deferred 451 4.4.2"; 2], "{replies:?}");
-            // Once EHLO is answered, the message may be what the server cannot bear.
+            // Once EHLO is answered, the message may be what the server cannot handle.
             let is_ready = replies.last().is_some_and(|last| last.ends_with('\n')) && replies.len() > 1;
             let is_blamed = if is_ready {
                 matches!(end.contact, Contact::Interrupted(_))
@@ -180,7 +180,7 @@ fn no_more_addresses_are_tried_than_may_be() {
     });
 }
 
-/// Mail failed though most of the hosts had not been tried.
+/// Mail failed although most hosts had not been tried.
 #[test]
 fn mail_waits_where_all_that_were_tried_refuse_it_and_there_are_others() {
     run(async {
@@ -207,7 +207,7 @@ fn mail_waits_where_all_that_were_tried_refuse_it_and_there_are_others() {
     });
 }
 
-/// The same few addresses were tried for ever.
+/// The same few addresses were tried in every attempt.
 #[test]
 fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {
     run(async {
@@ -221,11 +221,11 @@ fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {
         let mut sender = Sender::new();
         for _ in 0..4 {
             let end = sender.send(&hop, TO, body(TEXT)).await;
-            let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("no host answers") };
+            let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("expected a deferral") };
             let count = " (4 of 12 addresses tried; the next attempt tries others)";
             assert!(reply.text.starts_with("mx") && reply.text.ends_with(count), "{reply}");
         }
-        // Where one was found, the next task finds it again.
+        // Once one worked, the next task tries it again.
         for connections in 1..=3 {
             let end = sender.send(&hop, TO, body(TEXT)).await;
             assert!(matches!(end.contact, Contact::Answered { .. }), "{:?}", end.contact);
@@ -256,7 +256,7 @@ fn a_server_that_never_answers_is_told_slow_once_and_given_up_in_doubt() {
         let endpoint = serve(&seen, |mut guest, _| async move {
             guest.greet(CHUNKING).await;
             guest.message().await.unwrap();
-            // It answers when nobody listens any more.
+            // It answers after we have stopped waiting.
             pass_until(async { drop(guest.end().await) }).await;
             guest.say("250 kept\r\n").await;
         });
@@ -294,7 +294,7 @@ fn slow_answers_are_told_once_and_measured() {
         sender.start(&hop, 1, body(TEXT));
         let (end, slow) = sender.end_and_slow().await;
         assert_eq!((summary(&end), slow), (vec!["relayed".to_owned()], 1));
-        // The banner was for opening the connection, and is not counted against the message.
+        // The delay of the banner belongs to opening the connection, not to the message.
         let Contact::Answered { slowest } = end.contact else { panic!("{:?}", end.contact) };
         assert!((Duration::from_secs(15)..Duration::from_secs(16)).contains(&slowest), "{slowest:?}");
     });
@@ -370,7 +370,7 @@ fn a_server_that_stops_reading_is_given_up_and_the_connection_reset() {
         let mut sender = Sender::new();
         let end = sender.send(&hop, &["bob@example.net"], body).await;
         assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
-        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is released");
         given_up.notify_one();
         let error = ended.recv().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -398,12 +398,12 @@ fn a_server_that_answers_before_it_has_read_is_reset_and_sees_no_more_of_the_fil
             }
         });
         let hop = hop(config(), &[endpoint.await]);
-        // More than the server's side takes unread, and less than ours takes.
+        // More than the server's side buffers unread, and less than ours does.
         let (stored, body) = Stored::body(&b"0123456789abcd\r\n".repeat(600 << 10 >> 4));
         let mut sender = Sender::new();
         let end = sender.send(&hop, &["bob@example.net"], body).await;
         assert_eq!(summary(&end), ["relayed"]);
-        assert_eq!(Arc::strong_count(&stored), 1, "the lease is given back");
+        assert_eq!(Arc::strong_count(&stored), 1, "the lease is released");
         reported.notify_one();
         let error = ended.recv().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

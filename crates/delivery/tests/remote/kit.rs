@@ -1,4 +1,4 @@
-//! Servers that say what a test wants, messages for them, and a [`Remote`] whose reports are gathered.
+//! Scripted servers, messages for them, and a [`Remote`] whose reports are collected.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(crate) const PIPELINING: &str = "250-mx\r\n250 PIPELINING\r\n";
 pub(crate) const CHUNKING: &str = "250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n";
 pub(crate) const TEXT: &[u8] = b"Subject: x\r\n\r\nHello.\r\n";
 
-/// How long a command, or anything else, may take.
+/// The timeout for commands and everything else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a test on one thread.
@@ -38,7 +38,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// Lets time pass at once, when everybody has got as far as they can.
+/// Advances the clock once all tasks are waiting.
 pub(crate) async fn pass(span: Duration) {
     tokio::time::sleep(Duration::from_millis(10)).await;
     tokio::time::pause();
@@ -46,7 +46,7 @@ pub(crate) async fn pass(span: Duration) {
     tokio::time::resume();
 }
 
-/// Lets time pass until something happens.
+/// Advances the clock until the event happens.
 pub(crate) async fn pass_until(event: impl Future<Output = ()>) {
     let mut event = std::pin::pin!(event);
     loop {
@@ -61,10 +61,10 @@ pub(crate) async fn pass_until(event: impl Future<Output = ()>) {
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// One connection, as its server has it.
+/// The server's side of one connection.
 pub(crate) struct Guest(BufStream<Box<dyn Stream>>);
 
-/// What the servers of a test saw.
+/// What the servers of a test received.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) connections: Rc<Cell<usize>>,
@@ -72,14 +72,14 @@ pub(crate) struct Seen {
     pub(crate) quits: Rc<Cell<usize>>,
 }
 
-/// A message as it came.
+/// A message as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) envelope: Vec<String>,
     pub(crate) content: Vec<u8>,
 }
 
-/// A server; `script` is told how many came before.
+/// Starts a server; `script` gets the number of earlier connections.
 pub(crate) async fn serve<F: Future<Output = ()> + 'static>(
     seen: &Seen,
     script: impl Fn(Guest, usize) -> F + 'static,
@@ -96,7 +96,7 @@ pub(crate) async fn serve<F: Future<Output = ()> + 'static>(
 }
 
 impl Guest {
-    /// Does the server's part of the handshake.
+    /// Does the server's side of the TLS handshake.
     pub(crate) async fn secured(self) -> Guest {
         const PEM: &[u8] = include_bytes!("mx.example.pem");
         let certificate = CertificateDer::from_pem_slice(PEM).unwrap();
@@ -110,7 +110,7 @@ impl Guest {
     }
 }
 
-/// The same over a unix socket.
+/// The same on a unix socket.
 pub(crate) fn serve_unix<F: Future<Output = ()> + 'static>(
     path: &Path,
     script: impl Fn(Guest) -> F + 'static,
@@ -124,7 +124,7 @@ pub(crate) fn serve_unix<F: Future<Output = ()> + 'static>(
     Endpoint::Unix(path.to_owned())
 }
 
-/// A server that takes all that comes.
+/// Starts a server that accepts everything.
 pub(crate) async fn serve_well(seen: &Seen, hello: &'static str) -> Endpoint {
     let inner = seen.clone();
     serve(seen, move |guest, _| guest.serve(hello, inner.clone())).await
@@ -140,7 +140,7 @@ impl Seen {
 
 impl Guest {
     pub(crate) async fn say(&mut self, text: &str) {
-        // The other side may be gone, as tests have it.
+        // In some tests the other side is already gone.
         let _ = self.0.write_all(text.as_bytes()).await;
         let _ = self.0.flush().await;
     }
@@ -155,7 +155,7 @@ impl Guest {
     pub(crate) async fn hear_all(&mut self, commands: &[&str]) {
         for command in commands {
             let line = self.hear().await;
-            assert!(line.starts_with(command), "{command} was to come, and not {line:?}");
+            assert!(line.starts_with(command), "expected {command}, found {line:?}");
         }
     }
 
@@ -178,13 +178,13 @@ impl Guest {
         octets
     }
 
-    /// Waits until the other side ends the connection; how it did.
+    /// Waits until the other side closes the connection, and returns how.
     pub(crate) async fn end(&mut self) -> io::Result<()> {
         let mut rest = Vec::new();
         self.0.read_to_end(&mut rest).await.map(|_| ())
     }
 
-    /// All that comes after DATA.
+    /// The data after DATA, up to its end mark.
     async fn data(&mut self) -> Vec<u8> {
         let mut data = Vec::new();
         while !data.ends_with(b"\r\n.\r\n") && data != b".\r\n" {
@@ -195,7 +195,7 @@ impl Guest {
         data
     }
 
-    /// Takes all messages until QUIT.
+    /// Accepts messages until QUIT.
     pub(crate) async fn serve(mut self, hello: &'static str, seen: Seen) {
         self.greet(hello).await;
         while let Some(message) = self.message().await {
@@ -205,7 +205,7 @@ impl Guest {
         seen.quits.set(seen.quits.get() + 1);
     }
 
-    /// The next message; its end is not answered yet.
+    /// Receives the next message, without replying to its end.
     pub(crate) async fn message(&mut self) -> Option<Message> {
         let mut message = Message::default();
         loop {
@@ -233,7 +233,7 @@ impl Guest {
     }
 }
 
-/// A [`Remote`], and what it reports.
+/// A [`Remote`] and its reports.
 pub(crate) struct Sender {
     pub(crate) remote: Remote<u32>,
     reports: UnboundedReceiver<Report<u32>>,
@@ -249,7 +249,7 @@ impl Sender {
         self.remote.start(task(hop, ticket, &["bob@example.net"], body));
     }
 
-    /// The next end of a task, and how often it was told before that somebody is slow.
+    /// The next task that ends, and how many times a slow server was reported before.
     pub(crate) async fn end_and_slow(&mut self) -> (Ended<u32>, usize) {
         let mut slow = 0;
         loop {
@@ -264,7 +264,7 @@ impl Sender {
         self.end_and_slow().await.0
     }
 
-    /// Sends one message to some, until its end.
+    /// Sends one message and waits for its end.
     pub(crate) async fn send(&mut self, hop: &Arc<NextHop>, recipients: &[&str], body: Body) -> Ended<u32> {
         self.remote.start(task(hop, 1, recipients, body));
         self.end().await
@@ -287,7 +287,7 @@ pub(crate) fn config() -> Config {
     Config { connect_timeout: PATIENCE, sendfile_above: Some(1000), ..Config::new(client()) }
 }
 
-/// One host of each tier.
+/// A next hop with one host in each tier.
 pub(crate) fn hop(config: Config, endpoints: &[Endpoint]) -> Arc<NextHop> {
     let target = |(number, endpoint): (usize, &Endpoint)| {
         vec![Target { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
@@ -332,7 +332,7 @@ pub(crate) fn body(text: &[u8]) -> Body {
     Body::new(Arc::new(text.to_vec()), 0, text.len() as u64, crc32c::crc32c(text), flags(text))
 }
 
-/// Bytes in a file, with something before and after them.
+/// Bytes within a file, with other bytes around them.
 pub(crate) struct Stored(File);
 
 impl Stored {

@@ -1,4 +1,4 @@
-//! Our own server takes what our client sends: the machine of [`protocol::smtp::server`], over a socket.
+//! Our server accepts what our client sends: [`protocol::smtp::server`] on a socket.
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -98,7 +98,11 @@ fn our_server_keeps_what_our_client_sends() {
                     let end = sender.send(&hop, &to, Stored::body(text).1).await;
                     assert_eq!(summary(&end), ["relayed", "failed 550", "relayed"]);
                     let end = sender.send(&hop, &to[1..2], Stored::body(text).1).await;
-                    assert_eq!(summary(&end), ["failed 550"], "to nobody, and the connection goes on");
+                    assert_eq!(
+                        summary(&end),
+                        ["failed 550"],
+                        "no recipient is accepted, and the connection stays open"
+                    );
                     assert!(kept.take().iter().all(|found| found == text), "{} octets", text.len());
                 }
             });

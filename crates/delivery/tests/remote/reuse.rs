@@ -1,5 +1,5 @@
-//! Connections are used again, the last one first; they end when they should; and the number of them is never more than
-//! that of the tasks.
+//! Connections are reused, the last one first, and closed when they should be; there are never more
+//! of them than tasks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use net::Endpoint;
 
 use super::kit::*;
 
-/// Sends so many, one after the other, and gives what the servers saw.
+/// Sends `count` messages, one after the other.
 async fn send_one_by_one(sender: &mut Sender, config: Config, endpoint: Endpoint, count: u32) {
     let hop = hop(config, &[endpoint]);
     for ticket in 0..count {
@@ -120,7 +120,7 @@ fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() 
                 assert_eq!(open.get(), 1);
                 guest.say("250 kept\r\n").await;
                 guest.hear_all(&["QUIT"]).await;
-                // No answer, and yet the connection ends.
+                // No reply, yet the connection is closed.
                 guest.end().await.unwrap();
                 open.set(open.get() - 1);
             }
@@ -159,7 +159,7 @@ fn a_server_that_hangs_up_on_an_idle_connection_costs_no_outcome() {
                 }
                 guest.greet(CHUNKING).await;
                 guest.message().await.unwrap();
-                // And off it goes, with a word or without.
+                // Then it disconnects, with or without a reply.
                 guest.say("250 kept\r\n421 too long idle\r\n").await;
             }
         });

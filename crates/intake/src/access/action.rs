@@ -1,14 +1,15 @@
-//! What a rule says once its conditions are found, in its own words or in those of a table (Postfix's access(5)).
+//! What a rule does once the results of its conditions are known: its own action, or the one in a
+//! table, in the syntax of Postfix's access(5).
 //!
-//! | a table's value | says |
+//! | value in the table | meaning |
 //! |---|---|
-//! | `OK`, digits alone | accept |
+//! | `OK`, digits only | accept |
 //! | `REJECT`, `REJECT text` | refuse |
 //! | `DEFER`, `DEFER text` | defer |
 //! | `4NN text`, `5NN text`, with or without an enhanced code | this reply |
 //! | `HOLD`, `HOLD text` | hold |
-//! | `DUNNO`, nothing | the rule does not match |
-//! | anything else | 451, and the operator hears of it: nobody is let in or turned away by a word that was not understood |
+//! | `DUNNO`, empty | the rule does not match |
+//! | anything else | 451 and a log message: an unknown action neither accepts nor refuses |
 
 use std::net::IpAddr;
 
@@ -17,17 +18,18 @@ use mail::{Enhanced, Reply};
 use super::{Action, Finding, Rule, Stage};
 use crate::replies;
 
-/// A text in a table that is longer is cut: a reply has to fit into a line (RFC 5321 section 4.5.3.1.5).
+/// Longer texts from a table are cut, so that the reply fits in one line (RFC 5321 section
+/// 4.5.3.1.5).
 const TEXT_OCTETS_MAX: usize = 400;
 
-/// What a rule that matches says.
+/// What a matching rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// Let it pass.
+    /// Accept.
     Pass,
-    /// Hold it.
+    /// Hold the message.
     Hold,
-    /// Tell the client.
+    /// Refuse or defer with this reply.
     No(Reply),
 }
 
@@ -37,7 +39,7 @@ pub(super) fn said(rule: &Rule, findings: &[Finding], client: Option<IpAddr>) ->
     if findings.iter().any(is_not) {
         return None;
     }
-    // It might match: whoever takes that for a yes or a no decides by an outage.
+    // The rule may match: assuming either result would let an outage decide.
     if findings.iter().any(|finding| matches!(finding, Finding::Unknown(_) | Finding::Asked)) {
         return Some(Said::No(replies::ACCESS_DOWN));
     }
@@ -53,7 +55,7 @@ pub(super) fn said(rule: &Rule, findings: &[Finding], client: Option<IpAddr>) ->
     }
 }
 
-/// Whoever is on a list is told on which: he is the one who can have himself taken off.
+/// A listed client is told the name of the list, since only the client can ask to be removed.
 fn refusal(rule: &Rule, client: Option<IpAddr>) -> Reply {
     let usual = rule.stage.refusal();
     match (rule.zone(), client) {
@@ -62,7 +64,7 @@ fn refusal(rule: &Rule, client: Option<IpAddr>) -> Reply {
     }
 }
 
-/// Whether the value of a table is one that is understood: for those who explain and check.
+/// Whether the value is a known action; for explanations and checks.
 pub(super) fn is_understood(value: &str) -> bool {
     value_says(value, Stage::Rcpt) != Some(Said::No(replies::ACCESS_DOWN))
 }
@@ -73,7 +75,7 @@ fn value_says(value: &str, stage: Stage) -> Option<Said> {
     let text = text.trim();
     let with_text = |usual: Reply| match sound(text) {
         "" => usual,
-        // It may begin with an enhanced code of its own.
+        // The text may begin with an enhanced status code of its own.
         text => format!("{} {text}", usual.code)
             .parse()
             .map(|reply: Reply| Reply { enhanced: reply.enhanced.or(usual.enhanced), ..reply })
@@ -95,7 +97,7 @@ fn is_code(word: &str) -> bool {
     word.len() == 3 && word.starts_with(['4', '5']) && word.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// A reply with the code that the table names; `X.7.1` where it names no enhanced one.
+/// A reply with the code from the table, and `X.7.1` if the value has no enhanced status code.
 fn coded(line: &str, code: &str) -> Reply {
     let class = code.as_bytes()[0] - b'0';
     let reply = line.parse().unwrap_or_else(|_| Reply::plain(u16::from(class) * 100 + 50, ""));
@@ -104,7 +106,7 @@ fn coded(line: &str, code: &str) -> Reply {
     Reply { enhanced, text, ..reply }
 }
 
-/// As much of the text as may stand in a reply: printable ASCII, and not too much of it.
+/// The part of the text that may be sent in a reply: printable ASCII, up to a length limit.
 fn sound(text: &str) -> &str {
     let end = text.bytes().position(|b| !(0x20..0x7f).contains(&b)).unwrap_or(text.len());
     &text[..end.min(TEXT_OCTETS_MAX)]
@@ -132,7 +134,7 @@ mod tests {
             ("REJECT", "550 5.7.1 Access denied"),
             ("reject go away", "550 5.7.1 go away"),
             ("REJECT 5.1.1 moved, see https://example.org", "550 5.1.1 moved, see https://example.org"),
-            ("DEFER", "450 4.7.1 Access denied for now, try again later"),
+            ("DEFER", "450 4.7.1 Access temporarily denied, try again later"),
             ("DEFER 4.2.1 in an hour", "450 4.2.1 in an hour"),
             ("554 no", "554 5.7.1 no"),
             ("450 4.1.8 who are you", "450 4.1.8 who are you"),

@@ -1,28 +1,27 @@
-//! The same questions as a session's, with an account of each rule: for people, who want to know why. Nothing is
-//! counted.
+//! Evaluates the rules as a session does, and explains each one to people. Nothing is counted.
 
 use super::action::{self, Said};
 use super::find::{self, Finding};
 use super::{Access, Passed, Rule, Stage, Visit};
 
-/// What one rule said, and why.
+/// The result of one rule, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// What it is called.
+    /// The name of the rule.
     pub rule: Box<str>,
-    /// Each condition with what was found of it.
+    /// Each condition with its result.
     pub conditions: Vec<String>,
-    /// What it says; None: it does not match.
+    /// What the rule does; None: it does not match.
     pub says: Option<String>,
-    /// The rules behind it, at this stage, are not asked.
+    /// The following rules of this stage are not evaluated.
     pub decides: bool,
-    /// No rule is asked later.
+    /// The rules of later stages are not evaluated.
     pub accepts: bool,
 }
 
 impl Access {
-    /// What the rules of a stage say of a visit, up to the one that decides. Conditions about what the visit does not
-    /// tell do not hold.
+    /// Explains the rules of a stage, up to the one that decides. Conditions on unknown properties
+    /// do not match.
     pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
         let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.is_asked_at(stage, visit)).collect();
         let at_hand = rules.iter().map(|rule| find::at_hand(rule, visit)).collect();
@@ -35,7 +34,7 @@ impl Access {
             let mut told = told(rule, &findings, visit);
             if told.accepts && !passed.pass(rule) {
                 (told.decides, told.accepts) = (false, false);
-                told.says = Some("accept, for the rules of its list".into());
+                told.says = Some("accept, for the rules of its list only".into());
             }
             let decides = told.decides;
             all.push(told);
@@ -71,10 +70,10 @@ fn word(finding: &Finding) -> String {
         Finding::Holds => "yes".into(),
         Finding::Says(value) if value.is_empty() => "yes".into(),
         Finding::Says(value) if action::is_understood(value) => format!("yes, {value:?}"),
-        Finding::Says(value) => format!("yes, {value:?}, which is no action"),
+        Finding::Says(value) => format!("yes, {value:?}, which is not a known action"),
         Finding::Not => "no".into(),
-        Finding::Unknown(why) => format!("nobody can say: {why}"),
-        Finding::Unlisted(why) => format!("no, since nobody can say: {why}"),
+        Finding::Unknown(why) => format!("unknown: {why}"),
+        Finding::Unlisted(why) => format!("no, the list is unavailable: {why}"),
         Finding::Asked => "not asked".into(),
     }
 }

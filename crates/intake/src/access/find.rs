@@ -1,5 +1,5 @@
-//! Which conditions hold. What is in memory is found at once; what tables and lists say is asked for all rules
-//! together, each table once with all keys, all tables at the same time.
+//! Evaluates conditions. Those in memory are evaluated directly; tables and DNS lists are queried
+//! for all rules together: each table once with all keys, all tables concurrently.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use lookup::{Answer, Table};
 
 use super::{Rule, Test, Visit, Zone, keys};
 
-/// What is found of a condition.
+/// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// It holds.
+    /// It matches.
     Holds,
-    /// It holds: a table has the subject, with this value.
+    /// It matches: the table has the subject, with this value.
     Says(String),
-    /// It does not.
+    /// It does not match.
     Not,
-    /// A table cannot say; why.
+    /// The table is unavailable; the reason.
     Unknown(String),
-    /// A list cannot say, and so has nobody on it; why.
+    /// The DNS list is unavailable and lists nothing; the reason.
     Unlisted(String),
-    /// Somebody has to be asked.
+    /// A table or a DNS list must be queried.
     Asked,
 }
 
-/// What can be said of a rule's conditions without asking anybody.
+/// The results of a rule's conditions as far as they are known without a query.
 pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
     let holds = |test: &Test| match test {
         Test::Client(networks) => visit.client.is_some_and(|client| networks(client)),
@@ -48,24 +48,24 @@ pub(super) fn at_hand(rule: &Rule, visit: &Visit<'_>) -> Vec<Finding> {
     rule.conditions.iter().map(|condition| finding(&condition.test)).collect()
 }
 
-/// One table, and all that it is asked.
+/// All queries to one table.
 struct Group<'a> {
     table: &'a Arc<dyn Table>,
     keys: Vec<String>,
     questions: Vec<Question<'a>>,
 }
 
-/// What one condition of one rule wants to know.
+/// The part of a query that belongs to one condition.
 struct Question<'a> {
     rule: usize,
     condition: usize,
     test: &'a Test,
-    /// Which of the keys are its own.
+    /// The range of its keys in the query.
     keys: Range<usize>,
 }
 
-/// What is found of all conditions of these rules, of which this much is at hand. Rules of which one condition does not
-/// hold are not asked further.
+/// Completes the results of all conditions of these rules. Rules with a condition that does not
+/// match are not queried.
 pub(super) async fn find(rules: &[&Rule], mut findings: Vec<Vec<Finding>>, visit: &Visit<'_>) -> Vec<Vec<Finding>> {
     let groups = groups(rules, &findings, visit);
     if groups.is_empty() {
@@ -106,7 +106,7 @@ fn groups<'a>(rules: &[&'a Rule], findings: &[Vec<Finding>], visit: &Visit<'_>) 
                 Some(known) => &mut groups[known],
                 None => {
                     groups.push(Group { table, keys: Vec::new(), questions: Vec::new() });
-                    groups.last_mut().expect("one was pushed")
+                    groups.last_mut().expect("a group was just pushed")
                 }
             };
             let first = group.keys.len();
@@ -124,7 +124,8 @@ fn found(test: &Test, answers: &[Answer]) -> Finding {
     }
 }
 
-/// The first key that is there speaks. One of which the table cannot say might have spoken before those behind it.
+/// The first key found decides. A key for which the table is unavailable might have decided before
+/// it.
 fn in_table(answers: &[Answer]) -> Finding {
     let first = answers.iter().find(|answer| **answer != Answer::NotFound);
     match first {

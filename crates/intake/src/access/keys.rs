@@ -1,21 +1,21 @@
-//! The keys under which a table is asked for a subject, the most special first, as Postfix's access(5) has them. The
-//! first key that is there speaks for the subject.
+//! The lookup keys of a subject, most specific first, as in Postfix's access(5). The first key
+//! found decides.
 //!
 //! | subject | keys |
 //! |---|---|
 //! | 192.0.2.1 | `192.0.2.1`, `192.0.2`, `192.0`, `192` |
 //! | 2001:db8::1 | `2001:db8::1`, `2001:db8:0:0:0:0:0`, ..., `2001:db8:0`, `2001:db8`, `2001` |
-//! | the name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
-//! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, `a.example.org`, `.example.org`, `.org`, `bob@` |
-//! | bob+x@example.org, `+` parting tags | `bob+x@example.org`, `bob@example.org`, the domain as above, `bob+x@`, `bob@` |
+//! | host name mx.example.org | `mx.example.org`, `.example.org`, `.org` |
+//! | bob@a.example.org | `bob@a.example.org`, `@a.example.org`, the keys of the domain, `bob@` |
+//! | bob+x@a.example.org, tag `+x` | as above, with each local part: first with the tag, then without |
 //! | the null sender | `<>` |
 //!
-//! A table of patterns is asked for the subject alone, as it came: for none of its parts, and not without its tag.
+//! A table of patterns is queried only with the whole subject as received, including its tag.
 //!
-//! A domain beyond ASCII is asked for as it came and, right behind, in its other spelling: letters or A-labels.
+//! A non-ASCII domain is looked up as received, followed by its other form: Unicode or A-labels.
 //!
-//! Postfix cuts an IPv6 address at the colons of its short form, in which `2001::1` would also be all addresses from
-//! `2001:0:0:1::` on; here a network has all its groups, and never two colons in a row.
+//! Postfix cuts an IPv6 address at the colons of its short form, so that `2001::1` also means all
+//! addresses from `2001:0:0:1::` on. Here a network has all its groups, and no double colon.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -25,11 +25,11 @@ use mail::Address;
 
 use super::{Subject, Visit};
 
-/// A name of more labels is asked for by its shortest parents alone: those that have an owner, who may put as many
-/// labels in front as he likes.
+/// For names with more labels, only the shortest parent domains are looked up: those are registered
+/// to an owner, who may add any number of labels in front.
 const PARENTS_MAX: usize = 10;
 
-/// The keys of a subject; none where it is not known.
+/// The keys of a subject; empty if it is unknown.
 pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
     match subject {
         Subject::Client => visit.client.map(networks).unwrap_or_default(),
@@ -45,7 +45,7 @@ pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
     }
 }
 
-/// The subject as a table of patterns is asked for it; none where it is not known.
+/// The subject as a table of patterns is queried for it; None if it is unknown.
 pub(super) fn whole(subject: Subject, visit: &Visit<'_>) -> Option<String> {
     match subject {
         Subject::Client => visit.client.map(|client| client.to_string()),
@@ -55,8 +55,8 @@ pub(super) fn whole(subject: Subject, visit: &Visit<'_>) -> Option<String> {
     }
 }
 
-/// What a client calls itself, as rules know it: in lower case, without the dot that may end a name (RFC 1034 section
-/// 3.1). Else whoever is named by a rule would only have to spell himself otherwise.
+/// The HELO name as rules see it: in lower case and without a trailing dot (RFC 1034 section 3.1).
+/// Otherwise a client could evade a rule by changing the spelling.
 pub(super) fn bare(helo: &str) -> Cow<'_, str> {
     let name = helo.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(helo);
     match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -80,7 +80,7 @@ fn names(name: &str) -> Vec<String> {
     let other = other_spelling(name);
     let spellings = || std::iter::once(name).chain(other.as_deref());
     let mut keys: Vec<String> = spellings().map(str::to_owned).collect();
-    // An address literal has no parents.
+    // An address literal has no parent domains.
     if !name.starts_with('[') {
         let mut all: Vec<_> = spellings().map(parents).collect();
         while let Some(parent) = all[0].next() {
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(of(Subject::Client, &Visit::default()), [""; 0]);
     }
 
-    /// `2001::1` spoke for `2001::1:a:b:c:d` too, which is in another network.
+    /// `2001::1` also matched `2001::1:a:b:c:d`, which is in another network.
     #[test]
     fn no_address_is_a_network_of_others() {
         for client in ["2001::1:a:b:c:d", "1::2:0:0:0", "1:2:3:4:5:6:7:8"] {
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// `bob@example.org` did not speak for `bob+x@example.org`, which is delivered to the same mailbox.
+    /// `bob@example.org` did not match `bob+x@example.org`, which is delivered to the same mailbox.
     #[test]
     fn a_tag_hides_no_mailbox() {
         let (tagged, untagged) = ("bob+x@example.org".parse().unwrap(), "bob@example.org".parse().unwrap());
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(of(Subject::Sender, &sender).join(" "), expected);
     }
 
-    /// `.bad.example` was not asked for where enough labels stood before it.
+    /// `.bad.example` was not looked up if enough labels came before it.
     #[test]
     fn labels_in_front_hide_no_parent() {
         let found = keys(Subject::Helo, "a.b.c.d.e.f.g.h.i.j.k.bad.example");

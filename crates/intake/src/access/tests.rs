@@ -1,4 +1,4 @@
-//! Rules as a session asks them: their order, what tables and lists say, and what an outage does.
+//! Rules as a session evaluates them: their order, tables and DNS lists, and outages.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use lookup::{Answer, Answers};
 
 use super::*;
 
-/// A table that was told its answers, and remembers its questions.
+/// A table with fixed answers that records its queries.
 struct Told {
     answers: Vec<(&'static str, Answer)>,
     asked: Mutex<Vec<Vec<String>>>,
@@ -46,7 +46,7 @@ fn rule(name: &str, stage: Stage, tests: Vec<Test>, action: Action) -> Rule {
     Rule { name: name.into(), list: None, stage, asks_users: true, conditions, action }
 }
 
-/// The client whose address is this text.
+/// A test for a client with this address.
 fn from(client: &'static str) -> Test {
     Test::Client(Arc::new(move |address| address.to_string() == client))
 }
@@ -58,7 +58,7 @@ fn listed(table: &Arc<Told>, codes: &[(&str, &str)]) -> Test {
 
 const CLIENT: &str = "192.0.2.1";
 
-/// What is said to [`CLIENT`], and whether its mail is held; and what the operator heard.
+/// The verdict on [`CLIENT`], and what was logged.
 fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
     judge_one(access, stage, false)
 }
@@ -110,12 +110,13 @@ fn the_first_rule_that_matches_decides_at_its_stage() {
     ]);
     assert_eq!(decided(&all, Stage::Connect), "accept");
     assert_eq!(decided(&all, Stage::Helo), "nothing");
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     assert_eq!(all.counted().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
     assert!(all.asks_at(Stage::Rcpt) && !all.asks_at(Stage::Mail));
 }
 
-/// A rule that accepts ended the asking of all rules, so that a list of those who are let in let them pass all others.
+/// A rule that accepted ended the evaluation of all rules, so that an allowlist bypassed every
+/// other list.
 #[test]
 fn to_accept_in_a_list_passes_over_that_list_alone() {
     let of = |list: &'static str, rule: Rule| Rule { list: Some(list.into()), ..rule };
@@ -125,7 +126,7 @@ fn to_accept_in_a_list_passes_over_that_list_alone() {
     let others = || of("sender", rule("others", Stage::Rcpt, vec![], Action::Refuse(None)));
     let here = |action| of("client", rule("here", Stage::Rcpt, vec![from(CLIENT)], action));
     let all = access(vec![ours(), others(), here(Action::Defer(None))]);
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access denied for now, try again later");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     let all = access(vec![
         ours(),
         others(),
@@ -138,7 +139,7 @@ fn to_accept_in_a_list_passes_over_that_list_alone() {
     assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 Access denied");
 }
 
-/// A counter that begins anew would be taken for a server that was restarted.
+/// A counter that starts again from zero looks like a restart of the server.
 #[test]
 fn rules_that_replace_others_go_on_with_the_counts_of_their_names() {
     let all = |name| rule(name, Stage::Connect, vec![], Action::Refuse(None));
@@ -146,7 +147,7 @@ fn rules_that_replace_others_go_on_with_the_counts_of_their_names() {
     decided(&before, Stage::Connect);
     let after = access(vec![all("c"), all("a")]).counting_on(Some(&before));
     assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
-    // A session that began with the rules of before.
+    // A session that still uses the old rules.
     decided(&before, Stage::Connect);
     decided(&after, Stage::Connect);
     assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
@@ -161,7 +162,7 @@ fn all_conditions_of_a_rule_have_to_hold() {
     assert_eq!(decided(&both("mx.y.example"), Stage::Helo), "nothing");
 }
 
-/// `EHLO a.DYNAMIC.test` and `EHLO a.dynamic.test.` went by a rule for `*.dynamic.test`.
+/// `EHLO a.DYNAMIC.test` and `EHLO a.dynamic.test.` evaded a rule for `*.dynamic.test`.
 #[test]
 fn who_spells_its_name_otherwise_has_the_same_name() {
     let table = Told::new(&[(".dynamic.test", "REJECT")]);
@@ -235,7 +236,7 @@ fn a_table_that_cannot_say_puts_off_whom_it_could_decide_on() {
     for action in [Action::Accept, Action::Refuse(None), Action::Hold, Action::Table] {
         let one = access(vec![rule("one", Stage::Connect, asks(), action)]);
         assert_eq!(decided(&one, Stage::Connect), "451 4.3.0 Access rules unavailable, try again later");
-        assert_eq!(judge(&one, Stage::Connect).1, ["the access rule 'one' cannot be asked: no cable"]);
+        assert_eq!(judge(&one, Stage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
     }
     let before = access(vec![
         rule("ours", Stage::Connect, vec![from(CLIENT)], Action::Accept),
@@ -259,10 +260,11 @@ fn a_list_lists_by_its_codes_and_nobody_while_it_cannot_say() {
     let down = refuse(listed(&Told::new(&[(CLIENT, "?")]), &[]));
     let (verdict, heard) = judge(&down, Stage::Connect);
     assert_eq!((verdict, down.unanswered()), (Verdict::default(), 1));
-    assert_eq!(heard, ["the access rule 'list' goes on without a list: no cable"]);
+    assert_eq!(heard, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
 }
 
-/// Users write from addresses that are listed for what others did from there; a list that is down is not waited for either.
+/// Users send from addresses listed because of other clients; an unavailable list must not delay
+/// them either.
 #[test]
 fn users_pass_rules_that_are_not_for_them() {
     let table = Told::new(&[(CLIENT, "127.0.0.2")]);

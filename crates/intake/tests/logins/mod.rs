@@ -1,4 +1,4 @@
-//! Users who log in: who is let in, what that lets them do, and what their mail gets.
+//! Users who log in: which logins succeed, what users may do, and how their mail is completed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use lookup::credentials::{Credentials, Settings, Source};
 
 use crate::server::{Client, Server, Told, text_of};
 
-/// Bob, in a spelling of his own, with his password.
+/// Bob with his password, in another spelling.
 const BOB: &str = "AUTH PLAIN AEJvYgBzZWNyZXQ=";
 const WRONG: &str = "AUTH PLAIN AGJvYgB3cm9uZw==";
-/// A user of whom the table cannot say anything.
+/// A user for whom the table is unavailable.
 const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 
-/// Bob has a password and two senders; nothing can be said of whoever is called down, and nobody can log in as odd.
+/// Bob has a password and two senders; the table is unavailable for the user down; the entry of the
+/// user odd is unusable.
 fn let_in(desk: &mut Desk) {
     let_in_as(desk, Settings::default());
 }
@@ -56,7 +57,7 @@ async fn who_logs_in_may_send_to_other_domains_from_where_nobody_else_may_send()
     assert_eq!(lines[2..], ["Subject: x", "", "x", ""]);
 }
 
-/// Notices to the sender are limited only where it may be forged.
+/// Notices are limited only for senders that may be forged.
 #[tokio::test]
 async fn a_message_says_whether_its_client_is_trusted() {
     for (is_in_relay_network, logs_in) in [(false, false), (true, false), (false, true)] {
@@ -78,7 +79,7 @@ async fn relay_networks_have_to_log_in_too_where_that_is_required() {
     let server = Server::for_users(|desk| {
         let_in(desk);
         desk.relays = Arc::new(|_| true);
-        // Nor does a rule spare anybody that.
+        // A rule that accepts makes no exception either.
         desk.access = Access::new(vec![rule(Stage::Connect, Vec::new(), Action::Accept)]);
     });
     server.user().await.expect("MAIL FROM:<bob@example.org>", "530 5.7.0 ").await;
@@ -88,7 +89,7 @@ fn rule(stage: Stage, conditions: Vec<Condition>, action: Action) -> Rule {
     Rule { name: "rule".into(), list: None, stage, asks_users: conditions.is_empty(), conditions, action }
 }
 
-/// The address of every client here is on a list, and is refused for that.
+/// Every client here is on a DNS list and refused for it.
 fn list_all(desk: &mut Desk, stage: Stage) {
     let listed = HashMap::from([("127.0.0.1", Answer::Found(vec!["127.0.0.2".to_owned()]))]);
     let zone = Zone { name: "list.example".into(), table: Arc::new(Told("list", listed)), codes: Vec::new() };
@@ -96,7 +97,7 @@ fn list_all(desk: &mut Desk, stage: Stage) {
     desk.access = Access::new(vec![rule(stage, vec![listed], Action::Refuse(None))]);
 }
 
-/// Users write from addresses that are listed. Refused at connect, they could not even log in.
+/// Users send from listed addresses. Refused at connect, they could not even log in.
 #[tokio::test]
 async fn a_user_sends_from_a_listed_address() {
     for stage in Stage::ALL {
@@ -125,13 +126,13 @@ async fn where_others_send_too_a_listed_address_is_a_users_from_his_login_on() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
-/// What a proxy says of another client is not said of the one that logged in.
+/// What applies to a proxied client does not depend on a login of another one.
 #[tokio::test]
 async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
     let server = Server::for_all(|desk| {
         let_in(desk);
         desk.proxies = Arc::new(|address| address.is_loopback());
-        // Speaking for the same address again, it is a proxy still.
+        // XCLIENT for the same address keeps the rights of a proxy.
         list_all(desk, Stage::Rcpt);
     });
     let mut client = bob(&server).await;
@@ -174,7 +175,7 @@ async fn an_owner_of_whom_nothing_can_be_said_is_put_off() {
     });
     bob(&server).await.expect("MAIL FROM:<bob@example.org>", "451 4.3.0 ").await;
     let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["which senders are the user \"bob\"'s cannot be said: no cable"]);
+    assert_eq!(*heard, ["cannot look up the senders of user \"bob\": no cable"]);
 }
 
 #[tokio::test]
@@ -198,11 +199,12 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
     ];
     assert_eq!(told, expected);
     let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
-    assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 1, 1), "as often as they are told");
+    assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 1, 1), "each result is counted once");
 }
 
-/// A line that was too long once ended an exchange without a word to the checker, who went on waiting for the proof: the
-/// next login of that session, by a password of one's own, was taken for it, and guesses at the other user were free.
+/// A line that was too long ended an exchange without telling the credentials, which kept waiting
+/// for the proof: the next login in that session, with the client's own password, settled it, so
+/// that guesses at another user's password cost nothing.
 #[tokio::test]
 async fn nobodys_proof_is_settled_by_the_login_of_another() {
     let mut settings = Settings::default();
@@ -225,17 +227,14 @@ async fn nobodys_proof_is_settled_by_the_login_of_another() {
 async fn that_an_entry_is_of_no_use_the_operator_hears_and_the_client_does_not() {
     let server = Server::for_users(let_in);
     let mut client = server.user().await;
-    // One who is stored by a scheme that is not read here, and one who is not there.
+    // One user with an unsupported password scheme, and one who does not exist.
     for (user, response) in [("odd", "AG9kZAB4"), ("noo", "AG5vbwB4")] {
         client.expect(&format!("AUTH PLAIN {response}"), "535 5.7.8 Authentication credentials invalid").await;
         assert_eq!(server.facts.logins().pop(), Some((user.to_owned(), "PLAIN", "refused")));
     }
     client.expect("AUTH SCRAM-SHA-256 biwsbj1vZGQscj14", "334 ").await;
     let heard = server.heard.lock().unwrap().join("\n");
-    assert!(
-        heard.contains("\"odd\" cannot be said: table 'passwords', user 'odd': ") && heard.contains("{MD5}"),
-        "{heard}"
-    );
+    assert!(heard.contains("user \"odd\": table 'passwords', user 'odd': ") && heard.contains("{MD5}"), "{heard}");
     assert!(!heard.contains("noo"), "{heard}");
 }
 

@@ -20,7 +20,7 @@ fn rule(stage: Stage, test: Option<Test>, action: Action) -> Rule {
 fn server(rules: Vec<Rule>) -> Server {
     Server::start(|desk| {
         desk.access = Access::new(rules);
-        // Whoever comes is a proxy.
+        // Every client is a proxy.
         desk.proxies = Arc::new(|address| address.is_loopback());
     })
 }
@@ -51,7 +51,7 @@ async fn a_client_is_refused_in_place_of_the_banner() {
     assert_eq!(server.facts.denied(), [("connect", Some("connect".into()))]);
 }
 
-/// Whoever talked too early was reset, and may never have seen the reply.
+/// A client that sent before the banner was reset, and might never see the reply.
 #[tokio::test]
 async fn who_talks_before_the_banner_is_told_all_the_same_that_there_is_none() {
     let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
@@ -76,7 +76,7 @@ async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<carol@example.org>", "550 5.7.1").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
-    // Who was refused by no rule has none in the log.
+    // A refusal without a rule is logged without one.
     let denied = |stage, rule: Option<&str>| (stage, rule.map(Into::into));
     let expected = [
         denied("HELO", Some("helo")),
@@ -117,7 +117,7 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
-/// Rules saw what the client had typed: at a literal of this host nobody was refused.
+/// Rules saw the address as received: at a literal of this host they matched no recipient.
 #[tokio::test]
 async fn a_recipient_is_judged_as_whom_the_client_means() {
     let server = server(vec![
@@ -143,7 +143,7 @@ async fn a_tag_hides_nobody_from_the_rules() {
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<bob+x@onward.example>", "550 5.7.1").await;
     client.expect("RCPT TO:<bobby+x@onward.example>", "250").await;
-    // Nothing parts tags there.
+    // That domain has no tag delimiter.
     client.expect("RCPT TO:<bob+x@example.org>", "550 5.1.1").await;
 }
 
@@ -184,7 +184,7 @@ async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
     let mut client = server.client().await;
     client.expect("XCLIENT ADDR=192.0.2.9", "554 5.7.1 Access denied").await;
     assert_eq!(client.until_closed().await, "");
-    // Whoever goes by the log bans the client, and not the proxy.
+    // Tools that read the log must ban the client, not the proxy.
     assert_eq!(server.facts.clients_refused(), ["192.0.2.9".parse().ok()]);
 }
 
@@ -200,7 +200,8 @@ async fn a_rule_that_speaks_as_a_full_mailbox_does_is_not_counted_as_one() {
     assert_eq!(server.desk.refusals.counted(Refusal::MailboxFull), 0);
 }
 
-/// The proxy hands on what the client says: with the proxy's trust it would call itself one of the relay networks.
+/// The proxy passes on what the client sends: with the rights of the proxy, the client could claim
+/// to be in a relay network.
 #[tokio::test]
 async fn a_client_that_came_by_a_proxy_speaks_for_nobody_else() {
     let server = Server::start(|desk| {
@@ -231,7 +232,7 @@ async fn the_lines_of_a_client_are_mended_for_itself_and_not_for_its_proxy() {
     }
 }
 
-/// The place stayed the proxy's, which nothing limits.
+/// The session still counted as the proxy's, which has no limit.
 #[tokio::test]
 async fn clients_of_whom_nobody_knows_the_address_are_limited_as_one() {
     let server = Server::start(|desk| {
@@ -246,7 +247,7 @@ async fn clients_of_whom_nobody_knows_the_address_are_limited_as_one() {
     }
 }
 
-/// A balancer that opens connections and says nothing would otherwise have any number of them.
+/// Otherwise a balancer could open any number of connections without sending anything.
 #[tokio::test]
 async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
     let server = Server::start_behind(Some(Arc::new(|_| true)), |_| {});
@@ -258,21 +259,21 @@ async fn who_waits_for_a_header_has_a_place_and_passes_it_on() {
                 tokio::task::yield_now().await
             }
         };
-        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("a connection without header counts");
+        tokio::time::timeout(Duration::from_secs(4), all_counted).await.expect("connections without header count");
     }
     let (_, told) = server.connect().await;
     assert!(told.starts_with("421 4.3.2"), "{told}");
     for client in &mut clients[..2] {
         client.send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
         let banner = client.reply().await;
-        assert!(banner.starts_with("220 "), "with the place that it had: {banner}");
+        assert!(banner.starts_with("220 "), "the client takes over the session: {banner}");
     }
     clients[2].send(b"PROXY TCP4 192.0.2.1 192.0.2.5 4711 25\r\n").await;
-    assert!(clients[2].reply().await.starts_with("421 4.7.0"), "the client's own share counts as elsewhere");
+    assert!(clients[2].reply().await.starts_with("421 4.7.0"), "the limits of the client apply");
     assert_eq!(clients[2].until_closed().await, "");
 }
 
-/// A table that never answers, and tells when it is asked.
+/// A table that never answers, and signals each query.
 struct Silent(Arc<Notify>);
 
 impl Table for Silent {

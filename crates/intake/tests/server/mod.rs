@@ -1,4 +1,4 @@
-//! A server on a port of its own, with a real spool in a folder of its own, and a client to talk to it.
+//! A server on its own port, with a real spool in its own folder, and a client for it.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -20,16 +20,16 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// Longer than any answer takes.
+/// Longer than any reply takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that works until it is dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct Server {
     pub(crate) desk: Arc<Desk>,
     pub(crate) stopper: Stopper,
-    /// What the operator heard.
+    /// The lines logged for the operator.
     pub(crate) heard: Arc<Mutex<Vec<String>>>,
-    /// What was written down.
+    /// The events logged.
     pub(crate) facts: Arc<Facts>,
     pub(crate) folder: TempDir,
     address: SocketAddr,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     monitor: Mutex<Monitor>,
 }
 
-/// The limits of every gauge, for tests that set gauges.
+/// Limits for the gauges that tests set.
 pub(crate) const LOAD_LIMITS: load::Limits = load::Limits {
     queue_only_above: None,
     no_delivery_above: None,
@@ -50,7 +50,7 @@ pub(crate) const LOAD_LIMITS: load::Limits = load::Limits {
     inodes_min: 100,
     margin: 0.1,
 };
-/// Sessions of one client and of all, as few as tests need.
+/// The session limits, as low as tests allow.
 pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
     sessions_max: 4,
     sessions_per_client_max: 2,
@@ -60,27 +60,27 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 };
 
 impl Server {
-    /// Starts one whose desk was changed so before.
+    /// Starts a server with changes to what its sessions share.
     pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(None, None, change)
     }
 
-    /// Starts one with another protocol machine, too.
+    /// The same, with changed protocol settings.
     pub(crate) fn start_as(change_machine: impl FnOnce(&mut Machine), change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_changed(None, change_machine, change)
     }
 
-    /// One to which users submit mail, in clear text, and nobody else.
+    /// A server for mail submission by users, in clear text.
     pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(Some(Server::auth(true)), None, change)
     }
 
-    /// One where users may log in, in clear text, beside everybody else.
+    /// A server that also lets users log in, in clear text.
     pub(crate) fn for_all(change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(Some(Server::auth(false)), None, change)
     }
 
-    /// The same as at the start, behind balancers.
+    /// The same as [`Server::start`], behind balancers.
     pub(crate) fn start_behind(balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
         Server::start_with(None, balancers, change)
     }
@@ -128,7 +128,7 @@ impl Server {
         Server { desk, stopper, heard, facts, folder, address, gauges, monitor: Mutex::new(monitor) }
     }
 
-    /// The gauges say this and nothing else, and the monitor looks at them.
+    /// Sets the gauges, and lets the monitor read them.
     pub(crate) fn sense(&self, readings: &[(Gauge, f64)]) {
         let reading =
             |(gauge, value): &(Gauge, f64)| Reading { gauge: gauge.clone(), source: "told", value: Some(*value) };
@@ -136,12 +136,12 @@ impl Server {
         self.monitor.lock().unwrap().look(Timestamp(0));
     }
 
-    /// Connects, and takes nothing yet.
+    /// Connects without reading the banner.
     pub(crate) async fn come(&self) -> Client {
         Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
     }
 
-    /// Connects, and talks before the server can have said anything.
+    /// Connects and sends before the server can reply.
     pub(crate) fn come_talking(&self, early: &[u8]) -> Client {
         let mut stream = std::net::TcpStream::connect(self.address).unwrap();
         stream.write_all(early).unwrap();
@@ -149,14 +149,14 @@ impl Server {
         Client(BufReader::new(TcpStream::from_std(stream).unwrap()))
     }
 
-    /// Connects and takes the first line.
+    /// Connects and reads the first line.
     pub(crate) async fn connect(&self) -> (Client, String) {
         let mut client = self.come().await;
         let banner = client.reply().await;
         (client, banner)
     }
 
-    /// A client that was greeted.
+    /// A client after HELO.
     pub(crate) async fn client(&self) -> Client {
         let (mut client, banner) = self.connect().await;
         assert!(banner.starts_with("220 "), "{banner}");
@@ -164,7 +164,7 @@ impl Server {
         client
     }
 
-    /// A client that was greeted with EHLO.
+    /// A client after EHLO.
     pub(crate) async fn user(&self) -> Client {
         let (mut client, _) = self.connect().await;
         client.send(b"EHLO client.example\r\n").await;
@@ -172,7 +172,7 @@ impl Server {
         client
     }
 
-    /// The only message that was kept.
+    /// The only message in the spool.
     pub(crate) fn message(&self) -> Stored {
         let ids = self.desk.spool.ids();
         assert_eq!(ids.len(), 1, "{ids:?}");
@@ -204,14 +204,14 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// Sends a command, and is told something that begins so.
+    /// Sends a command, and expects a reply that begins so.
     pub(crate) async fn expect(&mut self, command: &str, start: &str) {
         self.send(format!("{command}\r\n").as_bytes()).await;
         let reply = self.reply().await;
         assert!(reply.starts_with(start), "{command}: expected {start}, found {reply:?}");
     }
 
-    /// MAIL, RCPT and DATA.
+    /// Sends MAIL, RCPT and DATA.
     pub(crate) async fn begin(&mut self, recipients: &[&str]) {
         self.expect("MAIL FROM:<a@client.example>", "250").await;
         for recipient in recipients {
@@ -220,19 +220,19 @@ impl Client {
         self.expect("DATA", "354").await;
     }
 
-    /// The whole of a short message.
+    /// Sends a whole short message.
     pub(crate) async fn deliver(&mut self, recipients: &[&str]) {
         self.begin(recipients).await;
         self.expect("Subject: x\r\n\r\nx\r\n.", "250 2.0.0").await;
     }
 
-    /// Closes this side, and waits until the server closes its own.
+    /// Shuts down this side, and waits until the server closes the connection.
     pub(crate) async fn end(mut self) -> String {
         self.0.get_mut().shutdown().await.unwrap();
         self.until_closed().await
     }
 
-    /// What comes until the server closes.
+    /// Reads until the server closes the connection.
     pub(crate) async fn until_closed(&mut self) -> String {
         let mut rest = String::new();
         tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut rest)).await.unwrap().unwrap();
@@ -270,12 +270,12 @@ fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, loa
     }
 }
 
-/// A journal that can be read.
+/// An event log that tests can read.
 #[derive(Default)]
 pub(crate) struct Facts(Mutex<Vec<Fact>>);
 
 impl Facts {
-    /// What clients were refused, by stage and code.
+    /// The refusals, by stage and code.
     pub(crate) fn refused(&self) -> Vec<(&'static str, u16)> {
         let refused = |fact: &Fact| match fact {
             Fact::Refused { stage, reply, .. } => Some((*stage, reply.code)),
@@ -284,7 +284,7 @@ impl Facts {
         self.0.lock().unwrap().iter().filter_map(refused).collect()
     }
 
-    /// Who was refused something.
+    /// The clients that were refused.
     pub(crate) fn clients_refused(&self) -> Vec<Option<std::net::IpAddr>> {
         let client = |fact: &Fact| match fact {
             Fact::Refused { client, .. } => Some(*client),
@@ -293,7 +293,7 @@ impl Facts {
         self.0.lock().unwrap().iter().filter_map(client).collect()
     }
 
-    /// Which access rules said no, by stage.
+    /// The access rules that refused, by stage.
     pub(crate) fn denied(&self) -> Vec<(&'static str, Option<Box<str>>)> {
         let denied = |fact: &Fact| match fact {
             Fact::Refused { stage, rule, .. } => Some((*stage, rule.clone())),
@@ -304,7 +304,7 @@ impl Facts {
 }
 
 impl Facts {
-    /// What was logged of the header of each message.
+    /// The logged header fields of each message.
     pub(crate) fn headers(&self) -> Vec<LoggedHeader> {
         let header = |fact: &Fact| match fact {
             Fact::Received { header, .. } => Some(header.clone()),
@@ -313,7 +313,7 @@ impl Facts {
         self.0.lock().unwrap().iter().filter_map(header).collect()
     }
 
-    /// Who tried to log in, by what and with what result.
+    /// The login attempts: user, mechanism and result.
     pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
         let login = |fact: &Fact| match fact {
             Fact::Login { user, mechanism, result, .. } => Some((user.to_string(), *mechanism, *result)),
@@ -329,7 +329,6 @@ impl Journal for Facts {
     }
 }
 
-/// Gauges that tests set.
 #[derive(Clone, Default)]
 struct Gauges(Arc<Mutex<Vec<Reading>>>);
 
@@ -339,8 +338,8 @@ impl Sources for Gauges {
     }
 }
 
-/// Bob and Carol live at example.org; down.example cannot be asked. What is for onward.example is passed on, as is what is
-/// for listed.example, where we know that `a%b` exists.
+/// Bob and Carol have mailboxes at example.org; down.example is unavailable. We relay for
+/// onward.example, and for listed.example, where we know that `a%b` exists.
 fn directory() -> Arc<Directory> {
     let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
     let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
@@ -383,7 +382,7 @@ fn directory() -> Arc<Directory> {
     Arc::new(Directory::new(domains, directory::Limits::default()))
 }
 
-/// A table that was told its answers.
+/// A table with fixed answers.
 pub(crate) struct Told(pub(crate) &'static str, pub(crate) HashMap<&'static str, Answer>);
 
 impl Table for Told {

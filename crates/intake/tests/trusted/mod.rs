@@ -1,4 +1,5 @@
-//! What clients of ours may and strangers may not: name no domain, send before they are asked to, take their time.
+//! What trusted clients may do and others may not: omit the domain, send before the reply, send
+//! slowly.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ async fn relaying_can_be_put_off_in_place_of_being_refused() {
     client.expect("RCPT TO:<bob@example.org>", "250").await;
 }
 
-/// Strangers that sent a byte now and then held the memory of bodies for as long as they liked.
+/// Clients that sent a byte now and then occupied body memory for as long as they liked.
 #[tokio::test]
 async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another() {
     let server = Server::start_as(
@@ -96,7 +97,7 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
             machine.limits.data_rate_window = Duration::from_secs(1);
         },
         |desk| {
-            // Room for one stranger.
+            // Memory for one external client.
             desk.memory = BodyMemory::new(0, 0);
             desk.message_wait_max = Duration::from_secs(20);
         },

@@ -1,4 +1,4 @@
-//! Load with simulated gauges: each stage has its reply, and what was begun is let come to its end.
+//! Load, with simulated gauges: each stage has its reply, and whatever has begun may finish.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use load::policy::Gauge;
 use net::{Gate, GateLimits, Rate};
 
 const MAIL: &str = "MAIL FROM:<a@client.example>";
-/// So few that nothing comes back while a test runs.
+/// So few that no token returns during a test.
 const TWO_A_DAY: Option<Rate> = Some(Rate { count: 2, per: Duration::from_secs(86_400) });
 
 fn load(value: f64) -> [(Gauge, f64); 1] {
@@ -31,7 +31,7 @@ async fn a_high_load_turns_strangers_away_before_they_speak() {
     assert_eq!(late.until_closed().await, "");
     early.deliver(&["bob@example.org"]).await;
     server.sense(&load(18.5));
-    assert!(server.connect().await.1.starts_with("421 4.3.2 "), "not left by the margin");
+    assert!(server.connect().await.1.starts_with("421 4.3.2 "), "the load is still within the margin");
     server.sense(&load(18.0));
     server.client().await;
     assert_eq!(server.desk.refusals.counted(Refusal::Load), 2);

@@ -1,4 +1,4 @@
-//! How the DNS is asked: once for all, a few at a time, and again only when an answer has had its time.
+//! DNS queries: shared, limited in number, and repeated only after answers expire.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::zone::{NEGATIVE_TTL, Zone};
 use route::{Answer, Config, Dns, Route, Router};
 use tokio::task::JoinSet;
 
-/// A router over a zone, with limits of its own, and the zone.
+/// A test zone, and a router for it with changed settings.
 async fn router(lines: &str, change: impl FnOnce(&mut Dns)) -> (Arc<Router>, Zone) {
     let zone = Zone::serve(lines).await;
     let timeout = Duration::from_secs(20);
@@ -17,7 +17,7 @@ async fn router(lines: &str, change: impl FnOnce(&mut Dns)) -> (Arc<Router>, Zon
     (Arc::new(router), zone)
 }
 
-/// Asks for all of these at once, each in a task of its own.
+/// Resolves all destinations concurrently, each in its own task.
 fn all_at_once(router: &Arc<Router>, destinations: impl IntoIterator<Item = String>) -> JoinSet<Route> {
     let mut asking = JoinSet::new();
     for destination in destinations {
@@ -73,7 +73,7 @@ async fn questions_at_once_are_bounded_and_one_slow_name_takes_one_turn() {
     let (router, zone) = router(&lines, |dns| dns.questions_max = 4).await;
     let sharing = all_at_once(&router, (0..30).map(|number| format!("shares{number}.example")));
     zone.until_at_gate(2).await;
-    // The two questions for the popular host are under way for all thirty; two turns are left.
+    // All thirty lookups share the two queries for the popular host; two more queries are allowed.
     let quick = router.route("quick.example").await;
     assert!(matches!(quick.answer, Answer::Fail(_)));
     let slow = all_at_once(&router, (0..30).map(|number| format!("slow{number}.example")));
@@ -125,7 +125,7 @@ async fn what_holds_is_not_asked_again() {
         let asked = zone.asked_in_all();
         let second = router.route(destination).await;
         assert_eq!((&second.answer, zone.asked_in_all()), (&first.answer, asked), "{destination}");
-        assert!(second.valid_for < first.valid_for, "the time that it holds runs on");
+        assert!(second.valid_for < first.valid_for, "the remaining lifetime shrinks");
     }
 }
 
@@ -150,9 +150,9 @@ async fn a_server_that_is_not_there_puts_mail_off_within_the_time_that_is_allowe
     let dns = Dns { servers: vec![dead], timeout: Duration::from_millis(200), ..Dns::default() };
     let (patience, start) = (dns.patience(), Instant::now());
     let router = Router::new(Config { dns, ..Config::new("mx.we.example") }).unwrap();
-    let Answer::Defer(reply) = router.route("example.org").await.answer else { panic!("nobody can say") };
+    let Answer::Defer(reply) = router.route("example.org").await.answer else { panic!("expected a deferral") };
     let text = reply.to_string();
-    assert!(text.starts_with("451 4.4.3 The DNS cannot say where example.org is: no name server "), "{text}");
+    assert!(text.starts_with("451 4.4.3 DNS lookup of example.org failed: no name server "), "{text}");
     assert!(start.elapsed() < patience + Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
@@ -184,12 +184,12 @@ async fn one_good_server_is_enough_wherever_it_stands() {
 #[tokio::test]
 async fn a_server_that_fails_for_once_is_asked_again_as_often_as_there_are_tries() {
     let (router, zone) = router("broken.example ! SERVFAIL", |dns| dns.attempts = 3).await;
-    let Answer::Defer(reply) = router.route("broken.example").await.answer else { panic!("nobody can say") };
-    assert!(reply.to_string().contains("a name server answers"), "{reply}");
+    let Answer::Defer(reply) = router.route("broken.example").await.answer else { panic!("expected a deferral") };
+    assert!(reply.to_string().contains("a name server answered"), "{reply}");
     assert_eq!(zone.asked("broken.example MX"), 3);
 }
 
-/// Mail was put off for ever where the name server did not know EDNS (RFC 6891).
+/// Mail was deferred until it expired if the name server did not support EDNS (RFC 6891).
 #[tokio::test]
 async fn a_server_that_refuses_edns_is_asked_without_it() {
     for fault in ["FORMERR", "NOTIMP", "BADVERS"] {

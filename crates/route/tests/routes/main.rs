@@ -1,4 +1,4 @@
-//! The router against name servers, good and bad.
+//! The router with good and bad name servers.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! From a destination to its hosts, with name servers good and bad.
+//! Routes from destinations to hosts, with good and bad name servers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use crate::zone::Zone;
 use lookup::{Answers, Table};
 use route::{Answer, Config, Dns, DomainTable, Endpoint, Families, Home, Hosts, Reach, Route, Router, Rule};
 
-/// A configuration that asks this server, and is quick to give up.
+/// A configuration for this server, with short timeouts.
 fn config(zone: &Zone) -> Config {
     let dns = Dns { servers: vec![zone.address], timeout: Duration::from_secs(2), attempts: 1, ..Dns::default() };
     Config { dns, ..Config::new("mx.we.example") }
 }
 
-/// Mailboxes here.
+/// Mailboxes on this host.
 fn home(transport: &str) -> Home {
     Home { transport: transport.into(), next_hop: None }
 }
 
-/// A router over a zone, and the zone.
+/// A test zone, and a router for it.
 async fn router(lines: &str) -> (Router, Zone) {
     let zone = Zone::serve(lines).await;
     (Router::new(config(&zone)).unwrap(), zone)
 }
 
-/// What a router over a zone says of a destination.
+/// The route of a destination in a test zone.
 async fn route(lines: &str, destination: &str) -> Route {
     let (router, _zone) = router(lines).await;
     router.route(destination).await
@@ -35,7 +35,8 @@ async fn answer(lines: &str, destination: &str) -> Answer {
     route(lines, destination).await.answer
 }
 
-/// An answer in a line: `next hop > host=address,address host=address | host=address`, or the reply.
+/// The answer as a line: `next hop > host=address,address host=address | host=address`, or the
+/// reply.
 fn line(answer: &Answer) -> String {
     match answer {
         Answer::Local { transport } => format!("local {transport}"),
@@ -134,8 +135,8 @@ async fn what_is_denied_for_certain_fails() {
         ("twice.example", "fail 556 5.1.10 twice.example does not accept mail (null MX)"),
         ("none.example", "fail 550 5.1.2 none.example does not exist in the DNS"),
         ("dangling.example", "fail 550 5.1.2 dangling.example does not exist in the DNS"),
-        ("empty.example", "fail 550 5.4.4 empty.example has neither a mail host nor an address in the DNS"),
-        ("text.example", "fail 550 5.4.4 text.example has neither a mail host nor an address in the DNS"),
+        ("empty.example", "fail 550 5.4.4 empty.example has neither an MX host nor an address in the DNS"),
+        ("text.example", "fail 550 5.4.4 text.example has neither an MX host nor an address in the DNS"),
         ("a..b", "fail 550 5.1.2 a..b is not a domain"),
         ("[192.0.2.300]", "fail 550 5.1.2 [192.0.2.300] is not a domain"),
     ] {
@@ -167,17 +168,17 @@ async fn what_the_dns_cannot_say_puts_mail_off() {
         glue.example 300 AAAA 2001:db8::1";
     let (router, _zone) = router(lines).await;
     for (destination, reply) in [
-        ("servfail.example", "4.4.3 The DNS cannot say where servfail.example is: a name server answers"),
-        ("refused.example", "4.4.3 The DNS cannot say where refused.example is: a name server answers"),
-        ("hang.example", "4.4.3 The DNS cannot say where hang.example is: no name server answers in time"),
-        ("refer.example", "4.4.3 The DNS cannot say where refer.example is: a name server refers to others"),
-        ("glue.example", "4.4.3 The DNS cannot say where glue.example is: a name server refers to others"),
-        ("lie.example", "4.4.3 The DNS cannot say where lie.example is: a name server answers another question"),
-        ("circle.example", "4.4.3 The DNS cannot say where circle.example is: its aliases lead in a circle"),
-        ("self.example", "4.4.3 The DNS cannot say where self.example is: its aliases lead in a circle"),
-        ("apart.example", "4.4.3 The DNS cannot say where apart.example is: its aliases lead in a circle"),
-        ("half.example", "4.4.3 The DNS cannot say where half.example is: a name server answers"),
-        ("gone.example", "4.4.4 None of the mail hosts of gone.example has an address in the DNS"),
+        ("servfail.example", "4.4.3 DNS lookup of servfail.example failed: a name server answered"),
+        ("refused.example", "4.4.3 DNS lookup of refused.example failed: a name server answered"),
+        ("hang.example", "4.4.3 DNS lookup of hang.example failed: no name server answered in time"),
+        ("refer.example", "4.4.3 DNS lookup of refer.example failed: a name server returned a referral"),
+        ("glue.example", "4.4.3 DNS lookup of glue.example failed: a name server returned a referral"),
+        ("lie.example", "4.4.3 DNS lookup of lie.example failed: a name server answered a different question"),
+        ("circle.example", "4.4.3 DNS lookup of circle.example failed: CNAME loop"),
+        ("self.example", "4.4.3 DNS lookup of self.example failed: CNAME loop"),
+        ("apart.example", "4.4.3 DNS lookup of apart.example failed: CNAME loop"),
+        ("half.example", "4.4.3 DNS lookup of half.example failed: a name server answered"),
+        ("gone.example", "4.4.4 None of the MX hosts of gone.example has an address in the DNS"),
     ] {
         let route = router.route(destination).await;
         let said = line(&route.answer);
@@ -185,7 +186,7 @@ async fn what_the_dns_cannot_say_puts_mail_off() {
     }
 }
 
-/// Such mail waited for all of its lifetime.
+/// Such mail was deferred until it expired.
 #[tokio::test]
 async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     let lines = "
@@ -200,13 +201,13 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     (config.dns.ttl_min, config.dns.negative_ttl_max, config.dns.failure_ttl) = Default::default();
     let slow = Router::new(config.clone()).unwrap();
     for _ in 0..9 {
-        assert!(line(&slow.route("gone.example").await.answer).starts_with("defer 451 4.4.4 "), "not in half an hour");
+        assert!(line(&slow.route("gone.example").await.answer).starts_with("defer 451 4.4.4 "), "too early to fail");
     }
     config.dns.no_address_time = Duration::ZERO;
     let router = Router::new(config.clone()).unwrap();
     let ask = async |destination: &str| line(&router.route(destination).await.answer);
-    let wait = "defer 451 4.4.4 None of the mail hosts of gone.example has an address in the DNS";
-    let fail = "fail 550 5.4.4 Several lookups found no address for any of the mail hosts of gone.example in the DNS";
+    let wait = "defer 451 4.4.4 None of the MX hosts of gone.example has an address in the DNS";
+    let fail = "fail 550 5.4.4 Several lookups found no address for any MX host of gone.example in the DNS";
     for expected in [wait, wait, fail, fail] {
         assert_eq!(ask("gone.example").await, expected);
         assert!(ask("half.example").await.starts_with("defer 451 4.4.3 "), "one of its hosts may have an address");
@@ -218,7 +219,7 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
     }
 }
 
-/// The address of a primary that is offline may be gone for as long.
+/// The address of an offline primary MX may be missing for that long.
 #[tokio::test]
 async fn a_backup_holds_mail_for_a_better_host_that_stays_without_an_address() {
     let lines = "
@@ -258,7 +259,7 @@ async fn hosts_behind_the_first_thirty_two_count_too() {
     for number in 0..40 {
         lines += &format!("late.example 300 MX {number} gone-{number}.example\n");
     }
-    let Answer::Hosts(hosts) = answer(&lines, "late.example").await else { panic!("the last has an address") };
+    let Answer::Hosts(hosts) = answer(&lines, "late.example").await else { panic!("expected the last MX host") };
     assert_eq!(tiers(&hosts), "late-mx.example=192.0.2.1:25");
 }
 
@@ -273,7 +274,7 @@ async fn hosts_without_addresses_are_left_out_while_others_remain() {
         hang.example.org ! HANG
         half.example.org ! NO_AAAA
         half.example.org 300 A 192.0.2.1";
-    let Answer::Hosts(hosts) = answer(lines, "example.org").await else { panic!("one remains") };
+    let Answer::Hosts(hosts) = answer(lines, "example.org").await else { panic!("expected one MX host") };
     assert_eq!(tiers(&hosts), "half.example.org=192.0.2.1:25");
     assert!(hosts.next_hop.contains("down.example.org:25,gone.example.org:25,half"), "{}", hosts.next_hop);
 }
@@ -291,7 +292,7 @@ async fn names_that_are_no_hosts_are_left_out() {
     let way = line(&router.route("example.org").await.answer);
     assert_eq!(way, "smtp:mx_1.example.org:25 > mx_1.example.org=192.0.2.1:25");
     let way = line(&router.route("address.example").await.answer);
-    assert_eq!(way, "defer 451 4.4.4 None of the mail hosts of address.example has an address in the DNS");
+    assert_eq!(way, "defer 451 4.4.4 None of the MX hosts of address.example has an address in the DNS");
     assert_eq!(zone.asked("192.0.2.66 A"), 0);
 }
 
@@ -368,9 +369,9 @@ async fn a_loopback_at_another_port_is_a_host_and_no_address_never_is() {
     let router = Router::new(Config { own_ports: vec![2525], ..config(&zone) }).unwrap();
     for (destination, way) in [
         ("here.example", "smtp:here.example:25 > here.example=127.0.0.9:25"),
-        ("none.example", "defer 451 4.4.4 None of the mail hosts of none.example has an address in the DNS"),
+        ("none.example", "defer 451 4.4.4 None of the MX hosts of none.example has an address in the DNS"),
         ("half.example", "smtp:half.example:25 > half.example=[2001:db8::1]:25"),
-        ("[0.0.0.0]", "fail 550 5.4.4 No mail leaves for addresses like 0.0.0.0"),
+        ("[0.0.0.0]", "fail 550 5.4.4 This server does not send mail to addresses like 0.0.0.0"),
     ] {
         assert_eq!(line(&router.route(destination).await.answer), way);
     }
@@ -384,10 +385,10 @@ async fn a_hundred_mail_hosts_are_one_short_name_and_all_of_them_may_be_tried() 
         lines += &format!("a-host-of-many-{number}.example.org 300 A 192.0.2.{number}\n");
     }
     let (router, zone) = router(&lines).await;
-    let Answer::Hosts(hosts) = router.route("example.org").await.answer else { panic!("it has hosts") };
+    let Answer::Hosts(hosts) = router.route("example.org").await.answer else { panic!("expected hosts") };
     assert_eq!(hosts.tiers.iter().flatten().flat_map(|host| &host.endpoints).count(), 100);
     assert!(hosts.next_hop.len() < 200, "{}", hosts.next_hop);
-    assert!(zone.over_tcp() > 0, "so many do not fit in a datagram");
+    assert!(zone.over_tcp() > 0, "100 MX hosts do not fit in a datagram");
     assert!(zone.asked_in_all() < 210, "{}", zone.asked_in_all());
 }
 
@@ -427,7 +428,7 @@ async fn a_transport_reaches_the_families_and_as_many_addresses_as_it_says() {
     assert_eq!(line(&two.route("example.org").await.answer), way);
 }
 
-/// `pattern transport next-hop`; the last one may be left out.
+/// `pattern transport next-hop`; the next hop may be omitted.
 fn rule(text: &str) -> Rule {
     let fields: Vec<&str> = text.split(' ').collect();
     let next_hop = fields.get(2).map(|hop| hop.parse().unwrap());
@@ -473,7 +474,7 @@ async fn the_first_rule_that_fits_names_the_way() {
         ("lists.example", "lmtp:unix:/run/lists > /run/lists=/run/lists"),
         ("fixed.example", "relay:192.0.2.7:26 > 192.0.2.7=192.0.2.7:26"),
         ("fixed6.example", "relay:[2001:db8::7]:25 > 2001:db8::7=[2001:db8::7]:25"),
-        ("lost.example", "defer 451 4.4.4 lost-relay.example has neither a mail host nor an address in the DNS"),
+        ("lost.example", "defer 451 4.4.4 lost-relay.example has neither an MX host nor an address in the DNS"),
         ("nowhere.example", "defer 451 4.1.2 mx:nowhere-else.example does not exist in the DNS"),
         ("nobody.example", "defer 451 4.1.10 mx:null.example does not accept mail (null MX)"),
         ("[IPv6:2001:DB8::5]", "relay:192.0.2.9:25 > 192.0.2.9=192.0.2.9:25"),
@@ -515,18 +516,15 @@ async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
         ("[192.0.2.7]:26!we.example", "inner:192.0.2.7:26 > 192.0.2.7=192.0.2.7:26"),
         (
             "lost.we.example!we.example",
-            "defer 451 4.4.4 lost.we.example has neither a mail host nor an address in the DNS",
+            "defer 451 4.4.4 lost.we.example has neither an MX host nor an address in the DNS",
         ),
-        (
-            "mx:we.example!we.example",
-            "defer 451 4.3.5 The directory names 'mx:we.example' for a mailbox, which is no host",
-        ),
+        ("mx:we.example!we.example", "defer 451 4.3.5 The directory names an invalid mail host: 'mx:we.example'"),
     ] {
         assert_eq!(line(&router.route(destination).await.answer), way, "{destination}");
     }
 }
 
-/// A table of `key value` lines; it cannot say anything of keys whose value is `DOWN`.
+/// A table of `key value` lines; it is unavailable for keys with the value `DOWN`.
 struct Script(&'static str, &'static [(&'static str, &'static str)]);
 
 impl Table for Script {
@@ -574,21 +572,18 @@ async fn tables_say_which_domains_are_ours_and_which_next_hop_takes_others() {
     for (destination, way) in [
         ("Here.example", "local maildir"),
         ("beyond.example", "lmtp:unix:/run/lmtp > /run/lmtp=/run/lmtp"),
-        ("down.example", "defer 451 4.3.0 The directory cannot say where mail for down.example goes: it is down"),
+        ("down.example", "defer 451 4.3.0 Cannot look up the route of down.example: it is down"),
         ("a.example", "relay:192.0.2.1:2525 > 192.0.2.1=192.0.2.1:2525"),
         ("b.example", "rest:192.0.2.77:25 > 192.0.2.77=192.0.2.77:25"),
         ("y.z.b.example", "relay:192.0.2.2:25 > 192.0.2.2=192.0.2.2:25"),
         ("x.b.example", "relay:192.0.2.4:25 > 192.0.2.4=192.0.2.4:25"),
         ("mx.example", "relay:mx.far.example:25 > mx.far.example=192.0.2.3:25"),
         ("far.example", "relay:mx.far.example:25 > mx.far.example=192.0.2.3:25"),
-        (
-            "wrong.example",
-            "defer 451 4.3.5 The table 'hops' names 'a b' as the next hop of wrong.example, which is none",
-        ),
-        ("silent.example", "defer 451 4.3.0 The directory cannot say where mail for silent.example goes: it is down"),
+        ("wrong.example", "defer 451 4.3.5 Table 'hops' has an invalid next hop for wrong.example: 'a b'"),
+        ("silent.example", "defer 451 4.3.0 Cannot look up the route of silent.example: it is down"),
     ] {
         let route = router.route(destination).await;
         assert_eq!(line(&route.answer), way, "{destination}");
-        assert!(route.valid_for <= ttl, "a table may say something else before long: {:?}", route.valid_for);
+        assert!(route.valid_for <= ttl, "cached for too long: {:?}", route.valid_for);
     }
 }

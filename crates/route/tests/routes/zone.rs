@@ -1,22 +1,22 @@
-//! A name server with a zone in text, one that can be slow, broken and lying.
+//! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA and CNAME, or `name ! fault`. A name without lines does not exist,
-//! unless another ends in it. Aliases are followed as a resolver does, so far as the zone goes. Denials bear a SOA that
-//! lets them be kept for [`NEGATIVE_TTL`] seconds.
+//! A line is `name ttl type data`, for MX, A, AAAA and CNAME, or `name ! fault`. A name without
+//! lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
+//! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
 //!
-//! | fault      | what questions for the name get                                             |
-//! |------------|-----------------------------------------------------------------------------|
-//! | `SERVFAIL` | this code, and so `REFUSED`                                                  |
-//! | `HANG`     | no answer                                                                   |
-//! | `GATE`     | the answer once the gate is opened                                          |
-//! | `REFER`    | the names of other servers and no answer                                    |
-//! | `LIE`      | records of another name                                                     |
-//! | `GLUE`     | the same, with its own records as glue                                      |
-//! | `APART`    | as always, but aliases of it are answered without it                        |
-//! | `NO_AAAA`  | for AAAA SERVFAIL, as some balancers do                                     |
-//! | `FORMERR`  | this code if it has EDNS (RFC 6891), and so `NOTIMP`                         |
-//! | `BADVERS`  | the same, in an answer with EDNS                                            |
-//! | `DROPS`    | no answer if it has EDNS                                                    |
+//! | fault      | response to queries for the name                              |
+//! |------------|---------------------------------------------------------------|
+//! | `SERVFAIL` | this code; likewise `REFUSED`                                 |
+//! | `HANG`     | none                                                          |
+//! | `GATE`     | the answer, once released                                     |
+//! | `REFER`    | a referral to other servers                                   |
+//! | `LIE`      | records of another name                                       |
+//! | `GLUE`     | a referral with the name's own records as glue                |
+//! | `APART`    | the usual answer, but aliases to it are answered without it   |
+//! | `NO_AAAA`  | SERVFAIL for AAAA, as some load balancers send                |
+//! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
+//! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
+//! | `DROPS`    | none for queries with EDNS                                    |
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,12 +34,12 @@ use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
-/// How long denials may be kept, in seconds.
+/// The TTL of negative answers, in seconds.
 pub(crate) const NEGATIVE_TTL: u32 = 60;
 
 /// A server that runs until it is dropped.
 pub(crate) struct Zone {
-    /// Where it listens, by UDP and TCP.
+    /// Its address, for UDP and TCP.
     pub(crate) address: SocketAddr,
     state: Arc<State>,
     _server: Server<Answerer>,
@@ -52,7 +52,7 @@ struct State {
     questions: watch::Sender<Questions>,
 }
 
-/// What was asked. A question that was sent again is one question.
+/// The queries received. A retransmitted query counts once.
 #[derive(Default)]
 struct Questions {
     asked: HashSet<(String, u16)>,
@@ -83,39 +83,39 @@ impl Zone {
         Zone { address, state, _server: server }
     }
 
-    /// How many questions were asked of a name, as in `mx1.example.org A`.
+    /// The number of queries for a name and type, as in `mx1.example.org A`.
     pub(crate) fn asked(&self, question: &str) -> usize {
         self.state.questions.borrow().asked.iter().filter(|(asked, _)| asked == question).count()
     }
 
-    /// How many questions were asked.
+    /// The number of queries.
     pub(crate) fn asked_in_all(&self) -> usize {
         self.state.questions.borrow().asked.len()
     }
 
-    /// How many questions came over TCP.
+    /// The number of queries over TCP.
     pub(crate) fn over_tcp(&self) -> usize {
         self.state.questions.borrow().over_tcp
     }
 
-    /// Waits until this many questions are at the gate together.
+    /// Waits until this many queries are held.
     pub(crate) async fn until_at_gate(&self, count: usize) {
         let mut questions = self.state.questions.subscribe();
         questions.wait_for(|questions| questions.at_gate.len() >= count).await.unwrap();
     }
 
-    /// How many questions were at the gate together at most.
+    /// The maximum number of queries held at the same time.
     pub(crate) fn at_gate_most(&self) -> usize {
         self.state.questions.borrow().at_gate_most
     }
 
-    /// Lets all through who are at the gate, or come to it.
+    /// Releases all held queries, and holds no more.
     pub(crate) fn open_gate(&self) {
         self.state.gate.send_replace(true);
     }
 }
 
-/// A UDP socket and a listener at one port.
+/// A UDP socket and a TCP listener on the same port.
 async fn sockets() -> (UdpSocket, TcpListener) {
     loop {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -136,7 +136,7 @@ impl State {
                     let record = Record::from_rdata(name(owner), ttl.parse().unwrap(), rdata(data));
                     records.entry(name(owner)).or_default().push(record);
                 }
-                _ => panic!("no line of a zone: {line}"),
+                _ => panic!("not a zone line: {line}"),
             }
         }
         State { records, faults, gate: watch::Sender::new(false), questions: watch::Sender::default() }
@@ -155,7 +155,7 @@ impl State {
         records.filter(|record| record.record_type() == kind).cloned().collect()
     }
 
-    /// Waits, where the name has it so.
+    /// Waits if the name has such a fault.
     async fn hold(&self, asked: &Name, question: &(String, u16)) {
         if self.has_fault(asked, "HANG") {
             std::future::pending::<()>().await;
@@ -274,6 +274,6 @@ fn rdata(fields: &[&str]) -> RData {
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
         ["CNAME", target] => RData::CNAME(CNAME(name(target))),
-        other => panic!("no data of a record: {other:?}"),
+        other => panic!("not record data: {other:?}"),
     }
 }
