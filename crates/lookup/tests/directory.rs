@@ -414,8 +414,8 @@ fn a_table_that_cannot_name_the_machine_puts_off_that_mailbox_alone() {
     let stores = stores(&hosts, &["down@x.org", "none@x.org", "odd@x.org", "bob@x.org"]);
     let unavailable = |why: &str| Store::Unavailable(why.into());
     assert_eq!(stores[0], unavailable("it is down"));
-    assert_eq!(stores[1], unavailable("table 'script': the host of none@x.org is left out"));
-    assert_eq!(stores[2], unavailable("table 'script': the host of odd@x.org is 'a!b'"));
+    assert_eq!(stores[1], unavailable("table 'script': host of none@x.org: no value"));
+    assert_eq!(stores[2], unavailable("table 'script': host of odd@x.org: invalid host 'a!b'"));
     assert_eq!(stores[3], Store::At("a.x.org".into()));
 }
 

@@ -95,8 +95,8 @@ fn what_is_no_query_for_a_table_shows_before_the_first_mail() {
         ("SELECT target FROM alias WHERE address = :key", "no such table: alias"),
         ("SELEKT :key", "near \"SELEKT\": syntax error"),
         ("SELECT target FROM aliases", "the query has no :key"),
-        ("SELECT target FROM aliases WHERE address = :kex", "the parameter ':kex'"),
-        ("SELECT target FROM aliases WHERE address = ?", "the parameter '?'"),
+        ("SELECT target FROM aliases WHERE address = :kex", "the unknown parameter ':kex'"),
+        ("SELECT target FROM aliases WHERE address = ?", "the unknown parameter '?'"),
         ("DELETE FROM aliases WHERE address = :key", "would change the database"),
     ] {
         let failure = table(&path, query).check().unwrap_err();
@@ -122,7 +122,7 @@ fn a_value_that_is_no_text_fails_with_its_column() {
     let failure = ask(&table(&path, BY_KEY), &["bob@x", "blob@x"]).unwrap_err();
     assert!(failure.what.contains("the column 'target' of the query holds a blob"), "{failure}");
     let failure = ask(&table(&path, "SELECT CAST(x'ff' AS TEXT) AS t WHERE :key != ''"), &["a"]).unwrap_err();
-    assert!(failure.what.contains("the column 't' of the query holds what is not UTF-8"), "{failure}");
+    assert!(failure.what.contains("the column 't' of the query holds invalid UTF-8"), "{failure}");
 }
 
 #[test]
