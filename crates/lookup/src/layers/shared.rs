@@ -63,7 +63,7 @@ impl Shared {
         for (place, key) in keys.iter().enumerate() {
             let key = folded(key);
             match self.cache.as_ref().and_then(|cache| cache.fresh(&key, now)) {
-                // No task waits for this ticket yet.
+                // No task is waiting yet.
                 Some(hit) => {
                     drop(ticket.give(place, Trace { answer: hit.answer, layer: Layer::Cache { age: hit.age } }))
                 }
