@@ -72,7 +72,9 @@ impl Dnsbl {
     }
 
     async fn find(&self, key: &str) -> Answer {
-        let Ok(address) = key.parse::<IpAddr>() else { return Answer::Unavailable(format!("{key:?} is not an IP address")) };
+        let Ok(address) = key.parse::<IpAddr>() else {
+            return Answer::Unavailable(format!("{key:?} is not an IP address"));
+        };
         match self.codes(address).await {
             Ok(codes) if codes.is_empty() => Answer::NotFound,
             Ok(codes) => Answer::Found(codes.iter().map(ToString::to_string).collect()),

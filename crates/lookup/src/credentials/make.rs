@@ -17,7 +17,9 @@ pub const SCRAM_ITERATIONS: u32 = 4096;
 
 /// A password that no client could log in with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unusable password: it needs 1 to {PASSWORD_OCTETS_MAX} octets, no control characters, and some text left by SASLprep")]
+#[error(
+    "unusable password: it needs 1 to {PASSWORD_OCTETS_MAX} octets, no control characters, and some text left by SASLprep"
+)]
 pub struct Unfit;
 
 /// `{ARGON2ID}$argon2id$...`. The salt must be random, from a cryptographic source.

@@ -315,7 +315,9 @@ impl Stored {
     pub fn warning(&self) -> Option<&'static str> {
         match &self.0 {
             Scheme::Plain(_) => Some("passwords are stored in plain text: anyone who can read the table knows them"),
-            Scheme::Salted { .. } => Some("passwords are stored as one round of SHA: anyone with the table can guess most"),
+            Scheme::Salted { .. } => {
+                Some("passwords are stored as one round of SHA: anyone with the table can guess most")
+            }
             _ => None,
         }
     }

@@ -209,7 +209,10 @@ fn the_same_wrong_password_again_is_no_further_failure() {
     for mark in [8, 7, 8] {
         assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(mark)), "{mark}");
     }
-    assert!(!attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)), "three failures with different passwords");
+    assert!(
+        !attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)),
+        "three failures with different passwords"
+    );
     assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)));
     assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "a repetition adds no delay");
 }

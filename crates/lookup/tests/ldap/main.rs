@@ -727,14 +727,8 @@ async fn tls_is_not_left_out_and_nothing_comes_before_it() {
     let agreed = message(1, &done(0x78, 0, "", &[]));
     for (octets, expected) in [
         (message(1, &done(0x78, 2, "no TLS", &[])), "StartTLS: protocolError (2): no TLS"),
-        (
-            [agreed.clone(), message(2, &done(0x61, 0, "", &[]))].concat(),
-            "StartTLS: the server sent data before TLS",
-        ),
-        (
-            message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())),
-            "StartTLS: unexpected response",
-        ),
+        ([agreed.clone(), message(2, &done(0x61, 0, "", &[]))].concat(), "StartTLS: the server sent data before TLS"),
+        (message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())), "StartTLS: unexpected response"),
         (b"+OK".to_vec(), "malformed message: unexpected first octet"),
     ] {
         server.set(Manner::ForTls(octets));
