@@ -26,7 +26,7 @@ impl Table for Nobody {
     }
 
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        let answer = Answer::Unavailable("only the copy is asked".to_owned());
+        let answer = Answer::Unavailable("only the copy is measured".to_owned());
         Box::pin(std::future::ready(vec![answer; keys.len()]))
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Any other address in the reply means that the domain was sold or that someone else answers for
 //! it (section 5), and 127.255.255.0/24 means that the list refuses our queries. Both are reported
-//! as Unavailable and list nobody.
+//! as Unavailable and list no address.
 //!
 //! A query tries the name servers one after another. A request fails if none of its queries gets a
 //! reply.

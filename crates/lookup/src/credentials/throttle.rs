@@ -137,7 +137,7 @@ pub struct Throttle {
 
 /// An admitted attempt, to be settled when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an attempt counts as under way until its end is told"]
+#[must_use = "an attempt counts as running until it is settled"]
 pub struct Attempt {
     pair: u64,
     /// None for shared clients.

@@ -26,7 +26,7 @@ impl<'a> Reader<'a> {
         Reader(octets)
     }
 
-    /// Whether nothing is left.
+    /// Whether all elements were read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

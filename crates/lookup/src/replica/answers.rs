@@ -14,7 +14,7 @@
 //! |        | the key, then the values, packed                                                                        |
 //!
 //! A user with a key and values of 20 octets each takes about 65 octets. The hash is keyed with a
-//! secret of this process, so nobody can create colliding keys.
+//! secret of this process, so colliding keys cannot be constructed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
