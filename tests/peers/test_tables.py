@@ -139,13 +139,13 @@ class ByTable(OutboundCase):
         server = self.start(extra=extra, retry='first = "200ms", factor = 1.0, jitter = 0.0')
         self.send(server, "alice@shared.test", "bob@shared.test")
         fact = await_fact(server, "deferred", to="<alice@shared.test>")
-        self.assertIn("the host of alice@shared.test is 'a!b'", fact.reason)
+        self.assertIn("host of alice@shared.test: invalid host 'a!b'", fact.reason)
         execute("DELETE FROM hosts WHERE address = 'alice@shared.test'")
         await_letters(server, "alice", 1, domain="shared.test")
         execute("DELETE FROM hosts")
         await_letters(server, "bob", 1, domain="shared.test")
         fact = await_fact(server, "deferred", to="<bob@shared.test>")
-        self.assertIn("the host of bob@shared.test is 'c!d'", fact.reason)
+        self.assertIn("host of bob@shared.test: invalid host 'c!d'", fact.reason)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-//! What a login costs: `cargo run --release -p lookup --example credentials_cost`.
+//! Measures the cost of a login: `cargo run --release -p lookup --example credentials_cost`.
 //!
-//! One thread asks for passwords that are throttled, remembered, and looked at; what is reported is the time of one, and
-//! how many a second that makes on one processor.
+//! One thread logs in with throttled, cached and computed passwords. Prints the time per login and
+//! the resulting logins per second on one processor.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

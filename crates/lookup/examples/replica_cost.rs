@@ -1,8 +1,8 @@
-//! What a copy of a directory costs: how long its load takes, what memory it has, what a lookup in it takes.
+//! Measures a replica: time of the first load, memory, and time per lookup.
 //!
-//! `replica_cost URL BASE FILE COUNT [KEY]`: copies the `mail` of entries `user{i}@virt.test`, `i` below COUNT, with their
-//! `description`, looks a million of them up, and then tells each change of KEY until a line comes on
-//! standard input.
+//! `replica_cost URL BASE FILE COUNT [KEY]` copies the `mail` and `description` of entries
+//! `user{i}@virt.test` with `i` below COUNT, looks up a million of them, and then prints each
+//! change of KEY until standard input has a line.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use lookup::{Answer, Answers, Event, Events, Table};
 
 const LOOKUPS: u64 = 1_000_000;
 
-/// Answers nothing: what is measured is the copy.
+/// A stand-in for the direct table, which is not measured.
 struct Nobody;
 
 impl Table for Nobody {
@@ -26,7 +26,7 @@ impl Table for Nobody {
     }
 
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        let answer = Answer::Unavailable("only the copy is asked".to_owned());
+        let answer = Answer::Unavailable("only the copy is measured".to_owned());
         Box::pin(std::future::ready(vec![answer; keys.len()]))
     }
 }
@@ -127,7 +127,7 @@ fn watch(replica: &Replica, key: &str) {
     }
 }
 
-/// Memory of this process, as the system counts it.
+/// The memory of this process, from `/proc`.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let wanted = ["VmHWM", "VmRSS", "RssAnon", "RssFile"];

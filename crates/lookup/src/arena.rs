@@ -1,43 +1,44 @@
-//! Records of keys, one behind another in one piece of memory, and the slots that lead to them: a key costs a reader two
-//! places of memory, and no record has a piece of its own from the allocator.
+//! A hash table whose records lie one after another in a single buffer: a lookup touches two places
+//! in memory, and no record needs an allocation of its own.
 //!
-//! A slot has the tag of its key (31 bits of its hash), a mark, and the place of its record in the arena. It stands at or
-//! behind the slot that its tag stands for (linear probing), and only a slot with the tag of a key makes a reader look into
-//! the arena. What a record is made of, those know who write it.
+//! A slot holds the tag of its key (31 bits of the hash), a mark, and the offset of its record in
+//! the arena. Collisions use linear probing, and a reader looks into the arena only if the tags are
+//! equal. The caller defines the format of records.
 //!
-//! Nothing here has a lock: one shard of a table is [`Slots`] and an [`Arena`] behind one.
+//! Nothing here locks. A shard of a table is one [`Slots`] and one [`Arena`] behind the caller's
+//! lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A slot that leads nowhere.
+/// An unused slot.
 const FREE: u64 = u64::MAX;
-/// In a slot: it is marked.
+/// The mark bit of a slot.
 const MARK: u64 = 1 << 32;
 const TAG_BITS: u32 = 31;
 const SLOTS_MIN: usize = 8;
-/// Octets that no record uses any more, below which they are left alone.
+/// With fewer unused octets than this the arena is not compacted.
 const GARBAGE_MIN: usize = 1024;
 
-/// In place of a place: there is none.
+/// In place of an offset: no record.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// Where the records of keys are.
+/// The slots of the hash table.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Vec<AtomicU64>,
-    /// Slots that are not free: as many as there are keys.
+    /// Slots in use, one per key.
     used: usize,
 }
 
-/// Records, and what they left behind.
+/// The buffer of records.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     octets: Vec<u8>,
-    /// Octets that no record uses any more.
+    /// Octets of removed records.
     garbage: usize,
 }
 
-/// What stands for a key, by its hash, of which the lower bits count.
+/// The upper bits of the low half of a key's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u32);
 
@@ -46,29 +47,29 @@ impl Tag {
         Tag(hash as u32 >> (u32::BITS - TAG_BITS))
     }
 
-    /// The slot from which on one with this tag is sought.
+    /// The slot where probing for this tag starts.
     fn home(self, slots: usize) -> usize {
         ((u64::from(self.0) * slots as u64) >> TAG_BITS) as usize
     }
 }
 
 impl Slots {
-    /// Slots for so many keys.
+    /// Slots for this number of keys.
     pub(crate) fn with_room(keys: usize) -> Self {
         Slots { slots: free_slots((keys * 3 / 2).max(SLOTS_MIN)), used: 0 }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// How many slots there are, free ones among them.
+    /// The number of slots, free ones included.
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// The slot of a key that has this tag, and whose record `is_at` a place.
+    /// Finds the slot that has this tag and for whose offset `is_at` is true.
     pub(crate) fn find(&self, tag: Tag, is_at: impl Fn(u32) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
@@ -83,20 +84,20 @@ impl Slots {
         }
     }
 
-    /// What is in a slot, unless it is free.
+    /// The tag and offset in a slot, unless it is free.
     pub(crate) fn at(&self, slot: usize) -> Option<(Tag, u32)> {
         let slot = self.slots[slot].load(Relaxed);
         (slot != FREE).then(|| (tag_of(slot), place_of(slot)))
     }
 
-    /// Marks a slot that is not free, while others read; it costs no write where it is marked already.
+    /// Marks a used slot. Safe while others read; does not write if the mark is already set.
     pub(crate) fn mark(&self, slot: usize) {
         if self.slots[slot].load(Relaxed) & MARK == 0 {
             self.slots[slot].fetch_or(MARK, Relaxed);
         }
     }
 
-    /// Takes the mark off a slot that is not free; whether it had one.
+    /// Clears the mark of a used slot. Returns whether it was set.
     pub(crate) fn take_mark(&mut self, slot: usize) -> bool {
         let slot = self.slots[slot].get_mut();
         let was_marked = *slot & MARK != 0;
@@ -104,13 +105,13 @@ impl Slots {
         was_marked
     }
 
-    /// Lets a slot that is not free lead to another place.
+    /// Changes the offset in a used slot.
     pub(crate) fn lead(&mut self, slot: usize, place: u32) {
         let slot = self.slots[slot].get_mut();
         *slot = *slot >> u32::BITS << u32::BITS | u64::from(place);
     }
 
-    /// Adds the slot of a key that has none; which one it is.
+    /// Adds a slot for a new key and returns its number.
     pub(crate) fn insert(&mut self, tag: Tag, place: u32) -> usize {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             let slots = (self.slots.len() * 3 / 2).max(SLOTS_MIN);
@@ -132,7 +133,7 @@ impl Slots {
         at
     }
 
-    /// Frees a slot; those behind it that could not stand here before move up, so that each is found from its home.
+    /// Frees a slot and moves later slots of its probe sequence up, so that all stay reachable.
     pub(crate) fn free(&mut self, slot: usize) {
         let slots = self.slots.len();
         let distance = |from: usize, to: usize| (to + slots - from) % slots;
@@ -152,7 +153,7 @@ impl Slots {
         self.used -= 1;
     }
 
-    /// Octets in memory.
+    /// Allocated memory in octets.
     #[cfg(test)]
     pub(crate) fn octets(&self) -> usize {
         self.slots.capacity() * size_of::<AtomicU64>()
@@ -160,54 +161,55 @@ impl Slots {
 }
 
 impl Arena {
-    /// An arena for records of so many octets in all.
+    /// An arena with capacity for this number of octets.
     pub(crate) fn with_room(octets: usize) -> Self {
         Arena { octets: Vec::with_capacity(octets), garbage: 0 }
     }
 
-    /// Octets of all records, and of what is of no use any more.
+    /// Octets in the buffer, including removed records.
     pub(crate) fn len(&self) -> usize {
         self.octets.len()
     }
 
-    /// Octets of all records.
+    /// Octets of live records.
     pub(crate) fn in_use(&self) -> usize {
         self.octets.len() - self.garbage
     }
 
-    /// What begins at a place.
+    /// The buffer from this offset on.
     pub(crate) fn at(&self, place: u32) -> &[u8] {
         &self.octets[place as usize..]
     }
 
-    /// The same, to be written to.
+    /// The buffer from this offset on, mutable.
     pub(crate) fn at_mut(&mut self, place: u32) -> &mut [u8] {
         &mut self.octets[place as usize..]
     }
 
-    /// Has a record of so many octets written behind all others; where it is. None, and nothing written, where there are
-    /// more octets than places can name.
+    /// Appends a record of this length and returns its offset. Returns None, and writes nothing, if
+    /// the offset does not fit in 32 bits.
     pub(crate) fn append(&mut self, octets: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<u32> {
         let place = u32::try_from(self.octets.len()).ok().filter(|&place| place != NOWHERE)?;
         if self.octets.capacity() - self.octets.len() < octets {
-            // Not twice as much, as a vector would by itself: half of that would lie idle.
+            // Grow by a sixteenth. Doubling, as a vector does, would leave half of the memory
+            // unused.
             self.octets.reserve_exact(octets.max(self.octets.len() / 16));
         }
         write(&mut self.octets);
         Some(place)
     }
 
-    /// So many octets are of no use any more.
+    /// Counts octets of a removed record.
     pub(crate) fn waste(&mut self, octets: usize) {
         self.garbage += octets;
     }
 
-    /// Whether it should be written anew: an eighth of it is of no use any more.
+    /// Whether at least an eighth of the buffer is unused, so that compaction pays.
     pub(crate) fn is_untidy(&self) -> bool {
         self.garbage >= GARBAGE_MIN.max(self.octets.len() / 8)
     }
 
-    /// Octets in memory.
+    /// Allocated memory in octets.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.octets.capacity()
@@ -239,7 +241,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few tags, so that keys meet, and some of them in the last slots, whose followers are the first ones.
+        /// Few tags, so that keys collide, some of them in the last slots, where probing wraps
+        /// around.
         #[test]
         fn what_was_inserted_is_found_marked_or_not_until_it_is_freed(
             steps in proptest::collection::vec((0u32..40, prop_oneof![Just(0u32), Just(1), Just(u32::MAX >> 1)], 0..4), 0..300),

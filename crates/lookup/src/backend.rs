@@ -1,43 +1,44 @@
-//! Where answers come from that are not in this process: a directory or a database behind a network, a file with an
-//! engine of its own.
+//! Sources of answers outside this process, such as an LDAP server, a database server or a database
+//! file.
 //!
-//! A [`Backend`] answers what it is asked and keeps nothing. It is asked by [`Layered`](crate::layers::Layered) alone, on
-//! a thread that the table has for itself: its futures need not be `Send`, and one that blocks holds up no session and no
-//! other table.
+//! A [`Backend`] answers requests and caches nothing. Only [`Layered`](crate::layers::Layered)
+//! calls it, on a thread that belongs to the table, so its futures need not be `Send` and may block
+//! without delaying sessions or other tables.
 
 use std::pin::Pin;
 
 use crate::Answer;
 
-/// Answers to come, in the order of the keys; or why the whole request failed.
+/// Resolves to the answers in the order of the keys, or to the failure of the whole request.
 pub type Asked<'a> = Pin<Box<dyn Future<Output = Result<Vec<Answer>, Failure>> + 'a>>;
 
-/// Whether it works again, to come.
+/// Resolves to the result of a probe.
 pub type Probed<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
 
-/// A request failed, and says nothing of any key.
+/// A failed request. Says nothing about any key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct Failure {
-    /// Who failed: the URL of a server, the path of a file.
+    /// The origin of the failure: the URL of a server or the path of a file.
     pub at: Box<str>,
-    /// The error in its own words.
+    /// The error in the backend's words.
     pub what: Box<str>,
 }
 
 impl Failure {
-    /// `what` went wrong at `at`.
+    /// The failure `what` at `at`.
     pub fn new(at: impl Into<Box<str>>, what: impl ToString) -> Self {
         Failure { at: at.into(), what: what.to_string().into() }
     }
 }
 
-/// Something that answers from outside this process.
+/// A source of answers outside this process.
 pub trait Backend: Send + 'static {
-    /// Answers all keys, which are folded and of which none is there twice. A key of which it knows that it cannot say is
-    /// [`Answer::Unavailable`] by itself; a failure is about all of them. Must end within the time-outs of its own.
+    /// Answers all keys, which are folded and distinct. If only some keys have no answer, theirs
+    /// are [`Answer::Unavailable`]; an error means that the whole request failed. Must end within
+    /// the backend's own timeouts.
     fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a>;
 
-    /// A cheap question that nobody waits for: it succeeds when the backend can be asked again.
+    /// Sends a cheap request that succeeds once the backend works again.
     fn probe(&self) -> Probed<'_>;
 }

@@ -1,22 +1,23 @@
-//! Constant databases in D. J. Bernstein's format (<https://cr.yp.to/cdb/cdb.txt>), made from text tables.
+//! Constant databases in D. J. Bernstein's format (<https://cr.yp.to/cdb/cdb.txt>), built from text
+//! tables.
 //!
-//! An open [`Cdb`] is in memory as a whole: a lookup never waits for a disk on a thread that serves other sessions,
-//! and whatever happens to the file, replaced or overwritten in place, the table stays what it was when it was
-//! opened. (Reading on demand would save memory that the page cache then takes anyway.) Compared with a text table
-//! it opens without parsing and has no cost per entry beyond its bytes.
+//! An open [`Cdb`] is held in memory: lookups never wait for the disk, and the table stays the same
+//! if its file is replaced or overwritten. Compared with a text table it opens without parsing and
+//! has no memory overhead per entry.
 //!
-//! [`build`] replaces a file atomically: readers see the old one or the new one, also after a power cut. A damaged
-//! file is refused by [`Cdb::open`], or answers Unavailable where the damage is found later; it never panics, and a
-//! lookup ends after one turn around the table at the most.
+//! [`build`] replaces a file atomically: readers see the old file or the new one, even after a
+//! power failure. [`Cdb::open`] refuses a damaged file; damage found later makes the answer
+//! Unavailable. Lookups never panic and probe each slot at most once.
 //!
-//! | at     | what                                                                                             |
+//! | offset | contents                                                                                         |
 //! |--------|--------------------------------------------------------------------------------------------------|
-//! | 0      | 256 pointers to hash tables: (place, number of slots)                                            |
-//! | 2048   | records: (length of key, length of data), key, data                                              |
-//! | behind | hash tables; a slot is (hash, place of the record), or (0, 0) where it is free                   |
+//! | 0      | 256 pointers to hash tables: (offset, number of slots)                                           |
+//! | 2048   | records: (key length, data length), key, data                                                    |
+//! | then   | hash tables; a slot is (hash, record offset), or (0, 0) if free                                  |
 //!
-//! Numbers are 32 bits, little-endian. A key of hash `h` is sought in table `h % 256` from slot `h / 256 % slots` on.
-//! The data of a record are values as in a text table; a key that has several records has the values of all.
+//! Numbers are 32 bits, little-endian. A key with hash `h` is in table `h % 256`, probed from slot
+//! `h / 256 % slots`. The data of a record has the format of values in a text table. A key with
+//! several records has the values of all of them.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -27,31 +28,31 @@ use crate::{Answer, Answers, Table, answer_now};
 
 const HEADER_OCTETS: usize = 2048;
 const TABLES: usize = 256;
-/// Places are 32-bit numbers.
+/// Offsets are 32-bit numbers.
 const FILE_OCTETS_MAX: u64 = u32::MAX as u64;
-/// A key with more records than this is damage: slots may all point to one place.
+/// More records for a key mean damage, such as slots that all point to one record.
 const RECORDS_PER_KEY_MAX: usize = 1000;
-/// And so is a record with more data than this.
+/// More data in a record means damage.
 const DATA_OCTETS_MAX: u32 = 1024 * 1024;
 
-/// An open database.
+/// An open database, held in memory.
 pub struct Cdb {
     name: String,
     bytes: Vec<u8>,
 }
 
-/// Why a database cannot be opened or made.
+/// Why a database cannot be opened or built.
 #[derive(Debug, thiserror::Error)]
 pub enum CdbError {
-    /// The system refused something about this file.
+    /// An I/O error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is no cdb, or not all of one.
+    /// Not a cdb file, or an incomplete one.
     #[error("{}: {damage}", path.display())]
     Damaged {
         /// The file.
@@ -59,36 +60,36 @@ pub enum CdbError {
         /// What is wrong.
         damage: Damage,
     },
-    /// The text to make it from is wrong.
+    /// The text table has an error.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// The format ends at 4 GiB.
-    #[error("{}: the table would be over 4 GiB, which a cdb cannot hold", path.display())]
+    /// The result would exceed 4 GiB, the limit of the format.
+    #[error("{}: table too large: a cdb file is limited to 4 GiB", path.display())]
     TooLarge {
-        /// The file that was not made.
+        /// The file that was not written.
         path: PathBuf,
     },
 }
 
-/// What is wrong with the bytes of a database.
+/// What is wrong with the contents of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// Too short or too long to be one.
-    #[error("not a cdb: it has {0} bytes")]
+    /// The file is too short or too long.
+    #[error("not a cdb file: {0} bytes")]
     Length(u64),
-    /// A pointer leads out of the file.
-    #[error("not a cdb, or cut short: a pointer leads to byte {0}, behind its end")]
+    /// A pointer past the end of the file.
+    #[error("not a cdb file, or truncated: pointer to byte {0} is past the end")]
     Pointer(u64),
-    /// More records of one key, or more data in one record, than there can be.
+    /// Too many records for one key, or too much data in one record.
     #[error("a key has too many records or too much data")]
     Excess,
-    /// Data are no list of values.
-    #[error("the data of a key are not values parted by commas")]
+    /// The data of a record is not a list of values.
+    #[error("the data of a key is not a comma-separated list of values")]
     Values,
 }
 
 impl Cdb {
-    /// Opens the table `name` from a file.
+    /// Opens the file at `path` as the table `name`.
     pub fn open(name: &str, path: &Path) -> Result<Self, CdbError> {
         let failed = |source| CdbError::Io { path: path.into(), source };
         let damaged = |damage| CdbError::Damaged { path: path.into(), damage };
@@ -99,7 +100,7 @@ impl Cdb {
         Cdb::from_bytes(name, fs::read(path).map_err(failed)?).map_err(damaged)
     }
 
-    /// The table `name` from the bytes of a file.
+    /// Makes the table `name` from the contents of a file.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, Damage> {
         let octets = bytes.len() as u64;
         if bytes.len() < HEADER_OCTETS || octets > FILE_OCTETS_MAX {
@@ -116,7 +117,7 @@ impl Cdb {
         Ok(cdb)
     }
 
-    /// The values of a folded key in all its records; None if it has none.
+    /// The values of a folded key from all its records, or None.
     fn find(&self, key: &str) -> Result<Option<Vec<String>>, Damage> {
         let mut values = None;
         for (records, place) in self.candidates(key.as_bytes()).enumerate() {
@@ -131,7 +132,7 @@ impl Cdb {
         Ok(values)
     }
 
-    /// The places of all records whose key has the hash of this one.
+    /// The offsets of all records whose key has the same hash.
     fn candidates(&self, key: &[u8]) -> impl Iterator<Item = Result<u64, Damage>> {
         let hash = hash(key);
         let (table, slots) = self.pair(u64::from(hash % TABLES as u32) * 8).unwrap_or_default();
@@ -144,7 +145,7 @@ impl Cdb {
             .map(|slot| slot.map(|(_, record)| u64::from(record)))
     }
 
-    /// The data of the record at `place`, if it is the key's.
+    /// The data of the record at `place`, if its key matches.
     fn data_of(&self, key: &[u8], place: u64) -> Result<Option<&[u8]>, Damage> {
         let (key_octets, data_octets) = self.pair(place)?;
         let found = self.slice(place + 8, key_octets)?;
@@ -166,7 +167,7 @@ impl Cdb {
 
     fn slice(&self, place: u64, octets: u32) -> Result<&[u8], Damage> {
         let end = place + u64::from(octets);
-        // The file's length fits in usize, so what does not fit leads behind its end.
+        // The file's length fits in usize, so an offset that does not is past its end.
         let range = usize::try_from(place).ok().zip(usize::try_from(end).ok());
         range.and_then(|(start, end)| self.bytes.get(start..end)).ok_or(Damage::Pointer(end))
     }
@@ -186,19 +187,20 @@ impl Table for Cdb {
     }
 }
 
-/// Makes a database of a text table, in place of the one that is there; returns how many keys it has.
+/// Builds a database from a text table, replacing the file at `cdb_path`. Returns the number of
+/// keys.
 pub fn build(text_path: &Path, cdb_path: &Path) -> Result<usize, CdbError> {
     let entries = text::read(text_path)?;
     let records = entries.iter().map(|entry| (entry.key.as_bytes(), entry.values.join(", ")));
     let bytes = encode(records).ok_or_else(|| CdbError::TooLarge { path: cdb_path.into() })?;
     let failed = |source| CdbError::Io { path: cdb_path.into(), source };
-    // What was not for everyone's eyes stays so.
+    // Keep the permissions: the text table may be private.
     let permissions = fs::metadata(text_path).map_err(failed)?.permissions();
     replace(cdb_path, &bytes, permissions).map_err(failed)?;
     Ok(entries.len())
 }
 
-/// The bytes of a database; None if there would be too many.
+/// The contents of a database, or None if it would be too large.
 fn encode<'a>(records: impl Iterator<Item = (&'a [u8], String)>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; HEADER_OCTETS];
     let mut tables = vec![Vec::new(); TABLES];
@@ -219,7 +221,7 @@ fn encode<'a>(records: impl Iterator<Item = (&'a [u8], String)>) -> Option<Vec<u
     place_at_end(&bytes).map(|_| bytes)
 }
 
-/// A hash table with twice as many slots as it has records, so that a search soon ends at a free one.
+/// A hash table with two slots per record, so that probing soon reaches a free one.
 fn spread(records: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut slots = vec![(0, 0); records.len() * 2];
     for &(hash, place) in records {
@@ -245,7 +247,8 @@ fn hash(key: &[u8]) -> u32 {
     key.iter().fold(5381, |hash: u32, &byte| hash.wrapping_mul(33) ^ u32::from(byte))
 }
 
-/// Puts a file in the place of another: at every moment, and after a power cut, one of the two is there whole.
+/// Replaces a file atomically and durably: after a power failure either the old or the new file is
+/// complete.
 fn replace(path: &Path, bytes: &[u8], permissions: fs::Permissions) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".{}.tmp", std::process::id()));

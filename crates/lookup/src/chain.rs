@@ -1,11 +1,11 @@
-//! Tables one behind the other: the first that has a key speaks for it.
+//! Several tables searched in order; the first that has a key answers.
 //!
-//! | a table says | the chain                                                          |
-//! |--------------|--------------------------------------------------------------------|
-//! | Found        | answers so                                                         |
-//! | NotFound     | asks the next table; NotFound behind the last one                  |
-//! | Unavailable  | answers so: what the table would have said may be hidden otherwise |
-//! | Unconfirmed  | the same, where it is the last one; Unavailable where others follow |
+//! | answer of a table | result                                                            |
+//! |-------------------|-------------------------------------------------------------------|
+//! | Found             | Found                                                             |
+//! | NotFound          | the next table decides; NotFound after the last one               |
+//! | Unavailable       | Unavailable: the table might have hidden the answers of later ones |
+//! | Unconfirmed       | Unconfirmed from the last table, otherwise Unavailable            |
 //!
 //! Each table is asked once, for all keys that are still open.
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::{Answer, Answers, Layer, Table, Trace, Tracing};
 
-/// Several tables as one.
+/// A list of tables that acts as one.
 #[derive(Clone)]
 pub struct Chain {
     name: String,
@@ -21,7 +21,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The table `name`, in which these stand one behind the other.
+    /// Creates the table `name` that searches `tables` in order.
     pub fn new(name: &str, tables: Vec<Arc<dyn Table>>) -> Self {
         Chain { name: name.to_owned(), tables }
     }
@@ -44,7 +44,8 @@ impl Chain {
         answers
     }
 
-    /// What the table of this number, from 1, says: that it has not the key says nothing of those behind.
+    /// The chain's answer if table `number`, counted from 1, gives this answer. An unconfirmed
+    /// NotFound says nothing about the tables after it.
     fn heard(&self, answer: Answer, number: usize) -> Answer {
         match answer {
             Answer::Unconfirmed(why) if number < self.tables.len() => Answer::Unavailable(why),
@@ -62,12 +63,12 @@ impl Table for Chain {
         Box::pin(self.answers(keys))
     }
 
-    /// Parts are asked for as soon as one of the tables has them as keys.
+    /// False as soon as one of the tables takes parts of keys.
     fn is_asked_whole(&self) -> bool {
         self.tables.iter().all(|table| table.is_asked_whole())
     }
 
-    /// The layer is that of the table that decided: the last one, where none has the key.
+    /// Reports the layer of the deciding table; that is the last one if no table has the key.
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
         Box::pin(async move {
             let mut trace = Trace { answer: Answer::NotFound, layer: Layer::Memory };
@@ -84,5 +85,5 @@ impl Table for Chain {
 }
 
 fn unanswered(table: &dyn Table) -> Answer {
-    Answer::Unavailable(format!("table '{}' left a question without an answer", table.name()))
+    Answer::Unavailable(format!("table '{}' returned no answer for a key", table.name()))
 }

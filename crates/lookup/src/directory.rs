@@ -1,26 +1,26 @@
-//! The directory of recipients: which addresses are ours, and who gets the mail for them in the end.
+//! Recipient lookup: which addresses are local, and who finally gets their mail.
 //!
-//! An address is resolved in rounds. A round asks, for all addresses that are still open, the tables of their domains:
-//! each table at most once for a step, with all keys together. Targets that lead on are the next round's addresses.
+//! Addresses are resolved in rounds. A round looks up all open addresses in the tables of their
+//! domains, asking each table at most once per step with all keys together. Targets of aliases are
+//! the open addresses of the next round.
 //!
-//! | step                                  | for `Bob+List@Example.org`, keys folded to lower case         |
-//! |---------------------------------------|---------------------------------------------------------------|
-//! | 1. alias of the address               | `bob+list@example.org`, then `bob@example.org`                |
-//! | 2. mailbox, where 1 found none        | `bob+list@example.org`, then `bob@example.org`                |
-//! | 3. alias of the domain, where 2 did not | `@example.org`                                              |
-//! | 4. the domain's catch-all             |                                                               |
-//! | 5. the mailbox of the postmaster      | only for `postmaster`, who is never unknown (RFC 5321 4.5.1)  |
+//! | step                                   | keys for `Bob+List@Example.org`, folded to lower case        |
+//! |----------------------------------------|--------------------------------------------------------------|
+//! | 1. alias of the address                | `bob+list@example.org`, then `bob@example.org`               |
+//! | 2. mailbox, if 1 found nothing         | `bob+list@example.org`, then `bob@example.org`               |
+//! | 3. alias of the domain, if 2 found nothing | `@example.org`                                           |
+//! | 4. the domain's catch-all              |                                                              |
+//! | 5. the postmaster's mailbox            | only for `postmaster`, which always exists (RFC 5321 section 4.5.1) |
 //!
-//! An alias that names itself stands for its mailbox. One answer of Unavailable that matters makes the whole address
-//! Unavailable: an outage never makes anyone unknown. That an address was no alias before an outage does not matter where
-//! it is a mailbox. Lists may name each other: once anybody is found, no address is
-//! opened twice. A circle that reaches nobody ends by the limits. Alias targets of ours that nobody is behind are dropped
-//! while others remain; an address from which nothing remains is Unknown.
+//! An alias that names itself keeps its own mailbox. If a needed answer is Unavailable the whole
+//! address is Unavailable, so an outage never makes an address unknown. An unconfirmed NotFound for
+//! the alias is enough if the address is a mailbox. Alias loops with at least one recipient are
+//! resolved, opening each address once; loops without one end at the depth limit. Unknown local
+//! targets are dropped; if none remain the address is Unknown.
 //!
-//! A domain is ours since the configuration names it, or since a table of names has it.
-//!
-//! A mailbox of ours need not be here: where its domain has a table of hosts, that tells which machine stores it. Mail for
-//! a domain that is only passed on keeps the name that it came with: folding and tags are for the keys of tables alone.
+//! A domain is local if the configuration or a table of domain names lists it. A domain's table of
+//! hosts, if any, says which host stores a mailbox. Addresses in relayed domains keep their
+//! spelling: folding and tag removal only affect table keys.
 
 mod domains;
 
@@ -35,36 +35,37 @@ use domains::{Domains, Known, in_ascii};
 
 use crate::{Answer, Table, fold};
 
-/// A domain of ours.
+/// A local domain.
 #[derive(Clone)]
 pub struct Domain {
-    /// Its name. Beyond ASCII it is the same in letters and in A-labels (RFC 5890); keys of tables and names of mailboxes
-    /// have it as it is spelt here.
+    /// The domain's name. Unicode and A-label forms (RFC 5890) are equal; table keys and mailbox
+    /// names use the form given here.
     pub name: Box<str>,
-    /// Who exists, keyed by address. None: everyone; then a tag is cut off, so that it makes no mailbox of its own.
+    /// Mailboxes, keyed by address. None: every address exists, and tags are removed so that they
+    /// create no mailboxes.
     pub mailboxes: Option<Arc<dyn Table>>,
-    /// Who stands for whom, keyed by address, or by `@domain` for all who are neither in here nor a mailbox.
+    /// Aliases, keyed by address, or by `@domain` for addresses that are neither alias nor mailbox.
     pub aliases: Option<Arc<dyn Table>>,
-    /// Who gets the mail for everyone who is not known.
+    /// The recipient for unknown addresses.
     pub catch_all: Option<Address>,
-    /// Which machine stores a mailbox, keyed by address: `host`, `host:port`, or the same with an address in brackets.
-    /// None, or a mailbox that is not in it: this one.
+    /// The host that stores a mailbox, keyed by address: `host`, `host:port`, or the same with an
+    /// address in brackets. None, or no entry: this host.
     pub hosts: Option<Arc<dyn Table>>,
-    /// What parts the name of a mailbox from a tag that its owner chose: `+` in `bob+list`.
+    /// Separates a mailbox name from its tag: `+` in `bob+list`.
     pub delimiter: Option<char>,
-    /// How mail for its mailboxes is delivered, by the transport's name in the configuration.
+    /// The transport for the domain's mailboxes, by its name in the configuration.
     pub transport: Box<str>,
-    /// Whether that is final delivery. Where it is not, what stands before the `@` is the next host's to understand, and
-    /// goes there as it came (RFC 5321 section 2.4).
+    /// Whether the transport makes final delivery. If not, the local part is for the next host to
+    /// interpret and stays unchanged (RFC 5321 section 2.4).
     pub is_final: bool,
 }
 
-/// How far an address may lead.
+/// Limits of alias expansion.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Aliases of aliases: more rounds than this are [`Resolution::TooDeep`].
+    /// Nested aliases; beyond it, [`Resolution::TooDeep`].
     pub depth_max: usize,
-    /// Addresses that one address stands for: more are [`Resolution::TooMany`].
+    /// Recipients of one address; beyond it, [`Resolution::TooMany`].
     pub addresses_max: usize,
 }
 
@@ -74,62 +75,62 @@ impl Default for Limits {
     }
 }
 
-/// All domains of ours.
+/// All local domains.
 pub struct Directory {
     domains: Domains,
     limits: Limits,
     hostname: Box<str>,
 }
 
-/// What an address is.
+/// The result of resolving an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Ours; these get the mail. Never empty, and nobody is in it twice.
+    /// A local address with these recipients: at least one, each once.
     Local(Vec<Final>),
-    /// Its domain is not ours.
+    /// The domain is not local.
     Remote(Address),
-    /// Its domain is ours and nobody is behind it.
+    /// The domain is local, but the address has no recipient.
     Unknown,
-    /// A table could not say; why, for the log.
+    /// A table is unavailable. Holds the reason, for the log.
     Unavailable(String),
-    /// Aliases lead to aliases more often than the limit, as they do in a circle that reaches nobody.
+    /// Too many nested aliases, as in an alias loop without recipients.
     TooDeep,
-    /// It stands for more addresses than the limit.
+    /// Too many recipients.
     TooMany,
 }
 
-/// Who gets the mail in the end.
+/// A recipient after alias expansion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Final {
-    /// The address: of a mailbox of ours in lower case and without a tag that led to it; as it was given where its domain
-    /// is passed on; or any elsewhere.
+    /// The recipient's address: for a local mailbox in lower case and without the tag; otherwise as
+    /// given.
     pub address: Address,
-    /// The address that was asked for, where it is another one.
+    /// The address that was resolved, if it is different.
     pub original: Option<Address>,
-    /// Whether it is a mailbox of ours.
+    /// Whether it is a mailbox in a local domain.
     pub local: bool,
 }
 
-/// Where a mailbox is.
+/// Where a mailbox is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// On this machine.
+    /// On this host.
     Here,
-    /// Wherever mail for its domain goes: that is not ours, or its mail is passed on.
+    /// Beyond the next hop: the domain is not local, or its mail is relayed.
     Onward,
-    /// On another machine: `host`, `host:port`, or the same with an address in brackets.
+    /// On another host: `host`, `host:port`, or the same with an address in brackets.
     At(Box<str>),
-    /// A table could not say; why, for the log.
+    /// A table is unavailable. Holds the reason, for the log.
     Unavailable(String),
 }
 
-/// A table could not say.
+/// A table is unavailable; the reason.
 struct Unavailable(String);
 
-/// A table could not say whether a key is there.
+/// Why a table does not say whether a key exists.
 enum Untold {
     Unavailable(String),
-    /// None was there before.
+    /// The key did not exist before the outage.
     Unconfirmed(String),
 }
 
@@ -141,27 +142,28 @@ impl From<Untold> for Unavailable {
 }
 
 impl Directory {
-    /// The directory of these domains; of two with the same name the later one counts.
+    /// Creates the directory of these domains. Of two domains with the same name the later one
+    /// applies.
     pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
         Directory { domains: Domains::new(domains), limits, hostname: Box::default() }
     }
 
-    /// The same with domains whose names are in tables. A name that the configuration has as well is asked of none.
+    /// Adds domains whose names are in tables. Names in the configuration have precedence.
     pub fn with_tables(mut self, tables: Vec<DomainTable>) -> Self {
         self.domains.add_tables(tables);
         self
     }
 
-    /// The same on the machine of this name: mailboxes that are stored there are stored here.
+    /// Sets this host's name, so that mailboxes stored on it are recognized as local.
     pub fn on_host(self, hostname: &str) -> Self {
         Directory { hostname: fold(hostname).into(), ..self }
     }
 
-    /// The domain of ours with this name (in lower case, as an [`Address`] has it), in letters or in A-labels.
+    /// The local domain with this name, in lower case as in an [`Address`], as Unicode or A-labels.
     ///
     /// # Errors
     ///
-    /// A table of names could not say; why, for the log.
+    /// The reason, for the log, if a table of domain names is unavailable.
     pub async fn domain(&self, name: &str) -> Result<Option<Cow<'_, Domain>>, String> {
         let mut known = Known::new(&self.domains);
         match known.learn(std::iter::once(name)).await {
@@ -170,19 +172,19 @@ impl Directory {
         }
     }
 
-    /// The address without the tag of its mailbox (`bob` for `bob+list`), where it has one by the rule of its domain. None
-    /// too where nobody can say whether the domain is ours.
+    /// The address without its tag (`bob` for `bob+list`), if it has one. None also if the domain
+    /// is not local or cannot be looked up.
     pub async fn untagged(&self, address: &Address) -> Option<Address> {
         let domain = self.domain(address.domain()).await.ok()??;
         without_tag(address, domain.delimiter?)
     }
 
-    /// Whether the configuration itself names the domain: of others only tables know.
+    /// Whether the configuration itself names the domain, rather than a table.
     pub fn is_configured(&self, name: &str) -> bool {
         self.domains.configured(name).is_some()
     }
 
-    /// Who gets the mail for `address`.
+    /// Resolves `address` to its recipients.
     pub async fn resolve(&self, address: &Address) -> Resolution {
         self.resolved(address).await.unwrap_or_else(|Unavailable(why)| Resolution::Unavailable(why))
     }
@@ -210,8 +212,7 @@ impl Directory {
         Ok(Resolution::TooDeep)
     }
 
-    /// Where each of these mailboxes is; the answers are in their order. Each table of hosts is asked once, with all of
-    /// its mailboxes together.
+    /// Where each of these mailboxes is stored, in their order. Asks each table of hosts once.
     pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
         let mut known = Known::new(&self.domains);
         known.learn_most(mailboxes.iter().map(Address::domain)).await;
@@ -231,7 +232,7 @@ impl Directory {
         mailboxes.iter().zip(found).map(store).collect()
     }
 
-    /// Of several hosts the first counts, unless this machine is one of them: it then has a copy of its own.
+    /// Uses the first host, unless this host is among them and therefore has a copy.
     fn store(&self, mailbox: &Address, found: Result<Option<Hit<'_>>, Untold>) -> Store {
         let hit = match found {
             Ok(Some(hit)) => hit,
@@ -239,22 +240,22 @@ impl Directory {
             Err(Untold::Unavailable(why) | Untold::Unconfirmed(why)) => return Store::Unavailable(why),
         };
         let hosts: Vec<String> = hit.values.iter().map(|value| fold(value)).collect();
-        let wrong = |what: &str| Store::Unavailable(format!("table '{}': the host of {mailbox} {what}", hit.table));
+        let wrong = |what: &str| Store::Unavailable(format!("table '{}': host of {mailbox}: {what}", hit.table));
         match hosts.iter().find(|host| !is_host(host)) {
-            Some(host) => wrong(&format!("is '{host}'")),
+            Some(host) => wrong(&format!("invalid host '{host}'")),
             None if hosts.iter().any(|host| self.is_here(host)) => Store::Here,
-            None => hosts.first().map_or_else(|| wrong("is left out"), |host| Store::At(host.as_str().into())),
+            None => hosts.first().map_or_else(|| wrong("no value"), |host| Store::At(host.as_str().into())),
         }
     }
 
-    /// Whatever the port: mail that this machine sent to itself would come back here.
+    /// Ignores the port: relaying to this host would loop.
     fn is_here(&self, host: &str) -> bool {
         let name = host.split_once(':').map_or(host, |(name, _)| name);
         !self.hostname.is_empty() && name.trim_end_matches('.') == &*self.hostname
     }
 }
 
-/// One step of all open addresses: mailboxes go to `finals`, what aliases name is returned.
+/// Looks up all open addresses. Adds mailboxes to `finals` and returns the targets of aliases.
 async fn round(known: &Known<'_>, open: Vec<Address>, finals: &mut Finals<'_>) -> Result<Vec<Address>, Unavailable> {
     let case = |address: Address| Some(Case::new(known.domain(address.domain())?, address));
     let mut cases: Vec<Case> = open.into_iter().filter_map(case).collect();
@@ -270,8 +271,9 @@ async fn round(known: &Known<'_>, open: Vec<Address>, finals: &mut Finals<'_>) -
     Ok(targets)
 }
 
-/// Targets elsewhere are final; those of ours are returned, each once. One that was `opened` before leads to nobody new;
-/// only while there is nobody at all it is opened again, which tells a circle from addresses that nobody is behind.
+/// Adds remote targets to `finals` and returns the local ones, each once. An address in `opened`
+/// adds no recipients, so it is returned again only while there are no recipients at all. This
+/// tells an alias loop from unknown addresses.
 fn sort_out(
     known: &Known<'_>,
     targets: Vec<Address>,
@@ -294,7 +296,8 @@ fn sort_out(
     ours.filter(|address| is_open(address)).collect()
 }
 
-/// The address as its mailbox has it: only where that is ours do we know that case makes no other.
+/// The canonical form of an address: folded if the domain is local, otherwise unchanged, because
+/// only the next host knows whether case matters.
 fn kept(known: &Known<'_>, address: &Address) -> Address {
     match known.domain(address.domain()) {
         Some(domain) if domain.is_final => folded(address, domain),
@@ -302,10 +305,11 @@ fn kept(known: &Known<'_>, address: &Address) -> Address {
     }
 }
 
-/// Those who get the mail, in the order in which they were found.
+/// The recipients in the order in which they were found.
 struct Finals<'a> {
     asked: &'a Address,
-    /// The same as its mailbox has it: to write a name in capitals is not to name someone else.
+    /// The canonical form of `asked`, so that a difference in case does not count as another
+    /// address.
     kept: Address,
     found: Vec<Final>,
     seen: HashSet<Address>,
@@ -335,26 +339,26 @@ impl<'a> Finals<'a> {
     }
 }
 
-/// The place of the address without its tag among [`Case::addresses`], if it is there.
+/// The index of the address without its tag in [`Case::addresses`].
 const UNTAGGED: usize = 1;
 
-/// One address of ours on its way through the steps of a round.
+/// An address during one round.
 struct Case<'a> {
     domain: &'a Domain,
     address: Address,
-    /// The address without its tag, where it has one.
+    /// The address without its tag, if it has one.
     untagged: Option<Address>,
     state: State,
-    /// Whether it is an alias nobody can say now, and it was none before; why.
+    /// Set if the alias table only gave an unconfirmed NotFound; the reason.
     doubt: Option<Unavailable>,
 }
 
 enum State {
-    /// No alias and no mailbox so far.
+    /// Neither alias nor mailbox so far.
     Unknown,
-    /// An alias of these, and of its own mailbox where it names itself.
+    /// An alias with these targets; `names_itself` if its own mailbox is one of them.
     Alias { targets: Vec<Address>, names_itself: bool },
-    /// A mailbox, and what else its alias names.
+    /// A mailbox, and the other targets of its alias.
     Mailbox { mailbox: Address, targets: Vec<Address> },
 }
 
@@ -372,7 +376,7 @@ impl<'a> Case<'a> {
         self.addresses().map(|address| folded(address, self.domain).as_str().to_owned()).collect()
     }
 
-    /// Whether the target of an alias is the address itself.
+    /// Whether an alias target is the address itself.
     fn is_itself(&self, target: &Address) -> bool {
         let here = |address: &Address| folded(address, self.domain);
         in_ascii(target.domain()) == in_ascii(self.address.domain()) && here(target) == here(&self.address)
@@ -384,7 +388,7 @@ impl<'a> Case<'a> {
 
     fn set_targets(&mut self, values: &[String], table: &str) -> Result<(), Unavailable> {
         if values.is_empty() {
-            return Err(Unavailable(format!("table '{table}': the alias for {} names nobody", self.address)));
+            return Err(Unavailable(format!("table '{table}': the alias for {} has no targets", self.address)));
         }
         let mut targets = Vec::with_capacity(values.len());
         for value in values {
@@ -403,7 +407,8 @@ impl<'a> Case<'a> {
         self.state = State::Alias { names_itself: targets.len() < before, targets };
     }
 
-    /// The mailbox is that of the address with this place among [`Case::addresses`], or whatever the next host makes of it.
+    /// Sets the mailbox to the address at this index of [`Case::addresses`], or to the unchanged
+    /// address if the domain is relayed.
     fn set_mailbox(&mut self, place: usize) {
         let mailbox = match &self.untagged {
             Some(untagged) if place == UNTAGGED && self.domain.is_final => untagged.clone(),
@@ -416,7 +421,7 @@ impl<'a> Case<'a> {
         self.state = State::Mailbox { mailbox, targets };
     }
 
-    /// Where no table knew the address, what is left. Returns the mailbox, if it is one, and where it leads.
+    /// Applies the catch-all and the postmaster rule. Returns the mailbox, if any, and the targets.
     fn close(mut self) -> (Option<Address>, Vec<Address>) {
         if let (State::Unknown, Some(target)) = (&self.state, &self.domain.catch_all) {
             self.set_addresses(vec![target.clone()]);
@@ -429,7 +434,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Step 1.
+/// Step 1: aliases.
 async fn ask_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let questions = cases.iter().map(|case| Question::new(&case.domain.aliases, case.keys())).collect();
     for (case, found) in cases.iter_mut().zip(ask(questions).await) {
@@ -443,7 +448,7 @@ async fn ask_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Step 2.
+/// Step 2: mailboxes.
 async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| case.needs_mailbox()).collect();
     let questions = wanting.iter().map(|case| Question::new(&case.domain.mailboxes, case.keys())).collect();
@@ -457,7 +462,7 @@ async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Step 3.
+/// Step 3: domain aliases.
 async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, State::Unknown)).collect();
     let key = |case: &Case<'_>| vec![format!("@{}", fold(&case.domain.name))];
@@ -470,13 +475,13 @@ async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Keys for one table, of which the first that is there counts.
+/// Keys for one table, in order of precedence.
 struct Question<'a> {
     table: Option<&'a dyn Table>,
     keys: Vec<String>,
 }
 
-/// The key that was there, by its place in the question, and what it has.
+/// The first key found, by its index, and its values.
 struct Hit<'a> {
     table: &'a str,
     key: usize,
@@ -488,17 +493,17 @@ impl<'a> Question<'a> {
         Question { table: table.as_deref(), keys }
     }
 
-    /// The first key that was there. One that the table cannot speak for hides those behind it.
+    /// The first key that exists. An unavailable key hides those after it.
     fn decide(&self, answers: Vec<Answer>) -> Result<Option<Hit<'a>>, Untold> {
         let Some(table) = self.table.map(Table::name) else { return Ok(None) };
         if answers.len() != self.keys.len() {
-            return Err(Untold::Unavailable(format!("table '{table}' left a question without an answer")));
+            return Err(Untold::Unavailable(format!("table '{table}' returned no answer for a key")));
         }
         let mut unconfirmed = None;
         for (key, answer) in answers.into_iter().enumerate() {
             match answer {
                 Answer::Found(values) if unconfirmed.is_none() => return Ok(Some(Hit { table, key, values })),
-                // What comes first hides what comes behind it, if it is there by now.
+                // The earlier key may exist by now and would take precedence.
                 Answer::Found(_) => return Err(Untold::Unavailable(unconfirmed.unwrap_or_default())),
                 Answer::NotFound => {}
                 Answer::Unconfirmed(why) => unconfirmed = Some(why),
@@ -509,7 +514,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Puts the questions, those for one table in one lookup; the results are in their order.
+/// Runs the queries, one lookup per table, and returns the results in order.
 async fn ask(questions: Vec<Question<'_>>) -> Vec<Result<Option<Hit<'_>>, Untold>> {
     let mut answers: Vec<Vec<Answer>> = questions.iter().map(|_| Vec::new()).collect();
     let mut open: Vec<usize> = (0..questions.len()).filter(|&place| questions[place].table.is_some()).collect();
@@ -530,14 +535,14 @@ fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
     std::ptr::addr_eq(one, other)
 }
 
-/// The address, which is of this domain, as tables have it.
+/// The address as a table key of this domain.
 fn folded(address: &Address, domain: &Domain) -> Address {
-    // Folding may make a name too long or change nothing that matters; then it stays.
+    // Folding may make the address too long; then it stays unchanged.
     Address::new(&fold(&address.mailbox_name()), &domain.name).unwrap_or_else(|_| address.clone())
 }
 
-/// Whether a text can be a host and a port. What it is in truth shows where it is used; this keeps out what would be
-/// taken for something else there.
+/// Whether a text looks like a host with optional port. Full parsing happens where it is used; this
+/// rejects text that could be mistaken for something else there.
 fn is_host(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || ".-_:[]".contains(c))
 }

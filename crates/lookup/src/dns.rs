@@ -1,13 +1,14 @@
-//! One question to one name server, as the router and the lists in the DNS ask it: with EDNS (RFC 6891), and once more without
-//! where the server does not know that.
+//! One query to one name server for the router and the DNS blocklists: with EDNS (RFC 6891), and
+//! again without if the server does not support it.
 //!
-//! | the server says, asked with EDNS | then |
+//! | reply to the query with EDNS | then |
 //! |---|---|
-//! | FORMERR, NOTIMP (section 7), BADVERS (section 6.1.3) | it is asked without EDNS, and that is its answer |
-//! | anything else, or nothing in time | that is its answer |
+//! | FORMERR, NOTIMP (section 7), BADVERS (section 6.1.3) | the query is repeated without EDNS |
+//! | anything else, or no reply in time | this is the result |
 //!
-//! A server may also drop what has EDNS, or refuse it by a header without the question, which hickory takes for a forgery.
-//! Both look like silence. So whoever asks a silent server again does it without EDNS.
+//! Some servers drop queries with EDNS, or reject them with a header that lacks the question, which
+//! hickory discards as forged. Both look like silence, so callers that retry a silent server should
+//! retry without EDNS.
 
 use futures_util::StreamExt;
 use hickory_resolver::NameServerPool;
@@ -15,10 +16,10 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, DnsHandle, NetError};
 use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query, ResponseCode};
 
-/// One name server, by all the ways to it.
+/// One name server, over UDP and TCP.
 pub type Server = NameServerPool<TokioRuntimeProvider>;
 
-/// What the server says; None where it says nothing.
+/// The server's reply; None if there is none.
 pub async fn ask(server: &Server, query: Query, with_edns: bool) -> Option<Result<DnsResponse, NetError>> {
     let answer = ask_once(server, query.clone(), with_edns).await;
     match answer {
@@ -36,6 +37,6 @@ async fn ask_once(server: &Server, query: Query, use_edns: bool) -> Option<Resul
 }
 
 fn knows_no_edns(code: ResponseCode) -> bool {
-    // 16 is BADVERS in an answer with EDNS; hickory reads it by the name that it has in TSIG.
+    // 16 is BADVERS in a reply with EDNS. hickory shows it as BADSIG, its name in TSIG.
     matches!(code, ResponseCode::FormErr | ResponseCode::NotImp | ResponseCode::BADVERS | ResponseCode::BADSIG)
 }

@@ -1,11 +1,12 @@
-//! Lists of addresses in the DNS (RFC 5782), one zone a backend. A key is an address in its text form; the values are
-//! the codes that the zone has for it, addresses in 127.0.0.0/8. An address that is not listed is NotFound.
+//! DNS blocklists (RFC 5782); each zone is a backend. A key is an IP address as text; the values
+//! are the zone's codes for it, addresses in 127.0.0.0/8. An unlisted address is NotFound.
 //!
-//! A zone whose answer is another address has been sold or is answered for by somebody else (section 5); one in
-//! 127.255.255.0/24 is how lists say that they do not answer us. Both are Unavailable, and told: nobody is listed by them.
+//! Any other address in the reply means that the domain was sold or that someone else answers for
+//! it (section 5), and 127.255.255.0/24 means that the list refuses our queries. Both are reported
+//! as Unavailable and list no address.
 //!
-//! Each question goes to the name servers one after the other. A request fails where none of its questions had an
-//! answer.
+//! A query tries the name servers one after another. A request fails if none of its queries gets a
+//! reply.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -24,42 +25,42 @@ use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
 use crate::dns::{self, Server};
 
-/// Codes of one address that are kept.
+/// Codes kept per address.
 const CODES_MAX: usize = 32;
-/// On every list, for tests (RFC 5782 section 5).
+/// The test entry that every list contains (RFC 5782 section 5).
 const TEST_ENTRY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// A zone, and how it is asked.
+/// Configuration of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its name, in A-labels.
+    /// The zone's name, in A-labels.
     pub zone: Box<str>,
-    /// The name servers; none: those of `/etc/resolv.conf`.
+    /// The name servers; if empty, those of `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
-    /// How long one of them may take.
+    /// Timeout of one query to one server.
     pub timeout: Duration,
-    /// How often all of them are asked.
+    /// How often each server is tried.
     pub attempts: usize,
 }
 
-/// There is nobody to ask.
+/// No name servers are known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no name server can be asked: {0}")]
+#[error("no name servers: {0}")]
 pub struct NoServers(String);
 
-/// One zone.
+/// The backend for one zone.
 pub struct Dnsbl {
     config: Config,
-    /// A pool of its own for each: a pool of several ends a question with the first error that comes.
+    /// One pool per server: a pool of several servers ends a query at the first error.
     servers: Vec<Server>,
 }
 
 impl Dnsbl {
-    /// Asks nobody yet.
+    /// Creates the backend without sending any query.
     ///
     /// # Errors
     ///
-    /// The system names no name servers, where the configuration names none.
+    /// The configuration names no servers, and neither does the system.
     pub fn new(config: Config) -> Result<Dnsbl, NoServers> {
         let tls = TlsConfig::new().map_err(|error| NoServers(error.to_string()))?;
         let mut options = ResolverOpts::default();
@@ -71,7 +72,9 @@ impl Dnsbl {
     }
 
     async fn find(&self, key: &str) -> Answer {
-        let Ok(address) = key.parse::<IpAddr>() else { return Answer::Unavailable(format!("{key:?} is no address")) };
+        let Ok(address) = key.parse::<IpAddr>() else {
+            return Answer::Unavailable(format!("{key:?} is not an IP address"));
+        };
         match self.codes(address).await {
             Ok(codes) if codes.is_empty() => Answer::NotFound,
             Ok(codes) => Answer::Found(codes.iter().map(ToString::to_string).collect()),
@@ -84,14 +87,15 @@ impl Dnsbl {
         let name = Name::from_ascii(&text).map_err(|error| error.to_string())?;
         let mut first = None;
         for attempt in 0..self.servers.len() * self.config.attempts.max(1) {
-            // One that was silent may drop what has EDNS.
+            // After the first round, retry without EDNS: a silent server may drop queries that have
+            // it.
             let with_edns = attempt < self.servers.len();
             match ask(&self.servers[attempt % self.servers.len()], &name, with_edns).await {
                 Ok(codes) => return sound(codes),
                 Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(first.unwrap_or_else(|| "no name server is known".into()))
+        Err(first.unwrap_or_else(|| "no name servers".into()))
     }
 }
 
@@ -120,8 +124,8 @@ fn is_unavailable(answer: &Answer) -> bool {
     matches!(answer, Answer::Unavailable(_))
 }
 
-/// The labels of an address, the last first: octets of IPv4 (RFC 5782 section 2.1), hexadecimal digits of IPv6 (section
-/// 2.4).
+/// The labels of an address in reverse order: octets of IPv4 (RFC 5782 section 2.1), hexadecimal
+/// digits of IPv6 (section 2.4).
 fn reversed(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => {
@@ -135,11 +139,11 @@ fn reversed(address: IpAddr) -> String {
     }
 }
 
-/// None of the codes may be what no list says.
+/// Rejects codes that no list uses.
 fn sound(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     match codes.iter().find(|code| code.octets()[0] != 127 || code.octets()[..3] == [127, 255, 255]) {
-        Some(code) if code.octets()[0] == 127 => Err(format!("the list does not answer us ({code})")),
-        Some(code) => Err(format!("the answer {code} is no code of a list")),
+        Some(code) if code.octets()[0] == 127 => Err(format!("the list refuses our queries ({code})")),
+        Some(code) => Err(format!("unexpected address {code}, not in 127.0.0.0/8")),
         None => Ok(codes),
     }
 }
@@ -149,11 +153,11 @@ async fn ask(server: &Server, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Ad
         Some(Ok(answer)) => read(&answer),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => match denial.response_code {
             ResponseCode::NXDomain | ResponseCode::NoError => Ok(Vec::new()),
-            code => Err(format!("a name server answers '{code}'")),
+            code => Err(format!("the name server returned '{code}'")),
         },
-        Some(Err(NetError::Timeout)) => Err("no name server answers in time".into()),
+        Some(Err(NetError::Timeout)) => Err("the name server timed out".into()),
         Some(Err(error)) => Err(error.to_string()),
-        None => Err("no name server answers".into()),
+        None => Err("the name server did not answer".into()),
     }
 }
 
@@ -166,7 +170,7 @@ fn read(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
         ResponseCode::NoError | ResponseCode::NXDomain => {
             Ok(answer.answers.iter().filter_map(|record| code(&record.data)).take(CODES_MAX).collect())
         }
-        code => Err(format!("a name server answers '{code}'")),
+        code => Err(format!("the name server returned '{code}'")),
     }
 }
 
@@ -200,11 +204,11 @@ mod tests {
     fn what_no_list_says_lists_nobody() {
         let codes = |text: &str| sound(text.split(' ').map(|code| code.parse().unwrap()).collect());
         assert_eq!(codes("127.0.0.2 127.0.0.4").map(|codes| codes.len()), Ok(2));
-        assert!(codes("127.0.0.2 203.0.113.1").unwrap_err().contains("no code"));
-        assert!(codes("127.255.255.254").unwrap_err().contains("does not answer us"));
+        assert!(codes("127.0.0.2 203.0.113.1").unwrap_err().contains("unexpected address"));
+        assert!(codes("127.255.255.254").unwrap_err().contains("refuses our queries"));
     }
 
-    /// A zone at a name server that has these addresses for every name.
+    /// A zone on a name server that returns these addresses for every name.
     async fn zone(codes: &'static [[u8; 4]]) -> Dnsbl {
         const QUESTION_AT: usize = 12;
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -214,7 +218,7 @@ mod tests {
             while let Ok((count, from)) = socket.recv_from(&mut query).await {
                 let name = query[QUESTION_AT..count].iter().position(|octet| *octet == 0).unwrap();
                 let question = &query[QUESTION_AT..QUESTION_AT + name + 5];
-                // A reply without fault: one question, so many answers, each for the name of the question, for a
+                // A valid reply: one question, then the answers, each for that name with a TTL of a
                 // minute.
                 let head = [query[0], query[1], 0x81, 0x80, 0, 1, 0, codes.len() as u8, 0, 0, 0, 0];
                 let answers =
@@ -238,7 +242,7 @@ mod tests {
         for codes in sold {
             let list = zone(codes).await;
             assert!(list.ask(&keys).await.is_err(), "{codes:?}");
-            assert!(list.probe().await.is_err(), "{codes:?}: it is not back");
+            assert!(list.probe().await.is_err(), "{codes:?}: the probe succeeded");
         }
     }
 }

@@ -1,65 +1,65 @@
-//! What tables have to tell the operator, beside their answers.
+//! Events that tables report to the operator.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes what happens. Called on the threads of tables; must not block for long.
+/// Handles table events. Runs on a table's own thread and must not block for long.
 pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Something that happened to a table.
+/// An event of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request failed, or an answer was Unavailable. One outage fails many: those that were left out since the last such
-    /// event of this table are counted.
+    /// A request failed, or an answer was Unavailable. An outage causes many failures, so they are
+    /// rate-limited and the suppressed ones counted.
     Failed {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
-        /// Who failed and how, in the backend's own words.
+        /// What failed and why, in the backend's words.
         error: Box<str>,
-        /// Failures of which nothing was told.
+        /// Failures suppressed since the last report.
         left_out: u64,
     },
-    /// Requests failed so often in a row that none are made for now; what is in the cache goes on being answered.
+    /// After repeated failures the table stops sending requests. Cached answers remain in use.
     Down {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
         /// The last failure.
         error: Box<str>,
     },
-    /// It answers again.
+    /// The backend answers again.
     Up {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
-        /// How long it did not.
+        /// Length of the outage.
         after: Duration,
     },
-    /// A replica is as its master, from now on or again.
+    /// A replica matches its server.
     Loaded {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
-        /// Entries in it.
+        /// Entries in the replica.
         entries: u64,
-        /// Changed or added, and removed by this refresh.
+        /// Entries that this refresh added or changed.
         changed: u64,
-        /// Removed by this refresh.
+        /// Entries that this refresh removed.
         removed: u64,
-        /// How long it took.
+        /// Duration of the refresh.
         took: Duration,
     },
-    /// A refresh would remove more entries than it may, and waits for the operator.
+    /// A refresh would remove more entries than allowed and waits for the operator.
     HeldBack {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
-        /// Entries that would go.
+        /// Entries to remove.
         removals: u64,
-        /// Entries that are there.
+        /// Entries in the replica.
         entries: u64,
     },
-    /// A replica lost its master, and goes on with what it has.
+    /// A replica lost its server and keeps answering from its copy.
     Lost {
-        /// The table.
+        /// The table's name.
         table: Box<str>,
-        /// Why.
+        /// The reason.
         error: Box<str>,
     },
 }

@@ -1,8 +1,9 @@
-//! A table that answers every key alike: for a domain whose addresses all lead to one place.
+//! A table that gives every key the same answer, for example for a domain whose addresses all go to
+//! one recipient.
 
 use crate::{Answer, Answers, Table, answer_now};
 
-/// A table in which every key is, with the same values.
+/// A table in which every key has the same values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     name: String,
@@ -10,7 +11,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// The table `name`.
+    /// Creates the table `name` with these values.
     pub fn new(name: &str, values: Vec<String>) -> Self {
         Fixed { name: name.to_owned(), values }
     }

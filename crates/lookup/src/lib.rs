@@ -1,10 +1,9 @@
-//! Tables: things that can be looked up by a key, behind one batched trait, and the directory of recipients on top.
+//! Lookup tables behind one batched trait, and the recipient directory built on them.
 //!
 //! A table answers each key with [`Found`](Answer::Found), [`NotFound`](Answer::NotFound) or
-//! [`Unavailable`](Answer::Unavailable). The last means that it does not know; no layer ever turns it into NotFound,
-//! so that an outage of a directory puts mail off and never bounces it. One that was not there before the outage is
-//! [`Unconfirmed`](Answer::Unconfirmed), which is Unavailable with something to go by. Keys are folded to lower
-//! case and NFC by the table.
+//! [`Unavailable`](Answer::Unavailable). No layer turns Unavailable into NotFound, so an outage
+//! defers mail and never bounces it. [`Unconfirmed`](Answer::Unconfirmed) is an Unavailable whose
+//! key was not found before the outage. Tables fold keys to lower case and NFC.
 
 mod arena;
 pub mod backend;
@@ -33,35 +32,36 @@ pub use event::{Event, Events};
 pub use stats::{Down, ReplicaStats, Stats};
 use unicode_normalization::UnicodeNormalization;
 
-/// What a table says of one key.
+/// The answer of a table for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The key is there, with these values (there may be none: that it is there can be all there is to say).
+    /// The key exists and has these values. There may be none.
     Found(Vec<String>),
-    /// The key is not there, for certain.
+    /// The key does not exist.
     NotFound,
-    /// The table cannot say; why, for the log.
+    /// The table has no answer now. Holds the reason, for the log.
     Unavailable(String),
-    /// The table cannot say; but when it last could, the key was not there. Why, for the log. Whoever has no use for that
-    /// takes it as [`Unavailable`](Answer::Unavailable): it never makes anything unknown.
+    /// The table has no answer now, but did not find the key when it last had one. Holds the
+    /// reason, for the log. Treat it as [`Unavailable`](Answer::Unavailable), never as NotFound,
+    /// unless the difference matters.
     Unconfirmed(String),
 }
 
-/// Answers to come, one for each key, in the order of the keys.
+/// Resolves to one answer per key, in the order of the keys.
 pub type Answers<'a> = Pin<Box<dyn Future<Output = Vec<Answer>> + Send + 'a>>;
 
-/// An answer to come, and where it came from.
+/// Resolves to the answer for one key and its source.
 pub type Tracing<'a> = Pin<Box<dyn Future<Output = Trace> + Send + 'a>>;
 
-/// Something that can be looked up.
+/// A lookup table.
 pub trait Table: Send + Sync {
-    /// Its name in the configuration.
+    /// The table's name in the configuration.
     fn name(&self) -> &str;
 
-    /// Asks for all keys at once: a table behind a network sends them together.
+    /// Looks up all keys together; a remote table sends them in one request.
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a>;
 
-    /// The same for one key, told with the layer that gave the answer.
+    /// Looks up one key and reports which layer answered.
     fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
         Box::pin(async move {
             let answer = self.lookup(&[key]).await.pop();
@@ -70,60 +70,62 @@ pub trait Table: Send + Sync {
         })
     }
 
-    /// Whether it is asked for the whole of a subject alone, and not for parts of it such as a parent domain. Tables of
-    /// patterns are: a pattern that fits a whole address may fit a part of another one.
+    /// Whether the table takes complete keys only, and not parts such as the parent domain of an
+    /// address. True for pattern tables: a pattern meant for one whole address may match a part of
+    /// another.
     fn is_asked_whole(&self) -> bool {
         false
     }
 
-    /// Lets the copy of a directory go through with a refresh that it held back, since it would remove too much. False if
-    /// nothing is held back here.
+    /// Tells a replica to carry out the removals that it holds back. Returns false if it holds back
+    /// none.
     fn accept_removals(&self) -> bool {
         false
     }
 
-    /// What it counts of itself; None for one that counts nothing.
+    /// The table's counters, if it keeps any.
     fn stats(&self) -> Option<Stats> {
         None
     }
 }
 
-/// An answer, and where it came from.
+/// An answer and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What the table says.
+    /// The answer.
     pub answer: Answer,
-    /// Which layer said it.
+    /// The layer that gave it.
     pub layer: Layer,
 }
 
 /// A layer of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// A table that is in memory as a whole.
+    /// A table held in memory.
     Memory,
     /// The cache.
     Cache {
-        /// How long ago the backend said so.
+        /// Time since the backend gave the answer.
         age: Duration,
     },
-    /// The cache, beyond its time, since the backend failed.
+    /// An expired cache entry, used because the backend failed.
     Stale {
-        /// How long ago the backend said so.
+        /// Time since the backend gave the answer.
         age: Duration,
     },
-    /// The backend was asked.
+    /// The backend.
     Backend,
-    /// The backend is down and was not asked.
+    /// The circuit breaker: the backend is down and was not asked.
     Breaker,
-    /// The local copy of a directory.
+    /// The local copy of an LDAP directory.
     Replica {
-        /// How long ago it was known to be as its master; zero while changes arrive as they are made.
+        /// Time since the copy was last known to match the server; zero while it receives changes
+        /// as they happen.
         age: Duration,
     },
 }
 
-/// The form in which keys are kept and asked for: lower case, and NFC, in which two spellings of one letter are equal (RFC
+/// Folds a key to lower case and NFC, which makes different encodings of the same text equal (RFC
 /// 6532 section 3.1).
 pub fn fold(key: &str) -> String {
     if key.is_ascii() {
@@ -133,7 +135,7 @@ pub fn fold(key: &str) -> String {
     composed.to_lowercase().nfc().collect()
 }
 
-/// The answers of a table that is in memory: ready at once, nothing is awaited.
+/// The answers of an in-memory table, ready without waiting.
 fn answer_now<'a>(keys: &[&str], answer: impl Fn(&str) -> Answer) -> Answers<'a> {
     Box::pin(std::future::ready(keys.iter().map(|key| answer(&fold(key))).collect()))
 }
@@ -149,7 +151,7 @@ mod tests {
             ("Jos\u{c9}@x.org", "jos\u{e9}@x.org"),
             ("jose\u{301}@x.org", "jos\u{e9}@x.org"),
             ("JOSE\u{301}@x.org", "jos\u{e9}@x.org"),
-            // Two marks in either order, and a letter that only decomposes.
+            // Combining marks in either order, and a character that only decomposes.
             ("s\u{307}\u{323}@x.org", "\u{1e69}@x.org"),
             ("s\u{323}\u{307}@x.org", "\u{1e69}@x.org"),
             ("\u{212b}@x.org", "\u{e5}@x.org"),

@@ -1,7 +1,7 @@
-//! Tables of regular expressions, written as for Postfix (pcre_table(5), regexp_table(5)). Kept in memory.
+//! Regular expression tables in Postfix's format (pcre_table(5), regexp_table(5)), kept in memory.
 //!
 //! ```text
-//! # the first line that matches counts
+//! # the first matching line applies
 //! /^(.+)-(owner|request)@lists\.example\.org$/   lists+$2=${1}@example.org
 //! if /@old\.example\.org$/
 //! /^(postmaster|abuse)@/                         admin@example.org, log@example.org
@@ -9,22 +9,22 @@
 //! endif
 //! ```
 //!
-//! | line                       | means                                                                          |
-//! |----------------------------|--------------------------------------------------------------------------------|
-//! | `/pattern/flags values`    | a key that matches has these values, parted by commas as in a text table        |
-//! | `!/pattern/flags values`   | a key that does not match has them                                              |
-//! | `if /pattern/`, `if !/pattern/` | the lines down to the `endif` of this `if` are for such keys alone; they nest |
+//! | line                            | meaning                                                            |
+//! |---------------------------------|--------------------------------------------------------------------|
+//! | `/pattern/flags values`         | the values of matching keys, comma-separated as in a text table    |
+//! | `!/pattern/flags values`        | the values of keys that do not match                               |
+//! | `if /pattern/`, `if !/pattern/` | lines up to the matching `endif` apply to these keys only; can nest |
 //!
-//! Any mark may stand for the slashes; a backslash before it keeps its meaning. In values `$1`, `${1}` and `$(1)` are what
-//! a group matched, and `$$` is a dollar. Values are parted before that, so that no key makes two values of one; one that
-//! comes out empty is left out. Each flag turns a default around: `i` ignores case (on), `s` lets a dot match the end of a
-//! line (on), `m` lets `^` and `$` match at each line (off), `x` ignores white space and comments in the pattern (off),
-//! `U` makes repetitions take as little as they can (off). Keys are in lower case: behind the flag `i` a capital letter
-//! matches nothing.
+//! Any other punctuation may replace the slashes; a backslash escapes it. In values, `$1`, `${1}`
+//! and `$(1)` insert a group and `$$` is a dollar sign. Values are split before groups are
+//! inserted, so a key cannot add values; empty results are dropped. A flag inverts a default: `i`
+//! ignores case (on), `s` lets a dot match a newline (on), `m` lets `^` and `$` match at line ends
+//! (off), `x` ignores white space and comments in the pattern (off), `U` makes repetition lazy
+//! (off). Keys are in lower case, so capital letters match nothing after the flag `i`.
 //!
-//! As in text tables an entry never goes on in the next line, and whatever looks odd is an error with its line number.
-//! Patterns are those of the crate `regex`: without back-references and looking around, in return a key takes time in
-//! proportion to its length, whatever the pattern.
+//! Entries cannot continue on the next line, and anything unexpected is an error with its line
+//! number. Patterns are those of the `regex` crate: no back-references or look-around, and matching
+//! takes linear time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,108 +34,109 @@ use regex::{Captures, Regex, RegexBuilder};
 use crate::text::{self, Mistake as ValuesMistake};
 use crate::{Answer, Answers, Table, answer_now};
 
-/// Octets that one pattern may take in memory.
+/// Memory limit of one compiled pattern, in octets.
 const PATTERN_OCTETS_MAX: usize = 4 * 1024 * 1024;
 
-/// A table in memory. It stays as it was loaded; load another to see changes.
+/// A regular expression table in memory. It does not follow changes of its file; load it again for
+/// that.
 #[derive(Debug)]
 pub struct Regexp {
     name: String,
     rules: Vec<Rule>,
 }
 
-/// Why a file is no table.
+/// Why a table cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum RegexpError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A line is not an entry.
+    /// A line has an error.
     #[error("{}:{line}: {mistake}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line's number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         mistake: Mistake,
     },
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mistake {
-    /// The bytes are no text.
+    /// Invalid UTF-8.
     #[error("the line is not UTF-8")]
     Encoding,
-    /// Other programs continue an entry this way.
-    #[error("the line begins with white space; an entry is one line, also between if and endif")]
+    /// The line begins with white space, which other programs take as a continuation.
+    #[error("the line begins with white space; write each entry on one line, also between if and endif")]
     Indented,
-    /// Something else than a pattern begins the line.
-    #[error("expected is /pattern/flags value, if /pattern/flags, or endif")]
+    /// The line does not begin with a pattern, `if` or `endif`.
+    #[error("expected /pattern/flags value, if /pattern/flags, or endif")]
     Form,
-    /// The pattern does not end.
-    #[error("the pattern is not closed by a second '{0}'")]
+    /// The pattern has no end.
+    #[error("unclosed pattern: missing '{0}'")]
     Open(char),
-    /// What follows the pattern is no flag.
-    #[error("'{0}' is no flag; there are i, m, s, x and U")]
+    /// An unknown flag.
+    #[error("unknown flag '{0}': use i, m, s, x or U")]
     Flag(char),
-    /// The pattern is none.
+    /// The pattern does not compile.
     #[error("{0}")]
     Pattern(String),
-    /// More than a condition.
-    #[error("nothing may stand behind the pattern of an if, or behind endif")]
+    /// Text after a condition or `endif`.
+    #[error("unexpected text after the pattern of an if, or after endif")]
     Behind,
-    /// There is no `if` before it.
-    #[error("this endif has no if")]
+    /// An `endif` without `if`.
+    #[error("endif without if")]
     Endif,
-    /// There is no `endif` behind it.
-    #[error("this if has no endif")]
+    /// An `if` without `endif`.
+    #[error("if without endif")]
     If,
-    /// The values are no list.
+    /// An error in the list of values.
     #[error(transparent)]
     Values(#[from] ValuesMistake),
-    /// A dollar that means nothing.
-    #[error("what follows '$' is no number of a group; write $1, ${{1}} or $(1), and $$ for a dollar")]
+    /// A dollar sign without a group number.
+    #[error("expected a group number after '$': write $1, ${{1}} or $(1), or $$ for a dollar sign")]
     Dollar,
-    /// The pattern has not so many groups.
-    #[error("there is no group {group}: the pattern has {groups}")]
+    /// A group that the pattern does not have.
+    #[error("no group {group}: the pattern has {groups}")]
     Group {
-        /// What the value names.
+        /// The group number in the value.
         group: usize,
-        /// What there is.
+        /// The number of groups.
         groups: usize,
     },
-    /// What does not match has no groups.
-    #[error("a pattern behind '!' has no groups that a value could name")]
+    /// A group in the value of a negated pattern.
+    #[error("a value cannot use groups of a negated pattern")]
     NegatedGroup,
 }
 
-/// A line.
+/// A parsed rule.
 #[derive(Debug)]
 enum Rule {
-    /// Keys that it is for have these values.
+    /// The values of keys that meet the condition.
     Values(Condition, Vec<Value>),
-    /// Other keys go on at this rule, behind the `endif`.
+    /// Skips to this rule, after the `endif`, for keys that do not meet the condition.
     If(Condition, usize),
 }
 
-/// Which keys a line is for.
+/// The keys that a rule applies to.
 #[derive(Debug)]
 struct Condition {
     pattern: Regex,
     negated: bool,
 }
 
-/// A value, to be filled in from what a pattern matched.
+/// A value with groups to insert.
 type Value = Vec<Part>;
 
-/// A part of a value.
+/// A literal or a group number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
@@ -143,14 +144,14 @@ enum Part {
 }
 
 impl Regexp {
-    /// Reads the table `name` from a file.
+    /// Loads the table `name` from a file.
     pub fn load(name: &str, path: &Path) -> Result<Self, RegexpError> {
         let bytes = std::fs::read(path).map_err(|source| RegexpError::Unreadable { path: path.into(), source })?;
         let rules = parse(&bytes).map_err(|(line, mistake)| RegexpError::Line { path: path.into(), line, mistake })?;
         Ok(Regexp { name: name.to_owned(), rules })
     }
 
-    /// What it has for a folded key.
+    /// Looks up a folded key.
     fn find(&self, key: &str) -> Answer {
         let mut next = 0;
         while let Some(rule) = self.rules.get(next) {
@@ -193,13 +194,13 @@ impl Condition {
         self.pattern.is_match(key) != self.negated
     }
 
-    /// How many groups its values may name; None where there can be none.
+    /// The number of groups that values may use; None if the pattern is negated.
     fn groups(&self) -> Option<usize> {
         (!self.negated).then(|| self.pattern.captures_len() - 1)
     }
 }
 
-/// The values with what the groups matched; those that come out empty are left out.
+/// Inserts the matched groups into the values and drops empty results.
 fn filled(values: &[Value], groups: Option<&Captures<'_>>) -> Vec<String> {
     let part = |part: &Part| match part {
         Part::Text(text) => text.clone(),
@@ -211,7 +212,7 @@ fn filled(values: &[Value], groups: Option<&Captures<'_>>) -> Vec<String> {
 
 fn parse(bytes: &[u8]) -> Result<Vec<Rule>, (usize, Mistake)> {
     let mut rules = Vec::new();
-    // Where each `if` that is open stands, by its line and among the rules.
+    // Line number and rule index of each open `if`.
     let mut open: Vec<(usize, usize)> = Vec::new();
     for (number, bytes) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         match parse_line(bytes).map_err(|mistake| (number, mistake))? {
@@ -237,7 +238,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Rule>, (usize, Mistake)> {
     }
 }
 
-/// One line, parsed.
+/// A parsed line.
 enum Line {
     Nothing,
     Rule(Rule),
@@ -257,7 +258,7 @@ fn parse_line(bytes: &[u8]) -> Result<Line, Mistake> {
     }
     if let Some(condition) = keyword(line, "if") {
         let (condition, behind) = parse_condition(condition)?;
-        // Where it goes on is known when its `endif` is.
+        // The target is set at the `endif`.
         return if behind.is_empty() { Ok(Line::Rule(Rule::If(condition, 0))) } else { Err(Mistake::Behind) };
     }
     let (condition, values) = parse_condition(line)?;
@@ -266,15 +267,15 @@ fn parse_line(bytes: &[u8]) -> Result<Line, Mistake> {
     Ok(Line::Rule(Rule::Values(condition, values)))
 }
 
-/// What is behind this word, if the line begins with it. Other programs let `if` and a pattern touch each other, and so
-/// do we.
+/// The rest of the line if it begins with this word. As in Postfix, `if` and the pattern need no
+/// space between them.
 fn keyword<'a>(line: &'a str, word: &str) -> Option<&'a str> {
     let (begin, behind) = line.split_at_checked(word.len())?;
     let is_word = begin.eq_ignore_ascii_case(word) && !behind.starts_with(char::is_alphanumeric);
     is_word.then(|| behind.trim_start())
 }
 
-/// A condition, and what is behind it.
+/// Parses a condition and returns the text after it.
 fn parse_condition(text: &str) -> Result<(Condition, &str), Mistake> {
     let (negated, text) = match text.strip_prefix('!') {
         Some(text) => (true, text.trim_start()),
@@ -289,7 +290,7 @@ fn parse_condition(text: &str) -> Result<(Condition, &str), Mistake> {
     Ok((Condition { pattern: parse_pattern(&text[..end], flags)?, negated }, behind.trim()))
 }
 
-/// Where the pattern ends: at the next mark that no backslash precedes.
+/// The end of the pattern: the next unescaped delimiter.
 fn closing(text: &str, mark: char) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().find_map(|(place, c)| {
@@ -323,12 +324,12 @@ fn parse_pattern(pattern: &str, flags: &str) -> Result<Regex, Mistake> {
         .map_err(|error| Mistake::Pattern(in_one_line(&error.to_string())))
 }
 
-/// The last line of an error says what is wrong; those before draw the pattern, with a mark at the place.
+/// The last line of regex's error has the message; the lines before it show the position.
 fn in_one_line(error: &str) -> String {
     error.lines().last().unwrap_or(error).trim().trim_start_matches("error: ").to_owned()
 }
 
-/// `groups` is how many groups may be named; None where there can be none.
+/// Parses a value; `groups` is the number of groups it may use, None if it may use none.
 fn parse_value(mut text: &str, groups: Option<usize>) -> Result<Value, Mistake> {
     let mut value = Vec::new();
     while let Some((before, behind)) = text.split_once('$') {
@@ -351,7 +352,7 @@ fn parse_value(mut text: &str, groups: Option<usize>) -> Result<Value, Mistake> 
     Ok(value)
 }
 
-/// The number of a group as it stands behind a dollar, and what is behind it.
+/// Parses the group number after a dollar sign and returns the text after it.
 fn parse_group(text: &str) -> Option<(usize, &str)> {
     let (inner, closed_by) = match text.chars().next()? {
         '{' => (&text[1..], "}"),

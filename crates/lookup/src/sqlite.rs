@@ -1,17 +1,17 @@
-//! Tables in an SQLite database, which is read and never written.
+//! Tables in an SQLite database, opened read-only.
 //!
-//! The query is asked for each key: `:key` is the key, and for an address `:local` and `:domain` are what stands before
-//! and behind its last `@` (for another key `:local` is the key and `:domain` is empty). The columns of its rows are
-//! values, in their order; NULL is none, a number is its digits. No row is NotFound.
+//! The query runs once per key. `:key` is the key; `:local` and `:domain` are the parts before and
+//! after its last `@` (without `@`, `:local` is the key and `:domain` is empty). All columns of all
+//! rows are values, in order. NULL is skipped, numbers become text. No rows means NotFound.
 //!
 //! ```sql
 //! SELECT target FROM aliases WHERE address = :key
 //! ```
 //!
-//! The file is opened when it is first asked, and again when another one has taken its place or something failed. It is
-//! read on the thread that asks. What waits for whoever writes waits no longer than the time-out, and a query that takes
-//! longer is broken off: a request fails by it whose first key does not come to an end, and where the keys take longer
-//! together the rest of them are Unavailable.
+//! The file is opened at the first request, and again after an error or when another file replaces
+//! it. It is read on the calling thread. The timeout bounds waiting for writers and the whole
+//! request: if the first key exceeds it the request fails, otherwise the remaining keys are
+//! Unavailable.
 
 use std::cell::RefCell;
 use std::fs;
@@ -25,19 +25,19 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, Row};
 use crate::Answer;
 use crate::backend::{Asked, Backend, Failure, Probed};
 
-/// Values of one answer.
+/// Values per key.
 const VALUES_MAX: usize = 10_000;
-/// Steps of SQLite's machine between two looks at the clock: some 0.1 ms.
+/// Instructions of SQLite's virtual machine between two deadline checks, about 0.1 ms.
 const STEPS: i32 = 10_000;
 
-/// A table, as it is configured.
+/// Configuration of an SQLite table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file.
+    /// The database file.
     pub path: PathBuf,
-    /// What is asked for each key; `:key` is the key, `:local` and `:domain` are its parts.
+    /// The query for one key, with the parameters `:key`, `:local` and `:domain`.
     pub query: Box<str>,
-    /// How long to wait for one who writes, and how long one request may take.
+    /// How long to wait for a writer, and how long one request may take.
     pub timeout: Duration,
 }
 
@@ -47,27 +47,27 @@ pub struct Sqlite {
     open: RefCell<Option<Open>>,
 }
 
-/// The database while it is open.
+/// The open database.
 struct Open {
     connection: Connection,
-    /// The file that it is.
+    /// Identity of the opened file.
     file: File,
 }
 
-/// A file by its device and inode.
+/// A file's device and inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct File(u64, u64);
 
-/// Why the database does not answer.
+/// Why a query fails.
 #[derive(Debug, thiserror::Error)]
 enum Mistake {
     #[error("{0}")]
     File(#[from] std::io::Error),
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("the query has no :key, :local or :domain; without the key it answers everything alike")]
+    #[error("the query has no :key, :local or :domain: all keys would get the same answer")]
     NoKey,
-    #[error("the query has the parameter '{0}'; there are :key, :local and :domain")]
+    #[error("the query has the unknown parameter '{0}': use :key, :local or :domain")]
     Parameter(String),
     #[error("the query would change the database")]
     Writes,
@@ -80,19 +80,19 @@ enum Mistake {
 }
 
 impl Mistake {
-    /// Whether the clock broke it off.
+    /// Whether the deadline interrupted the query.
     fn is_interruption(&self) -> bool {
         matches!(self, Mistake::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted))
     }
 }
 
 impl Sqlite {
-    /// The table as it is configured. The file is opened when it is first asked.
+    /// Creates the table. The file is opened at the first request.
     pub fn new(config: Config) -> Self {
         Sqlite { config, open: RefCell::default() }
     }
 
-    /// Whether the file can be opened and the query be asked: a wrong one shows before the first mail does.
+    /// Opens the file and prepares the query, so that mistakes show at startup.
     pub fn check(&self) -> Result<(), Failure> {
         self.with_statement(Instant::now() + self.config.timeout, |_| Ok(()))
     }
@@ -114,7 +114,7 @@ impl Sqlite {
         })
     }
 
-    /// Opens the file where it is not open, and asks until the deadline; whatever goes wrong closes it.
+    /// Opens the file if necessary and runs `ask` until the deadline. Any error closes the file.
     fn with_statement<T>(
         &self,
         deadline: Instant,
@@ -123,7 +123,7 @@ impl Sqlite {
         let mut slot = self.open.borrow_mut();
         let asked = self.reopen(&mut slot).and_then(|connection| {
             connection.progress_handler(STEPS, Some(move || Instant::now() >= deadline))?;
-            // The file is locked once for all keys, and they all see it at one moment.
+            // One transaction for all keys: one lock, one snapshot.
             let _together = connection.unchecked_transaction()?;
             let mut statement = connection.prepare_cached(&self.config.query)?;
             check(&statement)?;
@@ -135,7 +135,7 @@ impl Sqlite {
         })
     }
 
-    /// The connection to the file that is there now.
+    /// The connection, reopened if another file has replaced the old one.
     fn reopen<'a>(&self, slot: &'a mut Option<Open>) -> Result<&'a mut Connection, Mistake> {
         let metadata = fs::metadata(&self.config.path)?;
         let file = File(metadata.dev(), metadata.ino());
@@ -155,7 +155,7 @@ impl Sqlite {
 
     fn overdue(&self) -> Answer {
         let (path, time) = (self.config.path.display(), self.config.timeout);
-        Answer::Unavailable(format!("{path}: the keys up to this one took longer than {time:?}"))
+        Answer::Unavailable(format!("{path}: the keys before this one took longer than {time:?}"))
     }
 }
 
@@ -169,7 +169,7 @@ impl Backend for Sqlite {
     }
 }
 
-/// Whether the query is one for a table.
+/// Checks that the query is read-only and uses only known parameters.
 fn check(statement: &CachedStatement<'_>) -> Result<(), Mistake> {
     if !statement.readonly() {
         return Err(Mistake::Writes);
@@ -184,7 +184,7 @@ fn check(statement: &CachedStatement<'_>) -> Result<(), Mistake> {
     }
 }
 
-/// What the database has for one key.
+/// Runs the query for one key.
 fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<Answer, Mistake> {
     let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
     for (name, value) in [(":key", key), (":local", local), (":domain", domain)] {
@@ -213,7 +213,7 @@ fn add(row: &Row<'_>, values: &mut Vec<String>) -> Result<(), Mistake> {
             ValueRef::Integer(number) => values.push(number.to_string()),
             ValueRef::Real(number) => values.push(number.to_string()),
             ValueRef::Text(octets) => {
-                let text = str::from_utf8(octets).map_err(|_| wrong("what is not UTF-8"))?;
+                let text = str::from_utf8(octets).map_err(|_| wrong("invalid UTF-8"))?;
                 values.push(text.to_owned());
             }
             ValueRef::Blob(_) => return Err(wrong("a blob")),

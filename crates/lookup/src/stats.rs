@@ -1,66 +1,66 @@
-//! What tables count of themselves, read at one moment.
+//! Counters of tables, read at one moment.
 
 use std::time::Duration;
 
 use mail::Histogram;
 
-/// A reading of one table's counters. Those of a layer that the table has not are 0 or None.
+/// The counters of one table. Counters of layers that the table does not have are 0 or None.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Keys by answer, as the callers got them.
+    /// Keys answered Found.
     pub found: u64,
-    /// The same.
+    /// Keys answered NotFound.
     pub not_found: u64,
-    /// The same.
+    /// Keys answered Unavailable or Unconfirmed.
     pub unavailable: u64,
-    /// Keys that the cache answered while they were fresh.
+    /// Keys answered by fresh cache entries.
     pub hits: u64,
-    /// Keys that it answered beyond their time, since the backend failed.
+    /// Keys answered by expired cache entries because the backend failed.
     pub stale: u64,
     /// Entries in the cache.
     pub cached: u64,
-    /// Keys for which somebody else's question was under way.
+    /// Keys that joined a request already under way for another caller.
     pub joined: u64,
-    /// Keys that wait to be asked, and those that are asked now.
+    /// Keys waiting for a request or its answer.
     pub waiting: u64,
-    /// Requests to the backend.
+    /// Requests sent to the backend.
     pub requests: u64,
-    /// Those of them that failed.
+    /// Failed requests.
     pub failures: u64,
-    /// Keys in one request.
+    /// Keys per request.
     pub request_keys: Histogram,
-    /// Microseconds of one request.
+    /// Microseconds per request.
     pub request_micros: Histogram,
-    /// Since when the backend is down and is not asked, and why.
+    /// The current outage, if the backend is down.
     pub down: Option<Down>,
-    /// The local copy.
+    /// The replica, if the table has one.
     pub replica: Option<ReplicaStats>,
 }
 
-/// A backend that is not asked for now.
+/// An outage: the backend is down and gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Down {
-    /// For how long.
+    /// Time since it began.
     pub since: Duration,
-    /// The last failure.
+    /// The failure that caused it.
     pub error: Box<str>,
 }
 
-/// A local copy of a directory.
+/// The state of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaStats {
-    /// Entries in it.
+    /// Entries.
     pub entries: u64,
-    /// Keys that they have.
+    /// Keys of all entries.
     pub keys: u64,
-    /// Whether the first load is complete: before that it says NotFound of nothing.
+    /// Whether the first load has finished. Until then the replica answers nothing.
     pub complete: bool,
-    /// Whether changes arrive as they are made.
+    /// Whether changes arrive as they happen.
     pub live: bool,
-    /// How long ago it was known to be as its master: nothing while it is live and nothing is held back.
+    /// Time since the copy last matched its server; zero while it is live and holds back nothing.
     pub age: Option<Duration>,
     /// Removals that wait for the operator.
     pub held_back: Option<u64>,
-    /// Octets of its file.
+    /// File size in octets.
     pub file_octets: u64,
 }

@@ -1,15 +1,15 @@
-//! Text tables: one entry a line, a key, white space, then values parted by commas. Kept in memory.
+//! Text tables, kept in memory: one entry per line, a key, white space, comma-separated values.
 //!
 //! ```text
-//! # who stands for whom
+//! # aliases
 //! sales@example.org       bob@example.org, carol@example.net
 //! "a b"@example.org       "a, b"@example.net
 //! dave@example.org
 //! ```
 //!
-//! Lines that begin with `#` are comments. White space and commas within double quotes part nothing. An entry never
-//! goes on in the next line, and a key comes only once; whatever else looks odd is an error with its line number,
-//! since a table that is read otherwise than it was meant sends mail astray.
+//! Lines that begin with `#` are comments. Quoted white space and commas do not separate. An entry
+//! cannot continue on the next line, and a key may appear only once. Anything unexpected is an
+//! error with its line number, because a misread table sends mail to the wrong place.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -18,65 +18,65 @@ use std::path::{Path, PathBuf};
 
 use crate::{Answer, Answers, Table, answer_now, fold};
 
-/// A table in memory. It stays as it was loaded; load another to see changes.
+/// A text table in memory. It does not follow changes of its file; load it again for that.
 #[derive(Debug)]
 pub struct Text {
     name: String,
     entries: HashMap<String, Vec<String>>,
 }
 
-/// Why a file is no table.
+/// Why a text table cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A line is not an entry.
+    /// A line has an error.
     #[error("{}:{line}: {mistake}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line's number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         mistake: Mistake,
     },
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mistake {
-    /// The bytes are no text.
+    /// Invalid UTF-8.
     #[error("the line is not UTF-8")]
     Encoding,
-    /// Other programs continue an entry this way.
-    #[error("the line begins with white space; an entry is one line, with its key first")]
+    /// The line begins with white space, which other programs take as a continuation.
+    #[error("the line begins with white space; write each entry on one line, key first")]
     Indented,
-    /// Other programs write a key this way.
+    /// The key ends in a colon, as in sendmail's alias files.
     #[error("the key ends in a colon; write 'key value'")]
     Colon,
-    /// A quote opens and does not close.
-    #[error("a double quote is not closed")]
+    /// An unclosed quote.
+    #[error("unclosed double quote")]
     Quote,
-    /// Nothing between two commas, or after the last.
-    #[error("a value is empty: there is a comma too many")]
+    /// Nothing between two commas, or after the last one.
+    #[error("empty value: remove the extra comma")]
     EmptyValue,
-    /// Each key comes once.
-    #[error("the key '{key}' is in line {first} already; write all its values there, parted by commas")]
+    /// A second entry for a key.
+    #[error("duplicate key '{key}', first in line {first}; list all its values there, separated by commas")]
     Duplicate {
-        /// The key, folded.
+        /// The folded key.
         key: String,
-        /// Where it was.
+        /// The line of the first entry.
         first: usize,
     },
 }
 
-/// One line, parsed.
+/// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -84,23 +84,23 @@ pub(crate) struct Entry {
 }
 
 impl Text {
-    /// Reads the table `name` from a file.
+    /// Loads the table `name` from a file.
     pub fn load(name: &str, path: &Path) -> Result<Self, TextError> {
         let entries = read(path)?.into_iter().map(|entry| (entry.key, entry.values)).collect();
         Ok(Text { name: name.to_owned(), entries })
     }
 
-    /// Whether it has a key, which is folded.
+    /// Whether it has this folded key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has no keys.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -116,7 +116,7 @@ impl Table for Text {
     }
 }
 
-/// All entries of a file, in its order.
+/// All entries of a file, in order.
 pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, TextError> {
     let bytes = std::fs::read(path).map_err(|source| TextError::Unreadable { path: path.into(), source })?;
     parse(&bytes).map_err(|(line, mistake)| TextError::Line { path: path.into(), line, mistake })
@@ -138,7 +138,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, (usize, Mistake)> {
     Ok(entries)
 }
 
-/// None for a comment or an empty line.
+/// Parses a line; None for a comment or an empty line.
 fn parse_line(bytes: &[u8]) -> Result<Option<Entry>, Mistake> {
     let line = str::from_utf8(bytes).map_err(|_| Mistake::Encoding)?.trim_end();
     if line.is_empty() || line.trim_start().starts_with('#') {
@@ -154,7 +154,7 @@ fn parse_line(bytes: &[u8]) -> Result<Option<Entry>, Mistake> {
     Ok(Some(Entry { key: fold(key), values: parse_values(values.unwrap_or_default())? }))
 }
 
-/// Values parted by commas; white space around them does not count.
+/// Splits comma-separated values and removes the white space around them.
 pub(crate) fn parse_values(text: &str) -> Result<Vec<String>, Mistake> {
     let mut values = Vec::new();
     let mut left = Some(text).filter(|text| !text.trim().is_empty());
@@ -169,7 +169,8 @@ pub(crate) fn parse_values(text: &str) -> Result<Vec<String>, Mistake> {
     Ok(values)
 }
 
-/// Splits at the first such character that no quotes enclose; within quotes a backslash takes the next one's meaning.
+/// Splits at the first separator outside quotes. Within quotes a backslash escapes the next
+/// character.
 fn split_outside_quotes(text: &str, parts: impl Fn(char) -> bool) -> Result<(&str, Option<&str>), Mistake> {
     let (mut quoted, mut escaped) = (false, false);
     for (place, c) in text.char_indices() {

@@ -1,21 +1,21 @@
-//! A table that has no answer to its keys, for a reason that the configuration gives. It stands where something else is
-//! still to be written: mail that depends on it is put off, as during an outage, and neither lost nor refused. Its keys are
-//! those of a text table, or all.
+//! A table that always answers Unavailable, for a reason given in the configuration. It stands in
+//! for a table that is not written yet: mail that depends on it is deferred, not lost or rejected.
+//! It covers all keys or those of a text table.
 
 use crate::text::Text;
 use crate::{Answer, Answers, Table, answer_now};
 
-/// A table that cannot answer.
+/// A table whose answers are all Unavailable.
 #[derive(Debug)]
 pub struct Unavailable {
     name: String,
     reason: String,
-    /// None: no key has an answer.
+    /// The keys it covers; None: all.
     keys: Option<Text>,
 }
 
 impl Unavailable {
-    /// The table `name`, which cannot answer these keys; without any, none at all. `reason` is for the log.
+    /// Creates the table `name` for these keys, or for all keys if None. `reason` is for the log.
     pub fn new(name: &str, reason: &str, keys: Option<Text>) -> Self {
         Unavailable { name: name.to_owned(), reason: reason.to_owned(), keys }
     }

@@ -1,9 +1,9 @@
-//! Passwords checked by binds to a directory that answers and misbehaves as it is told.
+//! Passwords checked by binds to a test LDAP server that can misbehave.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "ldap/server.rs"]
-#[expect(dead_code, reason = "it is made for other tests, and can do more")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod server;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,10 +70,10 @@ async fn whoever_the_directory_lets_in_is_accepted() {
     let bound = binds(&server);
     assert_eq!(bound[0].1, "cn=bob,dc=example,dc=org");
     assert_eq!((&*bound[1].1, &*bound[1].2), ("cn=carol,dc=example,dc=org", "other"));
-    assert_eq!(bound[0].0, bound[1].0, "the connection is used again");
+    assert_eq!(bound[0].0, bound[1].0, "the connection is reused");
     let log = server.log();
     let mut searches = log.iter().filter(|(_, request)| matches!(request, Request::Search { .. }));
-    assert!(searches.all(|(number, _)| *number != bound[0].0), "nobody searches as a user");
+    assert!(searches.all(|(number, _)| *number != bound[0].0), "no search on a user's connection");
     assert!(!credentials.can_scram());
     assert!(matches!(credentials.scram("bob@example.org", HERE).await, Scram::Unknown { .. }));
 }
@@ -121,7 +121,7 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
     server.set(Manner::SizeLimit(1));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
-    // It costs a search, and so it counts: the repetition was free.
+    // The search counts as a failure; the repetition was free.
     for number in 0..4 {
         assert!(refused(credentials.verify("bob@example.org", &number.to_string(), HERE).await), "{number}");
     }
@@ -131,7 +131,7 @@ async fn a_user_who_is_two_entries_cannot_be_told() {
 
 #[tokio::test]
 async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
-    // A full-width b, which the directory takes for the plain one.
+    // A full-width b, which the server considers equal to the plain one.
     let spelled = "\u{ff42}ob@example.org";
     let mut hidden = person("carol");
     hidden.attributes.iter_mut().for_each(|(name, _)| name.insert(0, '!'));
@@ -146,7 +146,7 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     assert_eq!(binds(&server), []);
     assert_eq!(credentials.verify("BOB@example.org", "x", HERE).await, accepted("bob@example.org"));
     assert_eq!(credentials.verify("dave \u{e4}@example.org", "x", HERE).await, accepted("dave \u{e4}@example.org"));
-    // What may not be read can be no other spelling of printable ASCII.
+    // A name in printable ASCII has no other spelling, even if its values are not readable.
     assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
     let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
     assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
@@ -168,7 +168,7 @@ async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
     assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
     server.set(Manner::Proper);
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
-    // Connections that were closed while nobody used them.
+    // Idle connections that the server has closed.
     server.hang_up();
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
     server.stop().await;
@@ -180,7 +180,7 @@ async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
     for manner in [Manner::SilentToBinds, Manner::ClosesAtBinds, Manner::NoBind(51, "busy")] {
         let server = Server::start(vec![person("bob")], &[]).await;
         let credentials = credentials_by(&server, "(mail={key})", Duration::from_millis(300), 16);
-        // The connection for the next bind is one that has worked.
+        // The next bind uses a connection that has worked.
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
         server.set(manner.clone());
         for number in 0..5 {
@@ -192,13 +192,13 @@ async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
     }
 }
 
-/// Of a bind no failure is remembered, so that each one costs the directory as much as the first.
+/// Failed binds are not cached, so each one has its full cost for the server.
 #[tokio::test]
 async fn the_same_wrong_password_is_not_bound_with_over_and_over() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
     server.set(Manner::NoBind(49, "no"));
-    // Five failures and a repetition that is free.
+    // Five failures and one free repetition.
     for number in 0..6 {
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{number}");
     }

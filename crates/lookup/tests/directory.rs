@@ -1,4 +1,4 @@
-//! What an address is and who gets its mail: each rule of the directory.
+//! The rules of recipient lookup.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ use lookup::{Answer, Answers, Table};
 use mail::Address;
 use proptest::prelude::*;
 
-/// A table that remembers what it was asked, and is broken for the keys that have no values.
+/// A scripted table that records its keys.
 struct Script {
     entries: HashMap<String, String>,
     asked: Mutex<Vec<Vec<String>>>,
@@ -63,7 +63,7 @@ fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain 
     }
 }
 
-/// `x.org`, with these mailboxes and aliases.
+/// `x.org` with these mailboxes and aliases.
 fn x_org(mailboxes: &[&str], aliases: &[(&str, &str)]) -> Domain {
     let mailboxes: Vec<_> = mailboxes.iter().map(|&mailbox| (mailbox, "")).collect();
     domain("x.org", &Script::new(&mailboxes), &Script::new(aliases))
@@ -73,7 +73,7 @@ fn address(text: &str) -> Address {
     text.parse().unwrap()
 }
 
-/// What a question to tables in memory comes to; it is there at once.
+/// The result of a lookup in memory, which must be ready.
 fn now<T>(asking: impl Future<Output = T> + Send) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -89,7 +89,7 @@ fn resolve(domain: Domain, text: &str) -> Resolution {
     resolve_in(&Directory::new(vec![domain], Limits::default()), text)
 }
 
-/// Mailboxes of ours, and where one begins with `>` an address elsewhere; all of them reached from `original`.
+/// Local recipients, or remote ones with a leading `>`, all of them reached from `original`.
 fn local(addresses: &[&str], original: Option<&str>) -> Resolution {
     let finals = addresses.iter().map(|text| Final {
         address: address(text.trim_start_matches('>')),
@@ -114,7 +114,7 @@ fn a_mailbox_is_found_whatever_the_case() {
     assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "Bob@X.ORG"), local(&["bob@x.org"], None));
     assert_eq!(resolve(x_org(&["jürgen@x.org"], &[]), "JÜRGEN@x.org"), local(&["jürgen@x.org"], None));
     let (composed, apart) = ("jos\u{e9}@x.org", "Jose\u{301}@x.org");
-    assert_eq!(resolve(x_org(&[composed], &[]), apart), local(&[composed], None), "the client's keyboard decides");
+    assert_eq!(resolve(x_org(&[composed], &[]), apart), local(&[composed], None), "both Unicode forms are equal");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_tag_is_cut_off_only_where_the_whole_address_is_nobody() {
     assert_eq!(resolve(domain(), "+bob@x.org"), Resolution::Unknown);
 }
 
-/// `x.org` with these aliases, whose mailboxes, if they are told, are another host's.
+/// `x.org` as a relayed domain with these aliases and, if given, these mailboxes.
 fn passed_on(mailboxes: Option<&[&str]>, aliases: &[(&str, &str)]) -> Domain {
     let domain = x_org(mailboxes.unwrap_or_default(), aliases);
     Domain { is_final: false, mailboxes: domain.mailboxes.filter(|_| mailboxes.is_some()), ..domain }
@@ -236,7 +236,8 @@ fn who_is_named_twice_gets_it_once() {
     assert_eq!(resolve(domain, "all@x.org"), local(&[">c@y.org", "bob@x.org"], Some("all@x.org")));
 }
 
-/// Two lists that had each other as a member were opened by turns until the limit, and all of their members refused.
+/// Regression: two lists that contained each other were expanded in turn up to the limit, and mail
+/// to them was refused.
 #[test]
 fn lists_that_name_each_other_stand_for_all_their_members() {
     let lists = [("a@x.org", "x@x.org b@x.org"), ("b@x.org", "A@x.org y@x.org z@y.org")];
@@ -244,7 +245,7 @@ fn lists_that_name_each_other_stand_for_all_their_members() {
     let domain = domain("x.org", &Script::new(&[("x@x.org", ""), ("y@x.org", "")]), &aliases);
     assert_eq!(resolve(domain, "a@x.org"), local(&["x@x.org", ">z@y.org", "y@x.org"], Some("a@x.org")));
     let asked = [vec!["a@x.org"], vec!["x@x.org", "b@x.org"], vec!["y@x.org"]];
-    assert_eq!(aliases.asked(), asked, "none of them is opened twice");
+    assert_eq!(aliases.asked(), asked, "no list is opened twice");
     let domain = || x_org(&["d@x.org"], &[("a@x.org", "b@x.org d@x.org"), ("b@x.org", "a@x.org")]);
     assert_eq!(resolve(domain(), "a@x.org"), local(&["d@x.org"], Some("a@x.org")));
     assert_eq!(resolve(domain(), "b@x.org"), local(&["d@x.org"], Some("b@x.org")));
@@ -339,7 +340,7 @@ fn unavailable_is_never_taken_for_not_found() {
     for text in ["bob@x.org", "carol@x.org", "team@x.org", "postmaster@x.org", "bob+tag@x.org", "nobody@x.org"] {
         assert_eq!(resolve(domain(), text), down, "{text}");
     }
-    // What comes behind the first answer does not matter.
+    // Keys after the first one found do not matter.
     assert_eq!(resolve(domain(), "tagged+a@x.org"), local(&["erin@x.org"], Some("tagged+a@x.org")));
 }
 
@@ -380,7 +381,7 @@ fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
     assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
 }
 
-/// The directory of a machine `mx1.x.org` that knows of these who stores which mailbox.
+/// The directory of host `mx1.x.org` with this table of hosts.
 fn stored(hosts: &Arc<Script>) -> Directory {
     let domain = |name| Domain { hosts: Some(hosts.clone()), ..domain(name, &Script::new(&[]), &Script::new(&[])) };
     let here = Domain { name: "here.org".into(), ..x_org(&[], &[]) };
@@ -414,8 +415,8 @@ fn a_table_that_cannot_name_the_machine_puts_off_that_mailbox_alone() {
     let stores = stores(&hosts, &["down@x.org", "none@x.org", "odd@x.org", "bob@x.org"]);
     let unavailable = |why: &str| Store::Unavailable(why.into());
     assert_eq!(stores[0], unavailable("it is down"));
-    assert_eq!(stores[1], unavailable("table 'script': the host of none@x.org is left out"));
-    assert_eq!(stores[2], unavailable("table 'script': the host of odd@x.org is 'a!b'"));
+    assert_eq!(stores[1], unavailable("table 'script': host of none@x.org: no value"));
+    assert_eq!(stores[2], unavailable("table 'script': host of odd@x.org: invalid host 'a!b'"));
     assert_eq!(stores[3], Store::At("a.x.org".into()));
 }
 
@@ -450,7 +451,7 @@ proptest! {
     }
 }
 
-/// Domains of ours whose names are in a table, beside `x.org`.
+/// A directory with a table of domain names, besides `x.org`.
 fn tabled(names: &Arc<Script>, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Directory {
     let table = DomainTable { names: names.clone(), settings: domain("", mailboxes, aliases) };
     Directory::new(vec![x_org(&["bob@x.org"], &[])], Limits::default()).with_tables(vec![table])
@@ -496,11 +497,11 @@ fn mailboxes_of_a_domain_that_a_table_names_are_here_and_others_are_not() {
     };
     assert_eq!(stores(&["a@y.org", "b@z.org", "c@x.org"]), [Store::Here, Store::Onward, Store::Here]);
     let down = Store::Unavailable("it is down".into());
-    assert_eq!(stores(&["a@down.org", "a@y.org"]), [down, Store::Here], "one domain holds up no other");
+    assert_eq!(stores(&["a@down.org", "a@y.org"]), [down, Store::Here], "one domain does not affect others");
 }
 
-/// While aliases cannot be asked, whoever was none is still a mailbox; nobody becomes unknown, and no catch-all takes what
-/// may be an alias by now.
+/// If the alias table is down, an address without alias before is still a mailbox. No address
+/// becomes unknown, and the catch-all does not get mail for a possible alias.
 #[test]
 fn who_was_no_alias_before_an_outage_is_still_a_mailbox() {
     let down = || Resolution::Unavailable("it is down".into());
@@ -510,7 +511,7 @@ fn who_was_no_alias_before_an_outage_is_still_a_mailbox() {
     assert_eq!(resolve(catching(), "bob@x.org"), local(&["bob@x.org"], None));
     assert_eq!(resolve(catching(), "bob+tag@x.org"), local(&["bob@x.org"], Some("bob+tag@x.org")));
     assert_eq!(resolve(catching(), "eve@x.org"), down());
-    assert_eq!(resolve(catching(), "ann+tag@x.org"), down(), "the tagged address may be an alias of its own by now");
+    assert_eq!(resolve(catching(), "ann+tag@x.org"), down(), "the tagged address may have its own alias by now");
     let gone = Script::new(&[("bob@x.org", "GONE")]);
     assert_eq!(resolve(domain("x.org", &gone, &Script::new(&[("@x.org", "carol@z.org")])), "bob@x.org"), down());
 }

@@ -1,5 +1,5 @@
-//! Tables over a backend that does what the test says, request by request. Questions gather when they are asked and not
-//! when they are first polled, so that the order of things is the order in which they are written here.
+//! Layered tables on a backend that the test scripts request by request. Keys are queued by the
+//! call of `lookup`, not by the first poll, so everything happens in the order written here.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,7 +13,7 @@ use lookup::layers::{CacheSettings, Layered, Settings};
 use lookup::{Answer, Answers, Event, Layer, Table, Trace};
 use tokio::sync::{mpsc, oneshot};
 
-/// What the backend is asked, and the way to answer it.
+/// A request to the backend, with the channel for its answers.
 struct Request {
     keys: Vec<Box<str>>,
     reply: oneshot::Sender<Result<Vec<Answer>, Failure>>,
@@ -21,7 +21,7 @@ struct Request {
 
 type Probe = oneshot::Sender<Result<(), Failure>>;
 
-/// A backend whose every request and probe is handed to the test.
+/// A backend that hands every request and probe to the test.
 struct Scripted {
     requests: mpsc::UnboundedSender<Request>,
     probes: mpsc::UnboundedSender<Probe>,
@@ -32,7 +32,7 @@ impl Backend for Scripted {
         Box::pin(async move {
             let (reply, answers) = oneshot::channel();
             self.requests.send(Request { keys: keys.to_vec(), reply }).unwrap();
-            answers.await.unwrap_or_else(|_| panic!("the test dropped a request, and so the table's thread ends"))
+            answers.await.unwrap_or_else(|_| panic!("the test dropped a request to end the table's thread"))
         })
     }
 
@@ -45,7 +45,7 @@ impl Backend for Scripted {
     }
 }
 
-/// A table, and both ends of what goes on behind it.
+/// A table with the backend's and the operator's side.
 struct Stage {
     table: Layered,
     requests: mpsc::UnboundedReceiver<Request>,
@@ -62,7 +62,7 @@ impl Stage {
         Stage { table: Layered::start("people", backend, settings, told).unwrap(), requests, probes, events }
     }
 
-    /// Asks for one key and answers the request that this leads to.
+    /// Looks up one key and answers the request.
     async fn teach(&mut self, key: &str, answer: Answer) {
         let asked = [key];
         let question = self.table.lookup(&asked);
@@ -70,7 +70,7 @@ impl Stage {
         question.await;
     }
 
-    /// The same with a failure; returns what was answered.
+    /// Looks up one key and fails the request; returns the answer.
     async fn fail(&mut self, key: &str) -> Answer {
         let asked = [key];
         let question = self.table.lookup(&asked);
@@ -103,7 +103,7 @@ impl Request {
     }
 }
 
-/// The next event but Failed.
+/// The next event other than Failed.
 async fn transition(events: &mut mpsc::UnboundedReceiver<Event>) -> Event {
     loop {
         match events.recv().await.unwrap() {
@@ -121,22 +121,22 @@ fn unavailable(why: &str) -> Answer {
     Answer::Unavailable(why.to_owned())
 }
 
-/// The answers of a question that does not wait.
+/// The answers of a lookup that must be ready.
 fn at_once(mut question: Answers<'_>) -> Vec<Answer> {
     match question.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => answers,
-        Poll::Pending => panic!("it must not wait"),
+        Poll::Pending => panic!("the lookup must not wait"),
     }
 }
 
 fn trace_at_once(table: &Layered, key: &str) -> Trace {
     match pin!(table.trace(key)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(trace) => trace,
-        Poll::Pending => panic!("it must not wait"),
+        Poll::Pending => panic!("the lookup must not wait"),
     }
 }
 
-/// One request at a time; what is found is stale at once, and what is not found is nothing at once.
+/// One request at a time; cache entries are stale immediately.
 fn forgetful() -> Settings {
     let cache = CacheSettings { ttl: Duration::ZERO, negative_ttl: Duration::ZERO, ..CacheSettings::default() };
     Settings { cache: Some(cache), ..one_at_a_time() }
@@ -288,7 +288,7 @@ async fn a_key_that_the_backend_cannot_answer_is_no_failed_request() {
     assert_eq!(stage.table.stats().unwrap().down, None);
 }
 
-/// The backend works, and may have found what is no answer: that the key was not there before confirms nothing.
+/// The backend works but has no answer for the key, so an earlier NotFound confirms nothing.
 #[tokio::test]
 async fn what_a_backend_that_works_cannot_say_is_not_unconfirmed() {
     let mut stage = Stage::new(forgetful());
@@ -323,7 +323,7 @@ async fn while_the_backend_is_down_nobody_waits_and_nothing_is_asked() {
     stage.teach("known", found(&["1"])).await;
     stage.teach("fresh", Answer::NotFound).await;
     assert_eq!(stage.fail("a").await, unavailable(FAILED));
-    // What waits in line when the breaker opens is answered at once.
+    // Queued keys are answered when the breaker opens.
     let under_way = stage.table.lookup(&["b"]);
     let request = stage.requests.recv().await.unwrap();
     let in_line = stage.table.lookup(&["c", "known"]);
@@ -343,7 +343,7 @@ async fn while_the_backend_is_down_nobody_waits_and_nothing_is_asked() {
     assert_eq!(&*stage.table.stats().unwrap().down.unwrap().error, "ldap://one: no route");
     assert!(stage.is_idle());
 
-    // A probe that fails changes nothing; one that succeeds makes it ask again.
+    // A failed probe changes nothing; a successful one resumes requests.
     let probe = stage.probes.recv().await.unwrap();
     probe.send(Err(Failure::new("ldap://one", "still nothing"))).unwrap();
     let probe = stage.probes.recv().await.unwrap();
@@ -356,7 +356,7 @@ async fn while_the_backend_is_down_nobody_waits_and_nothing_is_asked() {
     stage.teach("a", found(&["3"])).await;
     assert!(stage.probes.try_recv().is_err());
 
-    // Failures are counted anew, and a second outage is told as the first one.
+    // The count of failures restarts, and a second outage is reported like the first.
     stage.fail("d").await;
     assert_eq!(stage.table.stats().unwrap().down, None);
     stage.fail("d").await;
@@ -412,7 +412,7 @@ async fn only_as_many_keys_wait_as_may() {
     stage.teach("known", found(&["1"])).await;
     let waiting = stage.table.lookup(&["a", "b"]);
     let request = stage.requests.recv().await.unwrap();
-    let why = unavailable("table 'people': as many keys wait for an answer as may");
+    let why = unavailable("table 'people': too many keys are waiting");
     assert_eq!(at_once(stage.table.lookup(&["c", "known"])), [why, found(&["1"])]);
     let joined = stage.table.lookup(&["a"]);
     assert!(matches!(stage.events.recv().await, Some(Event::Failed { .. })));
@@ -430,8 +430,8 @@ async fn a_question_waits_no_longer_than_it_may_and_its_answer_serves_the_next_o
     assert_eq!(question.await, [unavailable("table 'people': no answer within 5ms")]);
     assert_eq!(stage.table.lookup(&["b"]).await, [unavailable("table 'people': no answer within 5ms")]);
     assert!(matches!(stage.events.recv().await, Some(Event::Failed { .. })));
-    assert_eq!(stage.table.stats().unwrap().waiting, 1, "nobody waits for b, and a is under way");
-    // Whoever asks now waits for the request that is out.
+    assert_eq!(stage.table.stats().unwrap().waiting, 1, "b was removed, a is under way");
+    // A lookup joins the request under way.
     drop(stage.table.lookup(&["a"]));
     assert_eq!(stage.table.stats().unwrap().joined, 1);
     request.echo();
@@ -467,7 +467,7 @@ async fn failures_within_a_second_are_told_once() {
     for _ in 0..5 {
         stage.fail("a").await;
     }
-    // Once this is answered, all before it have been told.
+    // Once this is answered, all earlier failures have been reported.
     stage.teach("a", found(&[])).await;
     assert!(matches!(stage.events.recv().await, Some(Event::Failed { left_out: 0, .. })));
     let others = std::iter::from_fn(|| stage.events.try_recv().ok()).count();
@@ -493,7 +493,7 @@ async fn where_the_thread_is_lost_nobody_waits() {
     stage.teach("known", found(&["1"])).await;
     let question = stage.table.lookup(&["a", "known"]);
     drop(stage.requests.recv().await.unwrap());
-    let why = || unavailable("table 'people': it is not asked any more");
+    let why = || unavailable("table 'people': the table has shut down");
     assert_eq!(question.await, [why(), found(&["1"])]);
     assert_eq!(at_once(stage.table.lookup(&["b"])), [why()]);
 }

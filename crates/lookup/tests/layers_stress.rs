@@ -1,5 +1,5 @@
-//! Many callers on several runtimes, a backend that is slow, fails and breaks down as chance has it, callers that go away.
-//! Whatever happens: each question is answered, with what is true of its keys, or with Unavailable if something failed.
+//! Many callers on several runtimes, some of which cancel, and a backend that is slow, fails and
+//! has outages at random. Every lookup gets the right answers, or Unavailable if something failed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 const CALLERS: u64 = 4;
 const KEYS: u64 = 40;
 
-/// A little generator (splitmix64): tests must not depend on anything but their seed.
+/// A small random number generator (splitmix64), so that runs depend only on the seed.
 struct Chance(u64);
 
 impl Chance {
@@ -30,7 +30,7 @@ impl Chance {
     }
 }
 
-/// One in three keys is not there.
+/// One in three keys does not exist.
 fn truth(key: &str) -> Answer {
     match key[1..].parse::<u64>().unwrap() {
         number if number % 3 == 0 => Answer::NotFound,
@@ -38,7 +38,7 @@ fn truth(key: &str) -> Answer {
     }
 }
 
-/// A backend that holds what it is asked against the rules.
+/// A backend that checks the rules for requests.
 struct Judge {
     batch_max: usize,
     concurrency: usize,
@@ -103,25 +103,25 @@ impl Backend for Judge {
             self.dawdle().await;
             self.end(keys);
             match self.fails() {
-                true => Err(Failure::new("judge", "chance")),
+                true => Err(Failure::new("backend", "random failure")),
                 false => Ok(keys.iter().map(|key| self.answer(key)).collect()),
             }
         })
     }
 
     fn probe(&self) -> Probed<'_> {
-        Box::pin(async move { if self.fails() { Err(Failure::new("judge", "chance")) } else { Ok(()) } })
+        Box::pin(async move { if self.fails() { Err(Failure::new("backend", "random failure")) } else { Ok(()) } })
     }
 }
 
-/// What became of the questions of all callers.
+/// Counts of answers over all callers.
 #[derive(Default)]
 struct Score {
     answers: AtomicU64,
     unavailable: AtomicU64,
 }
 
-/// Asks some keys, perhaps twice the same; one in ten loses patience.
+/// Looks up a few keys, possibly duplicates; one lookup in ten is cancelled.
 async fn ask(table: &Layered, seed: u64, score: &Score) {
     let mut chance = Chance(seed);
     let keys: Vec<String> = (0..1 + chance.below(4)).map(|_| format!("k{}", chance.below(KEYS))).collect();
@@ -130,7 +130,7 @@ async fn ask(table: &Layered, seed: u64, score: &Score) {
     let question = table.lookup(&asked);
     if chance.below(10) == 0 {
         let patience = Duration::from_micros(chance.below(1000));
-        // Who goes away is not counted, and who does not is not late.
+        // Cancelled lookups are not counted.
         if let Ok(answers) = tokio::time::timeout(patience, question).await {
             judge(&keys, &answers, score);
         }
@@ -154,7 +154,7 @@ fn judge(keys: &[String], answers: &[Answer], score: &Score) {
     }
 }
 
-/// A caller: a runtime of its own, on which many questions are under way at a time.
+/// A caller with its own runtime and many concurrent lookups.
 fn call(table: &Arc<Layered>, seed: u64, questions: u64, score: &Arc<Score>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -226,7 +226,7 @@ fn play(Scene { seed, settings, failures_percent }: Scene) -> Result<(), TestCas
             .collect();
         callers.into_iter().for_each(|caller| caller.join().unwrap());
     });
-    // What callers left under way ends by itself, and nothing of it stays.
+    // Requests without callers end on their own.
     while table.stats().unwrap().waiting > 0 {
         thread::yield_now();
     }

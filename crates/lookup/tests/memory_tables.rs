@@ -1,4 +1,4 @@
-//! Tables in memory: regular expressions, the one that answers everything alike, and several as one.
+//! Tables in memory: regular expressions, fixed answers, and chains.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use lookup::fixed::Fixed;
 use lookup::regexp::{Mistake, Regexp, RegexpError};
 use lookup::{Answer, Answers, Layer, Table, Trace, Tracing, text};
 
-/// What is ready at once.
+/// The result of a future that must be ready.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -194,7 +194,8 @@ fn a_fixed_table_answers_everything_alike() {
     assert_eq!(answer(&Fixed::new("none", Vec::new()), "x"), found(&[]));
 }
 
-/// Knows the keys that begin with its letter, cannot tell of those that begin with '?', and writes down what it is asked.
+/// Has the keys that begin with its letter, is unavailable for those that begin with '?', and
+/// records its keys.
 struct Witness {
     letter: char,
     asked: Mutex<Vec<Vec<String>>>,
@@ -244,9 +245,9 @@ fn the_first_table_of_a_chain_that_has_a_key_speaks_for_it() {
     let expected = [found(&["b"]), found(&["a"]), unavailable, Answer::NotFound, found(&["a"]), found(&["b"])];
     assert_eq!(ready(chain.lookup(&keys)), expected);
     assert_eq!(first.asked(), [keys]);
-    assert_eq!(second.asked(), [["b1", "c", "b2"]], "only what is open, and once");
+    assert_eq!(second.asked(), [["b1", "c", "b2"]], "only open keys, in one lookup");
     assert_eq!(ready(chain.lookup(&["a"])), [found(&["a"])]);
-    assert_eq!((first.asked().len(), second.asked().len()), (1, 0), "nothing is open any more");
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 0), "no key is open");
     assert_eq!(ready(chain.lookup(&[])), []);
     assert_eq!(chain.stats(), None);
 }
@@ -269,7 +270,7 @@ fn a_chain_of_nothing_has_no_key() {
     assert_eq!(ready(chain.trace("a")), Trace { answer: Answer::NotFound, layer: Layer::Memory });
 }
 
-/// Answers nothing at all.
+/// Returns no answers at all.
 struct Mute;
 
 impl Table for Mute {
@@ -288,7 +289,7 @@ fn a_key_without_an_answer_is_not_taken_for_one_that_is_not_there() {
     assert!(matches!(answer(&chain, "a"), Answer::Unavailable(_)));
 }
 
-/// Says of every key that it was not there when it could last say.
+/// Unconfirmed for all keys.
 struct Away;
 
 impl Table for Away {

@@ -1,4 +1,4 @@
-//! Tables in SQLite databases, as files.
+//! SQLite tables with real files.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const BY_KEY: &str = "SELECT target FROM aliases WHERE address = :key ORDER BY rowid";
 
-/// What is ready at once: SQLite blocks and never waits.
+/// The result of a future that must be ready: SQLite blocks instead of waiting.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -44,7 +44,7 @@ fn make(path: &Path, target: &str) {
     row.execute(("blob@x", b"x".as_slice(), None::<&str>)).unwrap();
 }
 
-/// A folder with a database in it.
+/// A folder with a database.
 fn database() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mail.db");
@@ -95,8 +95,8 @@ fn what_is_no_query_for_a_table_shows_before_the_first_mail() {
         ("SELECT target FROM alias WHERE address = :key", "no such table: alias"),
         ("SELEKT :key", "near \"SELEKT\": syntax error"),
         ("SELECT target FROM aliases", "the query has no :key"),
-        ("SELECT target FROM aliases WHERE address = :kex", "the parameter ':kex'"),
-        ("SELECT target FROM aliases WHERE address = ?", "the parameter '?'"),
+        ("SELECT target FROM aliases WHERE address = :kex", "the unknown parameter ':kex'"),
+        ("SELECT target FROM aliases WHERE address = ?", "the unknown parameter '?'"),
         ("DELETE FROM aliases WHERE address = :key", "would change the database"),
     ] {
         let failure = table(&path, query).check().unwrap_err();
@@ -122,7 +122,7 @@ fn a_value_that_is_no_text_fails_with_its_column() {
     let failure = ask(&table(&path, BY_KEY), &["bob@x", "blob@x"]).unwrap_err();
     assert!(failure.what.contains("the column 'target' of the query holds a blob"), "{failure}");
     let failure = ask(&table(&path, "SELECT CAST(x'ff' AS TEXT) AS t WHERE :key != ''"), &["a"]).unwrap_err();
-    assert!(failure.what.contains("the column 't' of the query holds what is not UTF-8"), "{failure}");
+    assert!(failure.what.contains("the column 't' of the query holds invalid UTF-8"), "{failure}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn whoever_writes_is_waited_for_no_longer_than_the_time() {
     let began = Instant::now();
     let failure = ask(&table, &["bob@x", "none@x"]).unwrap_err();
     assert!(failure.what.contains("database is locked"), "{failure}");
-    // SQLite's own time would be five seconds.
+    // SQLite's own timeout would be five seconds.
     assert!((timeout..Duration::from_secs(4)).contains(&began.elapsed()), "{:?}", began.elapsed());
     writer.execute_batch("COMMIT").unwrap();
     assert_eq!(ask(&table, &["bob@x"]).unwrap(), [found(&["b1@x", "c@x"])]);

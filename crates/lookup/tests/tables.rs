@@ -1,4 +1,4 @@
-//! Text tables and databases as files, and databases beside those of tinycdb.
+//! Text tables and cdb files, also in exchange with tinycdb.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,7 +15,7 @@ use lookup::{Answer, Table};
 
 const PEOPLE: &str = "Bob@Example.org carol@example.net, dave@example.net\nerin@example.org\n";
 
-/// The answers of a table that is ready at once.
+/// The answers of a table that must be ready.
 fn answers(table: &dyn Table, keys: &[&str]) -> Vec<Answer> {
     match pin!(table.lookup(keys)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => answers,
@@ -111,7 +111,7 @@ fn a_database_that_cannot_be_put_in_place_leaves_no_other_file() {
     assert_eq!(folder.path().read_dir().unwrap().count(), 2);
 }
 
-/// Runs tinycdb; None, with a line that says so, where it is not installed.
+/// Runs tinycdb. Prints a message and returns None if it is not installed.
 fn tinycdb(arguments: &[&str]) -> Option<Output> {
     let output = Command::new("cdb").args(arguments).output();
     if output.is_err() {

@@ -1,24 +1,23 @@
-//! Checks passwords by binding to a directory as the user (RFC 4513 section 5.1).
+//! Checks passwords by LDAP binds as the user (RFC 4513 section 5.1), on a thread of its own.
 //!
-//! A thread of its own waits for the directory. The DN is searched on connections that are bound as the configuration
-//! says; users are bound on other connections, which are used for that alone: one that is bound as somebody else must
-//! never be searched on. An entry that the filter finds must be the only one.
+//! Searches use connections bound as configured. User binds use separate connections, which are
+//! never searched on, because they are bound as someone else. The filter must find exactly one
+//! entry.
 //!
-//! Directories take more spellings for the same than we do: case, spaces, some of them accents. So that each user is known
-//! to the throttle and to others by one, an entry is the user's only where a value that the filter compares is the name.
-//! Where such values are not shown, or the filter compares parts of names, a name must be printable ASCII;
-//! and one that is found under any domain must have none.
+//! LDAP servers ignore more differences in spelling than we do: case, spaces, some accents. To give
+//! each user one name, an entry belongs to the user only if a value that the filter compares equals
+//! the name. If these values are not readable, or the filter compares parts of the name, the name
+//! must be printable ASCII and must not be found in an unused domain.
 //!
-//! | the server ends the bind with                                                | what that means            |
+//! | result of the bind                                                           | meaning                    |
 //! |------------------------------------------------------------------------------|----------------------------|
-//! | success (0)                                                                  | the password is right      |
-//! | invalidCredentials (49), noSuchObject (32)                                   | it is wrong                |
-//! | constraintViolation (19), inappropriateAuthentication (48), insufficientAccessRights (50), unwillingToPerform (53) | the user may not log in: locked, or without a password |
-//! | anything else, or nothing in time                                            | it cannot be said, and counts as wrong: a directory that holds its answer back must not make guesses free |
+//! | success (0)                                                                  | right password             |
+//! | invalidCredentials (49), noSuchObject (32)                                   | wrong password             |
+//! | constraintViolation (19), inappropriateAuthentication (48), insufficientAccessRights (50), unwillingToPerform (53) | the user may not log in: locked, or without password |
+//! | anything else, or a timeout                                                  | unavailable, and a failure: a server that gives no result must not make guesses free |
 //!
-//! A bind that was sent is not sent again.
-//!
-//! For a user who is not there nobody is bound; the answer waits as long as the last bind with a wrong password took.
+//! A bind is never retried. For an unknown user there is no bind; the answer takes as long as the
+//! last failed bind.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -46,25 +45,25 @@ const INVALID_CREDENTIALS: u32 = 49;
 const INSUFFICIENT_ACCESS_RIGHTS: u32 = 50;
 const UNWILLING_TO_PERFORM: u32 = 53;
 
-/// A domain that nobody has (RFC 6761 section 6.4).
+/// A domain that does not exist (RFC 6761 section 6.4).
 const NOWHERE: &str = "nobody.invalid";
 
-/// What was found out about a password.
+/// The result of checking a password.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is the user's.
+    /// The password is right.
     Right,
-    /// It is not, or there is no such user.
+    /// The password is wrong or the user does not exist.
     Wrong,
-    /// It cannot be anybody's: what is there for the user is of no use; why.
+    /// The user's entry is unusable; the reason.
     Unusable(String),
-    /// It was looked at and was not found to be right; why that cannot be said.
+    /// The password was checked without a clear result; the reason.
     Unproven(String),
-    /// It was not looked at; why.
+    /// The password was not checked; the reason.
     Unknowable(String),
 }
 
-/// Asks the thread.
+/// A handle to the thread.
 pub(super) struct Binder {
     questions: mpsc::Sender<Question>,
 }
@@ -76,7 +75,7 @@ struct Question {
 }
 
 impl Binder {
-    /// Starts the thread, which ends with this handle. Connects to nobody yet.
+    /// Starts the thread, which ends with this handle. Does not connect yet.
     pub(super) fn start(config: Config, at_once: usize, waiting_max: usize) -> Result<Binder, CredentialsError> {
         let (questions, asked) = mpsc::channel(waiting_max.max(1));
         let anonymous = Servers { bind: Bind::Anonymous, ..config.servers.clone() };
@@ -90,23 +89,23 @@ impl Binder {
         Ok(Binder { questions })
     }
 
-    /// Whether this is the user's password.
+    /// Checks the user's password.
     pub(super) async fn verify(&self, user: &str, password: &str) -> Found {
         let (answer, answered) = oneshot::channel();
         let question = Question { user: user.into(), password: Zeroizing::new(password.to_owned()), answer };
         if self.questions.try_send(question).is_err() {
-            return Found::Unknowable("too many passwords wait to be checked".to_owned());
+            return Found::Unknowable("too many passwords are waiting to be checked".to_owned());
         }
-        answered.await.unwrap_or_else(|_| Found::Unknowable("the thread that binds has ended".to_owned()))
+        answered.await.unwrap_or_else(|_| Found::Unknowable("the bind thread has ended".to_owned()))
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Desk {
     config: Config,
     searching: Connections,
     binding: Connections,
-    /// How long the last bind with a wrong password took.
+    /// Duration of the last failed bind.
     wrong_takes: Cell<Duration>,
 }
 
@@ -115,7 +114,7 @@ impl Desk {
         let (desk, places) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
         while let Some(Question { user, password, answer }) = asked.recv().await {
             let place = places.clone().acquire_owned().await;
-            // Nobody waits for it any more.
+            // The caller has gone away.
             if answer.is_closed() {
                 continue;
             }
@@ -136,7 +135,7 @@ impl Desk {
         };
         let session = self.binding.open_one().await?;
         let began = Instant::now();
-        // From here on it is sent: the session is open, and its task runs on this thread.
+        // From here on the bind is sent: the session is open, and its task runs on this thread.
         let done = match self.binding.in_time(&session, &mut async |session| session.bind(&dn, password).await).await {
             Ok(done) => done,
             Err(failure) => return Ok(Found::Unproven(failure.to_string())),
@@ -157,27 +156,28 @@ impl Desk {
         }
     }
 
-    /// As late as a bind with a wrong password would have told.
+    /// Delays a result by the duration of the last failed bind.
     async fn delayed(&self, found: Found) -> Found {
         tokio::time::sleep(self.wrong_takes.get()).await;
         found
     }
 
-    /// The one entry that is this user's.
+    /// The only entry of this user.
     async fn dn_of(&self, session: &Session, user: &str) -> Result<Named, Failure> {
         let found = self.find(session, user, user).await?;
-        // What shows no names may be found by less than the name: under a domain that nobody has it must not be there.
+        // If values are not visible, the filter may match less than the full name. Then an unused
+        // domain must find nothing.
         if let (Named::Entry(dn), None, Some((local, _))) =
             (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
             && !matches!(self.find(session, user, &format!("{local}@{NOWHERE}")).await?, Named::Nobody)
         {
-            let what = format!("the filter finds user '{user}' under any domain: '{dn}'");
+            let what = format!("the filter finds user '{user}' in any domain: '{dn}'");
             return Ok(Named::unclear(session, what));
         }
         Ok(found)
     }
 
-    /// The one entry that the filter finds by this key for the user.
+    /// The only entry that the filter finds with this key and that belongs to the user.
     async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Named, Failure> {
         let unclear = |what: String| Ok(Named::unclear(session, what));
         let Some(filter) = self.config.filter.one(key) else { return Ok(Named::Nobody) };
@@ -191,23 +191,23 @@ impl Desk {
                 Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Other => {}
                 Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Unknown => {
                     let dn = entry.dn();
-                    return unclear(format!("entry '{dn}' does not show whether user '{user}' is spelled so"));
+                    return unclear(format!("entry '{dn}' does not show how user '{user}' is spelled"));
                 }
                 Response::Entry(entry) if dn.is_some() => {
                     let (one, other) = (dn.unwrap_or_default(), entry.dn());
-                    return unclear(format!("user '{user}' is two entries: '{one}' and '{other}'"));
+                    return unclear(format!("user '{user}' has two entries: '{one}' and '{other}'"));
                 }
                 Response::Entry(entry) => dn = Some(entry.dn().to_owned()),
                 Response::Done(done) if done.code == SUCCESS => {
-                    // An entry without a name would be bound to as nobody.
+                    // A bind with an empty DN would be anonymous.
                     let dn = dn.filter(|dn: &String| !dn.is_empty());
                     return Ok(dn.map_or(Named::Nobody, Named::Entry));
                 }
                 Response::Done(done) if done.code == SIZE_LIMIT_EXCEEDED && dn.is_some() => {
-                    return unclear(format!("user '{user}' is more than one entry"));
+                    return unclear(format!("user '{user}' has more than one entry"));
                 }
                 Response::Done(done) => {
-                    return Err(Failure::new(session.url().to_string(), format!("search of user '{user}': {done}")));
+                    return Err(Failure::new(session.url().to_string(), format!("search for user '{user}': {done}")));
                 }
                 Response::Reference(_) | Response::Intermediate { .. } => {}
             }
@@ -215,12 +215,12 @@ impl Desk {
     }
 }
 
-/// Who is called so.
+/// The result of searching a user.
 enum Named {
     Nobody,
-    /// The one who has this DN.
+    /// The DN of the entry.
     Entry(String),
-    /// There is no telling who; why.
+    /// Ambiguous; the reason.
     Unclear(String),
 }
 
@@ -230,22 +230,22 @@ impl Named {
     }
 }
 
-/// Whether an entry is that of a user.
+/// Whether an entry belongs to a user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Likeness {
-    /// It is.
+    /// It does.
     Same,
-    /// All that the filter compares shows, and is spelled otherwise.
+    /// All compared values are visible and differ.
     Other,
-    /// What the filter found does not show, and the name could be spelled otherwise.
+    /// Not all compared values are visible, and the name may be spelled differently.
     Unknown,
 }
 
-/// Whether the entry has the name among its values of these attributes, which are all that was asked for.
+/// Compares the user name with the entry's values of these attributes, the only ones requested.
 fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
     let mut shown = vec![false; attributes.len()];
     for (name, values) in entry.attributes() {
-        // By another name of the attribute or with options it may be a part of the values only.
+        // Under another name or with options only some of the values may be visible.
         if let Some(place) = attributes.iter().position(|attribute| attribute.eq_ignore_ascii_case(name)) {
             shown[place] = true;
         }
@@ -261,7 +261,7 @@ fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
     }
 }
 
-/// Connections that wait to be used again, and how to get more.
+/// A pool of idle connections.
 struct Connections {
     connector: Connector,
     idle_max: usize,
@@ -273,7 +273,8 @@ impl Connections {
         Connections { connector, idle_max, idle: RefCell::default() }
     }
 
-    /// Does it on a connection that waits, and once more on a fresh one where that had been closed meanwhile.
+    /// Runs `act` on an idle connection, and again on a new one if the connection turns out to be
+    /// closed.
     async fn with<T>(&self, mut act: impl AsyncFnMut(&Session) -> Result<T, Failure>) -> Result<T, Failure> {
         if let Some(session) = self.take() {
             match self.in_time(&session, &mut act).await {
@@ -285,7 +286,7 @@ impl Connections {
         self.in_time(&session, &mut act).await.inspect(|_| self.keep(session))
     }
 
-    /// One that is open, also after what has come for it was read.
+    /// An open connection, checked after pending data was read.
     async fn open_one(&self) -> Result<Session, Failure> {
         tokio::task::yield_now().await;
         let session = match self.take() {
@@ -313,7 +314,7 @@ impl Connections {
         idle.pop()
     }
 
-    /// Only one that did what it should: on another something may still be under way.
+    /// Only for connections that worked; on others an operation may still be running.
     fn keep(&self, session: Session) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.idle_max && !session.is_closed() {

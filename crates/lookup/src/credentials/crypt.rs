@@ -1,20 +1,20 @@
-//! crypt(3) with SHA-256 and SHA-512: the text of a hash, as the C libraries write it (Drepper, "Unix crypt using SHA-256
-//! and SHA-512").
+//! SHA-256 and SHA-512 crypt(3), with the text encoding of the C libraries (Drepper, "Unix crypt
+//! using SHA-256 and SHA-512").
 
 use sha_crypt::Params;
 
-/// The longest salt, in octets; crypt(3) cuts off what is beyond 16.
+/// The longest salt, in octets; crypt(3) uses the first 16.
 pub(super) const SALT_OCTETS_MAX: usize = 64;
 
 const ALPHABET: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The length of the text of a hash.
+/// The length of an encoded hash.
 pub(super) fn hash_octets(is_wide: bool) -> usize {
     if is_wide { 86 } else { 43 }
 }
 
-/// The text of the hash alone, without the salt. `is_wide` is SHA-512. Rounds out of bounds are the usual 5000, which
-/// whoever reads a stored hash has refused before.
+/// The encoded hash without salt and prefix; `is_wide` selects SHA-512. Rounds out of range mean
+/// the default of 5000; the parser rejects them earlier.
 pub(super) fn sha_crypt(is_wide: bool, password: &[u8], salt: &str, rounds: u32) -> String {
     let params = Params::new(rounds).unwrap_or_default();
     let mut text = String::with_capacity(hash_octets(is_wide));
@@ -38,7 +38,7 @@ pub(super) fn sha_crypt(is_wide: bool, password: &[u8], salt: &str, rounds: u32)
     text
 }
 
-/// So many characters of 24 bits, the lowest bits first.
+/// Encodes 24 bits as this number of characters, lowest bits first.
 fn push(text: &mut String, octets: [u8; 3], characters: usize) {
     let mut bits = octets.iter().fold(0, |bits, &octet| bits << 8 | usize::from(octet));
     for _ in 0..characters {

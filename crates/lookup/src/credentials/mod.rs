@@ -1,24 +1,25 @@
-//! Who may log in: checks passwords against a table of hashes, or by binding to a directory as the user.
+//! Authentication: checks passwords against a table of hashes, or by binding to an LDAP server as
+//! the user.
 //!
-//! [`Credentials::verify`] is asked by sessions on their own threads and computes nothing there: hashes are computed by a
-//! few threads with a bounded line before them, binds are made by a thread that waits for the directory. When the line is
-//! full the answer is [`Verdict::Unavailable`], so that an attack with passwords costs those who log in, and never mail.
+//! Sessions call [`Credentials::verify`] on their own threads, which compute nothing. A few threads
+//! compute hashes from a bounded queue, and one thread waits for LDAP binds. A full queue gives
+//! [`Verdict::Unavailable`], so password guessing slows down logins but not mail.
 //!
-//! | step                             | cost           | then                                                           |
+//! | step                             | cost           | result                                                         |
 //! |----------------------------------|----------------|----------------------------------------------------------------|
-//! | 1. empty, with NUL, or too long; a name with white space at an end or doubled | none | Refused: a directory would let an empty one in (RFC 4513 section 5.1.2) |
+//! | 1. password empty, with NUL or too long; user name with extra white space | none | Refused: LDAP servers accept empty passwords (RFC 4513 section 5.1.2) |
 //! | 2. the [`Throttle`]              | a microsecond  | Throttled                                                      |
-//! | 3. succeeded within a minute     | a microsecond  | Accepted                                                       |
-//! | 4. the table                     | its cache's    | Unavailable, where it cannot say                               |
-//! | 5. wrong a moment ago, from the same client, while the table said the same | a microsecond | as it was then |
-//! | 6. the hash, or the bind         | milliseconds   | Accepted or Refused; Unusable where the entry is of no use; Unavailable and counted as wrong where the directory does not say |
+//! | 3. the same login succeeded within the last minute | a microsecond | Accepted                                   |
+//! | 4. table lookup                  | a cache lookup | Unavailable if the table is                                    |
+//! | 5. the same client failed with this password and the entry is the same | a microsecond | the same result        |
+//! | 6. the hash or the bind          | milliseconds   | Accepted or Refused; Unusable for a bad entry; Unavailable, but counted as a failure, if the server gives no clear result |
 //!
-//! A user who does not exist, is locked or has an entry of no use costs the same as one who can log in: a hash is computed
-//! as some user has one. Where there are several kinds or costs the name chooses, so that it costs the same each time.
-//! By LDAP it is the time that the last wrong password took. A password that was changed goes on being accepted for as long
-//! as step 3 remembers it, which [`Settings::recent_ttl`] bounds; the new one is taken as soon as the table has it, whatever
-//! step 5 remembers, which holds for users who do not exist as for those who do. Of a bind nothing is remembered but success:
-//! what a directory has stored does not show, and one that was changed must be taken.
+//! Unknown users, locked users and users with a bad entry take as long as others: a hash like that
+//! of some real user is computed, always the same one for a name. With LDAP the delay is that of
+//! the last failed bind. An old password stays valid until step 3 forgets it
+//! ([`Settings::recent_ttl`]); a new one is valid as soon as the table has it, because step 5
+//! depends on the stored entry. Failed binds are not cached, because the stored password is not
+//! visible.
 
 mod binder;
 mod crypt;
@@ -56,45 +57,50 @@ use recent::{Mark, Recent, Wrong};
 use usual::Usual;
 use workers::Workers;
 
-/// The longest name of a user, in octets.
+/// The longest user name, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
-/// What is computed for users who do not exist, before one was seen who does: as [`make::argon2id`] makes them, of zeroes.
+/// The hash computed for unknown users before any real one was seen: made like [`make::argon2id`],
+/// with zeroes.
 const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-/// How long a password that was wrong is known for that. It is never wrongly so, since what was stored then is a part of what
-/// is known; but a client that brings a wrong one over and over, which the throttle lets pass, costs one hash in this time.
+/// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
+/// password is not affected. A client that repeats a wrong password, which the throttle allows,
+/// costs one hash in this time.
 const WRONG_TTL: Duration = Duration::from_secs(60);
-/// Passwords of which that is known, 150 octets each: more than a few threads compute in the time.
+/// Failed logins in the cache, 150 octets each: more than a few threads can compute within the TTL.
 const WRONG_ENTRIES_MAX: usize = 16_384;
-/// Octets of a salt that is made for a user.
+/// Octets of a salt made for a user.
 const SALT_OCTETS: usize = 16;
 
-/// Where passwords are checked.
+/// How passwords are checked.
 pub enum Source {
-    /// By a table whose values are stored passwords, keyed by user: see [`Stored`].
+    /// Against stored passwords in a table keyed by user; see [`Stored`].
     Table(Arc<dyn Table>),
-    /// By a bind as the user: the DN is the one entry that the filter finds. What results and members say is not asked.
+    /// By an LDAP bind with the DN of the only entry that the filter finds. Ignores `results` and
+    /// `members`.
     Ldap(Box<ldap::Config>),
 }
 
-/// What checking is set to.
+/// Settings of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Threads that compute hashes.
     pub threads: usize,
-    /// Passwords that wait for one of them, or for the directory.
+    /// Passwords that may wait for a hash thread or for the LDAP server.
     pub waiting_max: usize,
-    /// Binds that are under way at once.
+    /// Concurrent binds.
     pub binds_at_once: usize,
-    /// Who is listened to.
+    /// Limits for failed logins.
     pub throttle: ThrottleSettings,
-    /// How long a success is remembered, and thereby how long a password goes on after it was changed. Zero: not at all.
+    /// How long a successful login is cached; an old password stays valid that long after a change.
+    /// Zero disables the cache.
     pub recent_ttl: Duration,
-    /// Successes that are remembered, 200 octets each.
+    /// Successful logins in the cache, 200 octets each.
     pub recent_entries: usize,
-    /// Whether SCRAM is offered. Clients prefer it to PLAIN and do not turn to that when it fails, so that all users must
-    /// have keys of SCRAM or be stored in the clear: who has another hash could not log in.
+    /// Whether to offer SCRAM. Clients prefer it to PLAIN and do not fall back when it fails, so
+    /// every user needs SCRAM keys or a plain-text password; users with other hashes could not log
+    /// in.
     pub scram: bool,
-    /// Iterations of SCRAM for a password that is stored in the clear.
+    /// SCRAM iterations for passwords stored in plain text.
     pub scram_iterations: u32,
 }
 
@@ -115,90 +121,91 @@ impl Default for Settings {
     }
 }
 
-/// What became of a password.
+/// The result of checking a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is right.
+    /// The password is right.
     Accepted {
-        /// Who that is: the name in the form of the table's keys.
+        /// The user's name as a table key.
         user: Box<str>,
     },
-    /// It is wrong, or nobody has that name (535 5.7.8).
+    /// The password is wrong or the user does not exist (535 5.7.8).
     Refused,
-    /// What is stored for the user is of no use to anybody; why, for the log. The client is told what it is told of a wrong
-    /// password (535 5.7.8), so that it does not learn who there is.
+    /// The user's entry is unusable; the reason, for the log. The client gets the reply for a wrong
+    /// password (535 5.7.8), so that it does not learn which users exist.
     Unusable(String),
-    /// Too many were wrong; it was not looked at (454 4.7.0).
+    /// Too many failures; the password was not checked (454 4.7.0).
     Throttled,
-    /// It cannot be said now; why, for the log (454 4.7.0). Where it was looked at it counts as wrong all the same.
+    /// No result; the reason, for the log (454 4.7.0). Counts as a failure if the password was
+    /// checked.
     Unavailable(String),
 }
 
-/// What is there for SCRAM.
+/// The result of looking up SCRAM keys.
 #[derive(Debug)]
 pub enum Scram {
-    /// The keys of the user.
+    /// The user has keys.
     Found {
-        /// Who that is: the name in the form of the table's keys.
+        /// The user's name as a table key.
         user: Box<str>,
-        /// What is stored.
+        /// The keys.
         keys: ScramKeys,
-        /// To be told when the proof was right.
+        /// The attempt; report the result of the proof to it.
         pending: Pending,
     },
-    /// Nobody has that name, or nothing is stored that SCRAM could use: hashes other than its own.
+    /// The user does not exist or has no password that works with SCRAM.
     Unknown {
-        /// The iterations that the user seems to have: those that some user has.
+        /// The iterations to pretend: those of some real user.
         iterations: u32,
-        /// Why what is stored is of no use to anybody, for the log; None: there is nothing wrong with it.
+        /// Why the entry is unusable, for the log; None if it is fine.
         unusable: Option<String>,
-        /// To be dropped when the exchange is over.
+        /// The attempt; drop it at the end of the exchange.
         pending: Pending,
     },
-    /// Too many were wrong (454 4.7.0).
+    /// Too many failures (454 4.7.0).
     Throttled,
-    /// It cannot be said now; why, for the log (454 4.7.0).
+    /// No result; the reason, for the log (454 4.7.0).
     Unavailable(String),
 }
 
-/// A reading of the counters.
+/// Counters of authentication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CredentialStats {
-    /// Accepted, by password or by proof.
+    /// Successful logins, by password or SCRAM.
     pub accepted: u64,
-    /// Those of them that were remembered.
+    /// Successful logins found in the cache.
     pub remembered: u64,
-    /// Refused, by password or by proof.
+    /// Failed logins, by password or SCRAM.
     pub refused: u64,
-    /// Passwords that were not computed, since they had been wrong a moment ago.
+    /// Wrong passwords found in the cache.
     pub repeated: u64,
-    /// Not looked at.
+    /// Logins that the throttle refused.
     pub throttled: u64,
-    /// Of which nothing could be said.
+    /// Logins without a result.
     pub unavailable: u64,
-    /// That wait for a thread now.
+    /// Passwords waiting for a hash thread.
     pub waiting: u64,
 }
 
-/// Nothing can be checked so.
+/// Why authentication cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// A thread could not be started.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// The directory cannot be asked so.
+    /// The LDAP configuration cannot work.
     #[error(transparent)]
     Ldap(#[from] LdapError),
 }
 
-/// Checks who logs in. A handle: clones share all.
+/// Checks logins. Clones share their state.
 #[derive(Clone)]
 pub struct Credentials(Arc<Shared>);
 
 struct Shared {
     source: Kind,
     workers: Workers,
-    /// Those who follow on others share this, which counts from when the first of them began, and what is counted.
+    /// Shared with successors, like `began` and `counters`.
     throttle: Arc<Mutex<Throttle>>,
     recent: Mutex<Recent>,
     wrong: Mutex<Wrong>,
@@ -226,15 +233,15 @@ struct Counters {
 }
 
 impl Credentials {
-    /// Starts the threads. `secret` is 32 octets of cryptographic randomness, the same that exchanges of SASL are given:
-    /// it keys what is remembered, and makes salts.
+    /// Starts the threads. `secret` is 32 random octets from a cryptographic source, the same that
+    /// SASL exchanges use. It keys the caches and generates salts.
     pub fn new(source: Source, settings: Settings, secret: [u8; 32]) -> Result<Credentials, CredentialsError> {
         Credentials::start(source, settings, secret, None)
     }
 
-    /// Others that replace these, with the same secret: what was counted goes on, and with `keeps_throttle` so does who is
-    /// not listened to, by the settings of the throttle that there is. Of passwords nothing is remembered: they may have
-    /// been changed. Whoever is still being checked here counts for both.
+    /// Creates a successor with the same secret for a new configuration. Counters continue; with
+    /// `keeps_throttle` so does the throttle, with its old settings. The caches start empty,
+    /// because passwords may have changed. Logins still running here count for both.
     pub fn following(
         &self,
         source: Source,
@@ -254,7 +261,7 @@ impl Credentials {
             Source::Table(table) => Kind::Table(table),
             Source::Ldap(config) => Kind::Ldap(Binder::start(*config, settings.binds_at_once, settings.waiting_max)?),
         };
-        let decoy = Stored::read(DECOY).expect("the decoy is a stored password");
+        let decoy = Stored::read(DECOY).expect("DECOY is a valid stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
         let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(Credentials(Arc::new(Shared {
@@ -272,7 +279,7 @@ impl Credentials {
         })))
     }
 
-    /// Whether this is the user's password. Given up before the end it counts as wrong.
+    /// Checks a password. Counts as a failure if dropped before the end.
     pub async fn verify(&self, user: &str, password: &str, client: IpAddr) -> Verdict {
         let verdict = self.verdict(user, password, client).await;
         let counters = &self.0.counters;
@@ -286,7 +293,7 @@ impl Credentials {
         verdict
     }
 
-    /// What is stored of the user's password for SCRAM.
+    /// Looks up the user's keys for SCRAM.
     pub async fn scram(&self, user: &str, client: IpAddr) -> Scram {
         let user = fold(user);
         let Some(pending) = self.admit(&user, client) else {
@@ -306,18 +313,18 @@ impl Credentials {
         Scram::Unknown { iterations: self.0.iterations(&user), unusable, pending: pending.charged() }
     }
 
-    /// Whether SCRAM is to be offered: it was set so ([`Settings::scram`]), and can succeed for anyone: a directory that
-    /// is bound to shows no keys.
+    /// Whether to offer SCRAM: it is enabled ([`Settings::scram`]) and there is a table. LDAP binds
+    /// give no keys.
     pub fn can_scram(&self) -> bool {
         self.0.offers_scram && matches!(self.0.source, Kind::Table(_))
     }
 
-    /// What the operator should be told of the stored passwords that were seen: that some are in the clear.
+    /// A warning for the operator about the stored passwords seen so far, such as plain-text ones.
     pub fn warning(&self) -> Option<&'static str> {
         lock(&self.0.usual).warning()
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn stats(&self) -> CredentialStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.0.counters;
@@ -364,7 +371,8 @@ impl Credentials {
                 pending.end(wrong(mark()));
                 Verdict::Unusable(why)
             }
-            // It may be the right one, brought again until the directory works: then that must not have to wait.
+            // The password may be right. Without a mark as costly, repeating it until the server
+            // works again stays free.
             Found::Unproven(why) => {
                 pending.end(End::Wrong(mark()));
                 Verdict::Unavailable(why)
@@ -387,7 +395,7 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// What the table says of a user, and the mark of that; an error is that it cannot say.
+    /// The table's entry for a user and its fingerprint, or why the table is unavailable.
     async fn entry(&self, table: &dyn Table, user: &str) -> Result<(Entry, Mark), String> {
         let name = table.name();
         let mark = |values: &[String]| lock(&self.wrong).entry(values);
@@ -410,12 +418,12 @@ impl Shared {
         }
     }
 
-    /// What is computed for a user of whom there is nothing to find.
+    /// The hashes to compute for a user without usable entry.
     fn decoy(&self, user: &str) -> Vec<Stored> {
         lock(&self.usual).decoy(&self.secret, user)
     }
 
-    /// The iterations of SCRAM that a user seems to have who has no keys.
+    /// The SCRAM iterations to pretend for a user without keys.
     fn iterations(&self, user: &str) -> u32 {
         let seen = lock(&self.usual).iterations(&self.secret, user, self.scram_iterations);
         seen.unwrap_or(self.scram_iterations)
@@ -471,28 +479,28 @@ impl Shared {
     }
 }
 
-/// What a table says of a user.
+/// The table's entry for a user.
 enum Entry {
-    /// What is stored, one at the least.
+    /// Stored passwords, at least one.
     Usable(Vec<Stored>),
-    /// Nobody has that name, or who has it is locked.
+    /// The user does not exist or is locked.
     Nobody,
-    /// What is there can be no password of anyone; why.
+    /// The entry is unusable; the reason.
     Unusable(String),
 }
 
-/// What is there for SCRAM.
+/// The result of looking up SCRAM keys.
 enum Keys {
     Found(ScramKeys),
-    /// Nobody, or nothing.
+    /// The user does not exist or has no password that works with SCRAM.
     None,
-    /// What is there is of no use; why.
+    /// The entry is unusable; the reason.
     Unusable(String),
-    /// The table cannot say; why.
+    /// The table is unavailable; the reason.
     Unknowable(String),
 }
 
-/// An attempt that is under way. Dropped, it has failed.
+/// A login attempt in progress. Counts as failed if dropped.
 pub struct Pending {
     shared: Arc<Shared>,
     attempt: Option<Attempt>,
@@ -511,7 +519,7 @@ impl Pending {
         self.end(End::Failed);
     }
 
-    /// From here on the client has it in its hand when, and whether, this ends.
+    /// Charges the attempt now, because from here the client decides whether and when it ends.
     fn charged(mut self) -> Pending {
         if let Some(attempt) = &mut self.attempt {
             lock(&self.shared.throttle).charge(self.shared.now(), attempt);
@@ -542,8 +550,8 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// Whether anybody could be called so. White space at either end or doubled is none that directories see: so spelled the
-/// same user would be listened to anew each time.
+/// Whether this can be a user name. LDAP servers ignore leading, trailing and repeated white space,
+/// so a name with it would evade the throttle.
 fn is_name(user: &str) -> bool {
     let is_spelled_once = || {
         let mut was_space = true;

@@ -1,16 +1,16 @@
-//! Passwords as they are stored: the forms that other servers and directories write, read once and then checked.
+//! Stored passwords in the formats of other servers and directories, parsed once and then checked.
 //!
-//! | form                                                | what                                   | proves by SCRAM |
+//! | format                                              | scheme                                 | SCRAM           |
 //! |-----------------------------------------------------|----------------------------------------|-----------------|
-//! | `$argon2id$v=19$m=19456,t=2,p=1$...` (`argon2i` too) | RFC 9106; also after `{ARGON2ID}` and the like | no      |
+//! | `$argon2id$v=19$m=19456,t=2,p=1$...`, also `$argon2i$` | RFC 9106; also after `{ARGON2ID}`, `{ARGON2I}`, `{ARGON2}` | no |
 //! | `$2b$12$...`, `$2y$`, `$2a$`                        | bcrypt; also after `{BLF-CRYPT}`       | no              |
 //! | `$6$...`, `$5$...`                                  | crypt(3) with SHA-512 or SHA-256; also after `{SHA512-CRYPT}`, `{SHA256-CRYPT}` | no |
-//! | `{SSHA}`, `{SSHA256}`, `{SSHA512}`                  | one round of SHA with a salt: weak     | no              |
+//! | `{SSHA}`, `{SSHA256}`, `{SSHA512}`                  | one round of salted SHA: weak          | no              |
 //! | `{SCRAM-SHA-256}4096,salt,stored,server`            | RFC 7677, as Dovecot writes it         | yes             |
-//! | `{PLAIN}`, `{CLEARTEXT}`                            | the password itself: whoever reads the table has it | yes |
+//! | `{PLAIN}`, `{CLEARTEXT}`                            | the password in plain text             | yes             |
 //!
-//! `{CRYPT}` stands before any of those that begin with `$`. Whatever says more than the limits here allow is no stored
-//! password but an error: checking one must not take all memory or minutes of a processor because of one line of a table.
+//! `{CRYPT}` may precede any of those that begin with `$`. Parameters beyond the limits below are
+//! an error, so that one line of a table cannot use up memory or minutes of CPU time.
 
 #[cfg(test)]
 #[path = "password_tests.rs"]
@@ -29,63 +29,61 @@ use zeroize::Zeroizing;
 
 use super::{crypt, scram};
 
-/// The longest password that is looked at, in octets: the work of some hashes grows with it.
+/// The longest password that is checked, in octets. The work of some hashes grows with it.
 pub const PASSWORD_OCTETS_MAX: usize = 512;
-/// The most memory that Argon2 may take, in KiB.
+/// The maximum memory for Argon2, in KiB.
 pub const ARGON2_MEMORY_KIB_MAX: u32 = 256 * 1024;
-/// The most work of Argon2: memory in KiB times passes.
+/// The maximum work for Argon2: memory in KiB times passes.
 pub const ARGON2_WORK_MAX: u64 = 1024 * 1024;
-/// The highest cost of bcrypt: about a second.
+/// The maximum cost for bcrypt, about a second.
 pub const BCRYPT_COST_MAX: u32 = 14;
-/// The lowest cost of bcrypt.
+/// The minimum cost for bcrypt.
 const BCRYPT_COST_MIN: u32 = 4;
-/// The most rounds of crypt(3) with SHA.
+/// The maximum rounds for SHA crypt(3).
 pub const SHA_CRYPT_ROUNDS_MAX: u32 = 1_000_000;
-/// The most iterations of SCRAM.
+/// The maximum iterations for SCRAM.
 pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
-/// The longest text of a stored password, in octets.
+/// The longest stored password, in octets.
 const STORED_OCTETS_MAX: usize = 2048;
-/// The longest salt and the longest hash, in octets.
+/// The longest salt or hash, in octets.
 const PART_OCTETS_MAX: usize = 128;
-/// The shortest hash, in octets: RFC 9106 allows four, which is no proof of anything.
+/// The shortest Argon2 hash, in octets. RFC 9106 allows four, which would be insecure.
 const ARGON2_HASH_OCTETS_MIN: usize = 16;
 
-/// A text is no stored password, or one that costs too much to check. Nothing of a secret is in it.
+/// Why a text is not a usable stored password. Contains no part of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoredError {
-    /// Neither `{SCHEME}` nor `$id$` stands before it.
-    #[error(
-        "a stored password without a scheme, or of one that is not known: expected {{ARGON2ID}}, $2b$, $6$ or the like \
-         before it"
-    )]
+    /// Neither `{SCHEME}` nor `$id$` at the beginning.
+    #[error("stored password without a known scheme: expected a prefix such as {{ARGON2ID}}, $2b$ or $6$")]
     NoScheme,
-    /// Its scheme is one that others have. Any other text there may be a part of a password, and is not shown.
-    #[error("a stored password of the scheme {0}, which is not read here")]
+    /// A known but unsupported scheme. Unknown names are not shown, because they may be part of a
+    /// password.
+    #[error("unsupported password scheme {0}")]
     UnknownScheme(&'static str),
-    /// It is locked: `!` or `*` stands where the hash would begin, as in shadow(5), with a scheme before it or none.
-    #[error("a stored password that is locked")]
+    /// Locked: `!` or `*` in place of the hash, as in shadow(5), with or without a scheme.
+    #[error("locked password")]
     Locked,
-    /// It is not as its scheme has it.
-    #[error("a stored password that is not as {0} has it")]
+    /// The text does not match the format of its scheme.
+    #[error("malformed stored password: {0}")]
     Malformed(&'static str),
-    /// Checking it would cost too much.
-    #[error("a stored password that would cost too much: {what} of {scheme} may be {max} at most, and is {found}")]
+    /// Checking the password would cost too much.
+    #[error("stored password too costly to check: {scheme} {what} is {found}, at most {max} allowed")]
     TooCostly {
-        /// Which scheme.
+        /// The scheme.
         scheme: &'static str,
-        /// Which of its parameters.
+        /// The parameter.
         what: &'static str,
-        /// What it may be.
+        /// Its maximum.
         max: u64,
-        /// What it is.
+        /// Its value.
         found: u64,
     },
-    /// The entry has no stored password, or more than are looked at.
+    /// The entry has no stored password, or too many.
     #[error("{0} stored passwords: expected 1 to {HASHES_MAX}")]
     Count(usize),
 }
 
-/// Schemes of others, as they stand in braces.
+/// Unsupported schemes in braces.
 const FOREIGN_NAMED: [&str; 29] = [
     "{CLEAR}",
     "{CRAM-MD5}",
@@ -117,7 +115,7 @@ const FOREIGN_NAMED: [&str; 29] = [
     "{SHA512}",
     "{SMD5}",
 ];
-/// Schemes of others, as crypt(3) and the like have them.
+/// Unsupported schemes of crypt(3) and similar formats.
 const FOREIGN_CRYPT: [&str; 20] = [
     "$1$",
     "$2$",
@@ -141,15 +139,15 @@ const FOREIGN_CRYPT: [&str; 20] = [
     "$y$",
 ];
 
-/// There is no telling whether a password is right: what its scheme takes is not there, which is memory.
+/// The hash could not be computed, for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} could not be computed: is there no memory?")]
+#[error("cannot compute {0}: out of memory?")]
 pub struct VerifyError(&'static str);
 
-/// Stored passwords of one user: each one that fails costs its time.
+/// The maximum number of stored passwords per user. Each that does not match costs its time.
 pub const HASHES_MAX: usize = 4;
 
-/// A password as it is stored. `Debug` shows its scheme only.
+/// A stored password. `Debug` shows only its scheme.
 #[derive(Clone)]
 pub struct Stored(Scheme);
 
@@ -172,7 +170,7 @@ struct Argon {
     hash: Box<[u8]>,
 }
 
-/// What checking a stored password costs: its scheme, and the numbers that it is set to.
+/// The cost of checking a stored password: its scheme and parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     scheme: &'static str,
@@ -180,7 +178,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// No two are the same.
+    /// A unique encoding.
     pub(super) fn octets(&self) -> Vec<u8> {
         let numbers = self.numbers.iter().flat_map(|number| number.to_be_bytes());
         self.scheme.bytes().chain([0]).chain(numbers).collect()
@@ -195,11 +193,11 @@ enum Salted {
 }
 
 impl Stored {
-    /// Reads one.
+    /// Parses a stored password.
     pub fn read(text: &str) -> Result<Stored, StoredError> {
         let text = text.trim();
         if text.len() > STORED_OCTETS_MAX {
-            return Err(too_costly("a text", "the length in octets", STORED_OCTETS_MAX as u64, text.len() as u64));
+            return Err(too_costly("text", "length in octets", STORED_OCTETS_MAX as u64, text.len() as u64));
         }
         if is_locked(text) {
             return Err(StoredError::Locked);
@@ -227,9 +225,9 @@ impl Stored {
         Ok(Stored(scheme))
     }
 
-    /// Reads those of one user, as the values of a table have them: a value that begins with neither `{` nor `$` goes on
-    /// with the one before it where that is of Argon2 or SCRAM, since tables part their values at commas, which these have
-    /// in them. Anything else that is parted so is an error. If the first is locked, so is the user.
+    /// Parses the passwords of one user from the values of a table. Tables split values at commas,
+    /// which Argon2 and SCRAM formats contain, so a value without `{` or `$` continues such a
+    /// password; after any other it is an error. If the first password is locked, so is the user.
     pub fn read_all(values: &[String]) -> Result<Vec<Stored>, StoredError> {
         let mut texts: Vec<Zeroizing<String>> = Vec::new();
         for value in values {
@@ -250,8 +248,9 @@ impl Stored {
         texts.iter().map(|text| Stored::read(text)).collect()
     }
 
-    /// Whether this is the password. Takes the time that the scheme takes, up to a second; an empty one, one with NUL in
-    /// it and one that is too long are wrong without it. What is compared in the end is compared in constant time.
+    /// Checks a password. Takes as long as the scheme does, up to a second; a password that is
+    /// empty, too long or contains NUL fails without computing. The final comparison takes constant
+    /// time.
     pub fn verify(&self, password: &str) -> Result<bool, VerifyError> {
         if !is_possible(password) {
             return Ok(false);
@@ -273,7 +272,8 @@ impl Stored {
         Ok(is_right)
     }
 
-    /// Whether it is one of these. Each of them is computed until one is right; where none is, an error counts.
+    /// Checks a password against several stored ones until one matches. If none does, an error
+    /// takes precedence.
     pub(super) fn verify_any(all: &[Stored], password: &str) -> Result<bool, VerifyError> {
         let mut ended = Ok(false);
         for stored in all {
@@ -286,8 +286,8 @@ impl Stored {
         ended
     }
 
-    /// The keys of SCRAM, where they are stored or can be made. For a password in the clear they are made with this salt
-    /// and as many iterations, which takes milliseconds.
+    /// The SCRAM keys, if stored or derivable. For a plain-text password they are derived with this
+    /// salt and these iterations, which takes milliseconds.
     pub fn scram_keys(&self, salt: &[u8], iterations: u32) -> Option<ScramKeys> {
         match &self.0 {
             Scheme::Scram(keys) => Some((**keys).clone()),
@@ -311,20 +311,22 @@ impl Stored {
         }
     }
 
-    /// What the operator should be told of it: a password in the clear, or as good as that.
+    /// A warning for the operator about a plain-text or weakly hashed password.
     pub fn warning(&self) -> Option<&'static str> {
         match &self.0 {
-            Scheme::Plain(_) => Some("passwords are stored in the clear: whoever reads the table has them all"),
-            Scheme::Salted { .. } => Some("passwords are stored as one round of SHA: whoever has the table finds most"),
+            Scheme::Plain(_) => Some("passwords are stored in plain text: anyone who can read the table knows them"),
+            Scheme::Salted { .. } => {
+                Some("passwords are stored as one round of SHA: anyone with the table can guess most")
+            }
             _ => None,
         }
     }
 
-    /// What checking it costs: of two that are the same, the same.
+    /// The cost of checking it; equal for equal scheme and parameters.
     pub(super) fn cost(&self) -> Cost {
         let numbers = match &self.0 {
             Scheme::Argon2(argon) => [argon.params.m_cost(), argon.params.t_cost(), argon.params.p_cost()],
-            // `$2b$12$`.
+            // For example `$2b$12$`.
             Scheme::Bcrypt(text) => {
                 [text.split('$').nth(2).and_then(|cost| cost.parse().ok()).unwrap_or_default(), 0, 0]
             }
@@ -335,7 +337,7 @@ impl Stored {
         Cost { scheme: self.scheme(), numbers }
     }
 
-    /// The iterations of the keys of SCRAM, where there are or can be any.
+    /// The iterations of its SCRAM keys, if it can have any.
     pub(super) fn scram_iterations(&self, of_clear_text: u32) -> Option<u32> {
         match &self.0 {
             Scheme::Scram(keys) => Some(keys.iterations),
@@ -344,7 +346,7 @@ impl Stored {
         }
     }
 
-    /// One of the same cost that nobody's password fits: what is computed for users who do not exist.
+    /// A hash of the same cost that matches no password, to compute for unknown users.
     pub(super) fn decoy(&self) -> Stored {
         match &self.0 {
             Scheme::Plain(_) => Stored(Scheme::Plain(Zeroizing::new("\0".to_owned()))),
@@ -363,7 +365,7 @@ impl Argon {
     fn verify(&self, password: &[u8]) -> Result<bool, argon2::Error> {
         let argon = Argon2::new(self.algorithm, self.version, self.params.clone());
         let mut made = vec![0; self.hash.len()];
-        // It fails where there is no memory.
+        // Fails if memory runs out.
         argon.hash_password_into(password, &self.salt, &mut made)?;
         Ok(made.ct_eq(&self.hash).into())
     }
@@ -379,12 +381,12 @@ impl Salted {
     }
 }
 
-/// Whether anybody could have it.
+/// Whether any user could have this password.
 pub(super) fn is_possible(password: &str) -> bool {
     (1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0')
 }
 
-/// That a scheme is not read here.
+/// The error for an unknown or unsupported scheme.
 fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
     known
         .iter()
@@ -392,7 +394,7 @@ fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
         .map_or(StoredError::NoScheme, |known| StoredError::UnknownScheme(known))
 }
 
-/// Whether `!` or `*` stands where a hash would. A password in the clear may begin so.
+/// Whether `!` or `*` is in place of a hash. A plain-text password may begin so.
 fn is_locked(text: &str) -> bool {
     let is_clear = |name: &str| ["PLAIN", "CLEARTEXT"].iter().any(|clear| clear.eq_ignore_ascii_case(name));
     let hash = match text.strip_prefix('{').and_then(|named| named.split_once('}')) {
@@ -403,7 +405,7 @@ fn is_locked(text: &str) -> bool {
     hash.starts_with(['!', '*'])
 }
 
-/// Whether what follows it at a comma may belong to it.
+/// Whether the text after a comma may belong to it.
 fn has_commas(text: &str) -> bool {
     let text = text.trim_start().to_ascii_uppercase();
     ["{SCRAM-SHA-256}", "{ARGON2", "$ARGON2", "{CRYPT}$ARGON2"].iter().any(|start| text.starts_with(start))
@@ -434,7 +436,7 @@ fn argon2(text: &str, algorithm: Algorithm) -> Result<Scheme, StoredError> {
         Some("19") => Version::V0x13,
         Some("16") => Version::V0x10,
         Some(_) => return Err(malformed()),
-        // Before version 1.3 of the form it was not written.
+        // Version 1.0 had no version field.
         None => {
             parts.insert(0, "");
             Version::V0x10
@@ -449,11 +451,11 @@ fn argon2(text: &str, algorithm: Algorithm) -> Result<Scheme, StoredError> {
         return Err(malformed());
     }
     if memory > ARGON2_MEMORY_KIB_MAX {
-        return Err(too_costly(NAME, "the memory in KiB", ARGON2_MEMORY_KIB_MAX.into(), memory.into()));
+        return Err(too_costly(NAME, "memory in KiB", ARGON2_MEMORY_KIB_MAX.into(), memory.into()));
     }
     let work = u64::from(memory) * u64::from(passes);
     if work > ARGON2_WORK_MAX {
-        return Err(too_costly(NAME, "the memory in KiB times the passes", ARGON2_WORK_MAX, work));
+        return Err(too_costly(NAME, "memory in KiB times passes", ARGON2_WORK_MAX, work));
     }
     let part = |text| STANDARD_NO_PAD.decode(text).ok().filter(|octets| octets.len() <= PART_OCTETS_MAX);
     let (salt, hash) = part(salt).zip(part(hash)).ok_or_else(malformed)?;
@@ -469,12 +471,12 @@ fn bcrypt_of(text: &str) -> Result<Scheme, StoredError> {
     let parts: bcrypt::HashParts = text.parse().map_err(|_| StoredError::Malformed(NAME))?;
     let cost = parts.get_cost();
     if cost > BCRYPT_COST_MAX {
-        return Err(too_costly(NAME, "the cost", BCRYPT_COST_MAX.into(), cost.into()));
+        return Err(too_costly(NAME, "cost", BCRYPT_COST_MAX.into(), cost.into()));
     }
     if cost < BCRYPT_COST_MIN { Err(StoredError::Malformed(NAME)) } else { Ok(Scheme::Bcrypt(text.into())) }
 }
 
-/// `$6$rounds=5000$salt$hash`; the rounds may be left out.
+/// `$6$rounds=5000$salt$hash`; the rounds are optional.
 fn sha_crypt(text: &str) -> Result<Scheme, StoredError> {
     const NAME: &str = "SHA-crypt";
     let malformed = || StoredError::Malformed(NAME);
@@ -488,7 +490,7 @@ fn sha_crypt(text: &str) -> Result<Scheme, StoredError> {
         None => sha_crypt::Params::RECOMMENDED_ROUNDS,
     };
     if rounds > SHA_CRYPT_ROUNDS_MAX {
-        return Err(too_costly(NAME, "the rounds", SHA_CRYPT_ROUNDS_MAX.into(), rounds.into()));
+        return Err(too_costly(NAME, "rounds", SHA_CRYPT_ROUNDS_MAX.into(), rounds.into()));
     }
     let (Some(salt), Some(hash), None) = (parts.next(), parts.next(), parts.next()) else { return Err(malformed()) };
     let is_whole = hash.len() == crypt::hash_octets(is_wide) && rounds >= sha_crypt::Params::ROUNDS_MIN;
@@ -498,7 +500,7 @@ fn sha_crypt(text: &str) -> Result<Scheme, StoredError> {
     Ok(Scheme::ShaCrypt { is_wide, rounds, salt: salt.into(), hash: hash.into() })
 }
 
-/// The digest and then the salt, in base64.
+/// Digest and salt together, in base64.
 fn salted(text: &str, digest: Salted, name: &'static str, octets: usize) -> Result<Scheme, StoredError> {
     let malformed = || StoredError::Malformed(name);
     let whole = STANDARD.decode(text).map_err(|_| malformed())?;
@@ -517,7 +519,7 @@ fn scram_keys(text: &str) -> Result<ScramKeys, StoredError> {
     let [iterations, salt, stored_key, server_key] = parts[..] else { return Err(malformed()) };
     let iterations: u32 = iterations.parse().map_err(|_| malformed())?;
     if iterations > SCRAM_ITERATIONS_MAX {
-        return Err(too_costly(NAME, "the iterations", SCRAM_ITERATIONS_MAX.into(), iterations.into()));
+        return Err(too_costly(NAME, "iterations", SCRAM_ITERATIONS_MAX.into(), iterations.into()));
     }
     let salt = STANDARD.decode(salt).ok().filter(|salt| (1..=PART_OCTETS_MAX).contains(&salt.len()));
     let key = |text| STANDARD.decode(text).ok().and_then(|key| key.try_into().ok()).ok_or_else(malformed);

@@ -1,12 +1,12 @@
-//! Stored passwords of every form, made by other programs: doveadm of Dovecot 2, openssl, crypt(3) of glibc, the reference
-//! implementation of Argon2.
+//! Stored passwords of every format, made by other programs: Dovecot 2's doveadm, openssl, glibc's
+//! crypt(3), the reference implementation of Argon2.
 
 use proptest::prelude::*;
 
 use super::*;
 
 const LONG: &str = "pässwörd with a longer text than one block of sha512 has, which is one hundred and twenty-eight octets, and so it goes on and on";
-/// Made by Dovecot; the password is `tanstaaf`.
+/// Made by Dovecot from the password `tanstaaf`.
 const SCRAM: &str = "{SCRAM-SHA-256}4096,slOxosY9m7BNgx3JnE2Tlg==,UPCnX994kWO6BpTlEkr0PVwixRiVIIgRkSANWb6j1b4=,cKCeOLJkwGvL7Ht3lksYK1W8LalDUs3l7ObMjm3NvdI=";
 
 fn is_right(stored: &str, password: &str) -> bool {
@@ -92,7 +92,7 @@ fn what_is_malformed_is_refused() {
         ("$1$abc$def", StoredError::UnknownScheme("$1$")),
         ("$2x$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredError::UnknownScheme("$2x$")),
         ("{smd5}x", StoredError::UnknownScheme("{SMD5}")),
-        // Passwords in the clear that look like the name of a scheme.
+        // Plain-text passwords that look like scheme names.
         ("$ecret$x", StoredError::NoScheme),
         ("{sec-ret}x", StoredError::NoScheme),
         ("!", StoredError::Locked),
@@ -143,17 +143,14 @@ fn what_would_cost_too_much_is_refused_before_it_costs_anything() {
     let costly = [
         (
             "$argon2id$v=19$m=4194304,t=1,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg",
-            "the memory in KiB of Argon2 may be 262144",
+            "Argon2 memory in KiB is 4194304, at most 262144 allowed",
         ),
         ("$argon2id$v=19$m=65536,t=100,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", "is 6553600"),
-        ("$argon2id$v=19$m=262144,t=4294967295,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", "times the passes"),
-        (
-            "$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG",
-            "the cost of bcrypt may be 14 at most, and is 31",
-        ),
-        ("$5$rounds=999999999$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8", "the rounds"),
-        (&SCRAM.replace("4096", "4294967295"), "the iterations"),
-        (&format!("{{PLAIN}}{}", "x".repeat(3000)), "the length"),
+        ("$argon2id$v=19$m=262144,t=4294967295,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", "times passes"),
+        ("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", "bcrypt cost is 31, at most 14 allowed"),
+        ("$5$rounds=999999999$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8", "SHA-crypt rounds"),
+        (&SCRAM.replace("4096", "4294967295"), "SCRAM-SHA-256 iterations"),
+        (&format!("{{PLAIN}}{}", "x".repeat(3000)), "text length"),
     ];
     for (stored, words) in costly {
         let error = Stored::read(stored).unwrap_err().to_string();
@@ -171,7 +168,8 @@ fn a_stored_password_that_a_table_took_apart_is_put_together() {
     let mut both = vec!["$argon2id$v=19$m=256", "t=2", "p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"];
     both.extend(parts);
     assert_eq!(format!("{:?}", Stored::read_all(&values(&both)).unwrap()), "[Stored(Argon2), Stored(SCRAM-SHA-256)]");
-    // Passwords in the clear may have commas in them, and what is behind one is no part of what is before.
+    // Plain-text passwords may contain commas, and the text after one does not continue other
+    // formats.
     for parted in
         [["{PLAIN}a", "b"], ["$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", "x"], ["{PLAIN}a", "!"]]
     {
@@ -185,7 +183,7 @@ fn a_stored_password_that_a_table_took_apart_is_put_together() {
 
 #[test]
 fn the_keys_of_scram_are_those_of_the_rfc_and_of_dovecot() {
-    // RFC 7677 section 3: what the password 'pencil' and its salt make.
+    // The example of RFC 7677 section 3, for the password 'pencil'.
     let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
     let keys = Stored::read("{PLAIN}pencil").unwrap().scram_keys(&salt, 4096).unwrap();
     assert_eq!(STANDARD.encode(keys.stored_key), "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=");
@@ -198,13 +196,13 @@ fn the_keys_of_scram_are_those_of_the_rfc_and_of_dovecot() {
 
 #[test]
 fn what_could_not_be_computed_is_not_called_wrong() {
-    // A salt that is too short ends it as a lack of memory does.
+    // A salt that is too short fails like a lack of memory.
     let params = Params::new(8, 1, 1, Some(16)).unwrap();
     let (salt, hash) = ([1; 4].into(), [0; 16].into());
     let argon = Argon { algorithm: Algorithm::Argon2id, version: Version::V0x13, params, salt, hash };
     let broken = Stored(Scheme::Argon2(Box::new(argon)));
     let error = broken.verify("x").unwrap_err();
-    assert!(error.to_string().contains("Argon2 could not be computed"), "{error}");
+    assert!(error.to_string().contains("cannot compute Argon2"), "{error}");
     let plain = Stored::read("{PLAIN}x").unwrap();
     assert_eq!(Stored::verify_any(&[broken.clone(), plain.clone()], "x"), Ok(true));
     assert_eq!(Stored::verify_any(&[broken, plain.clone()], "y"), Err(error));

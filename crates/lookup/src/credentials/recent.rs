@@ -1,15 +1,15 @@
-//! What passwords came to lately, so that a client which comes with the same one again and again does not cost a hash each
-//! time: those that were right, and those that were wrong.
+//! Caches of recent successful and failed logins, so that a client that repeats the same password
+//! does not cost a hash each time.
 //!
-//! What is kept of a password is a keyed hash, by a key that is in this process alone.
+//! Entries are keyed hashes; the key exists only in this process.
 //!
-//! | kept of | known again by | goes on after the password was changed |
+//! | cache | key | after a password change |
 //! |---|---|---|
-//! | a right one | user and password, before the table is asked | as long as it is kept |
-//! | a wrong one | these, what is stored for the user, and the client | no: of what is stored now nothing is kept |
+//! | successes | user and password, checked before the table lookup | valid until the entry expires |
+//! | failures | user, password, the stored values, and the client | no effect, because the stored values differ |
 //!
-//! A wrong one is known by the client that brought it: to others the time of an answer would tell which passwords the user's
-//! own devices try, an old one say.
+//! Failures include the client, because otherwise the response time would tell other clients which
+//! passwords the user's own devices have tried.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,23 +19,23 @@ use zeroize::Zeroizing;
 
 use super::scram::hmac;
 
-/// What is kept of a user and a password.
+/// A keyed hash of a login.
 pub(super) type Mark = [u8; 32];
 
-/// The successes of late. Time comes in as an argument.
+/// Recent successful logins. Time is an argument.
 pub(super) struct Recent {
     key: [u8; 32],
-    /// As whom each was accepted.
+    /// The canonical user name of each.
     marks: Marks<Box<str>>,
 }
 
 impl Recent {
-    /// `ttl` or `entries_max` of zero: nothing is kept.
+    /// With a `ttl` or `entries_max` of zero it stays empty.
     pub(super) fn new(key: [u8; 32], ttl: Duration, entries_max: usize) -> Recent {
         Recent { key, marks: Marks::new(ttl, entries_max) }
     }
 
-    /// As whom the user was accepted.
+    /// The canonical user name, if this login is cached.
     pub(super) fn find(&self, now: Duration, user: &str, password: &str) -> Option<Box<str>> {
         if self.marks.is_empty() {
             return None;
@@ -43,69 +43,69 @@ impl Recent {
         self.marks.find(now, &self.mark(user, password)).cloned()
     }
 
-    /// Was accepted as `canonical`.
+    /// Adds a successful login of the user `canonical`.
     pub(super) fn add(&mut self, now: Duration, user: &str, password: &str, canonical: &str) {
         let mark = self.mark(user, password);
         self.marks.add(now, mark, canonical.into());
     }
 
-    /// Enough to know a wrong password again for a while.
+    /// A short fingerprint that recognizes a repeated wrong password.
     pub(super) fn short_mark(&self, user: &str, password: &str) -> u64 {
         let mark = self.mark(user, password);
         u64::from_be_bytes(std::array::from_fn(|place| mark[place]))
     }
 
-    /// The user's name cannot have NUL in it, or what follows would be the password.
+    /// A user name contains no NUL, so it cannot run into the password.
     fn mark(&self, user: &str, password: &str) -> Mark {
         let message = Zeroizing::new([user.as_bytes(), b"\0", password.as_bytes()].concat());
         hmac(&self.key, &message)
     }
 }
 
-/// The failures of late. Time comes in as an argument.
+/// Recent failed logins. Time is an argument.
 pub(super) struct Wrong {
     key: [u8; 32],
     marks: Marks<()>,
 }
 
 impl Wrong {
-    /// `ttl` or `entries_max` of zero: nothing is kept.
+    /// With a `ttl` or `entries_max` of zero it stays empty.
     pub(super) fn new(key: [u8; 32], ttl: Duration, entries_max: usize) -> Wrong {
         Wrong { key, marks: Marks::new(ttl, entries_max) }
     }
 
-    /// What is stored for a user, as one number: for nobody there is nothing.
+    /// A fingerprint of the stored values of a user; for unknown users there are none.
     pub(super) fn entry(&self, stored: &[String]) -> Mark {
-        // Each with its length, so that no other values are read as the same.
+        // With lengths, so that different lists never look the same.
         let each = stored.iter().flat_map(|value| [&value.len().to_be_bytes()[..], value.as_bytes()].concat());
         hmac(&self.key, &Zeroizing::new(each.collect::<Vec<u8>>()))
     }
 
-    /// By what an attempt is known again. `client` is the network that counts as one.
+    /// A fingerprint of a login attempt. `client` is the client's network.
     pub(super) fn mark(&self, client: IpAddr, user: &str, entry: &Mark, password: &str) -> Mark {
         let address = client.to_string();
         let parts = [&entry[..], address.as_bytes(), b"\0", user.as_bytes(), b"\0", password.as_bytes()];
         hmac(&self.key, &Zeroizing::new(parts.concat()))
     }
 
-    /// Whether it was wrong lately.
+    /// Whether it is cached.
     pub(super) fn has(&self, now: Duration, mark: &Mark) -> bool {
         self.marks.find(now, mark).is_some()
     }
 
-    /// It was computed, and was wrong.
+    /// Adds a failed login.
     pub(super) fn add(&mut self, now: Duration, mark: Mark) {
         self.marks.add(now, mark, ());
     }
 }
 
-/// So many marks for so long, and what is kept with each.
+/// A bounded cache of fingerprints, each with a value.
 struct Marks<T> {
     ttl: Duration,
     entries_max: usize,
-    /// Until when each counts.
+    /// Expiry time and value of each.
     entries: HashMap<Mark, (Duration, T)>,
-    /// The same in the order in which they came, which is that in which they end.
+    /// Fingerprints in order of insertion, and therefore of expiry.
     order: VecDeque<Mark>,
 }
 
@@ -135,7 +135,7 @@ impl<T> Marks<T> {
             self.entries.remove(first);
             self.order.pop_front();
         }
-        // One that is there keeps its time: it must be looked at again at the end of it.
+        // An existing entry keeps its expiry time, so that it is checked again then.
         if !self.entries.contains_key(&mark) {
             self.entries.insert(mark, (now + self.ttl, kept));
             self.order.push_back(mark);

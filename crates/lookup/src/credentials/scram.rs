@@ -1,11 +1,11 @@
-//! What is stored of a password for SCRAM-SHA-256, made of the password (RFC 5802 section 3, RFC 7677).
+//! Derives SCRAM-SHA-256 keys from passwords (RFC 5802 section 3, RFC 7677).
 
 use hmac::{Hmac, KeyInit, Mac};
 use mail::ScramKeys;
 use sha2::{Digest, Sha256};
 
-/// The keys of a password, prepared as RFC 5802 section 2.2 has it; one that cannot be prepared is taken as it is, as
-/// clients take it, and so is one of which nothing would be left. Iterations of 0 are taken for 1.
+/// The keys of a password after SASLprep (RFC 5802 section 2.2). If SASLprep fails or leaves
+/// nothing, the password is used unchanged, as clients do. Iterations of 0 count as 1.
 pub(super) fn keys(password: &str, salt: &[u8], iterations: u32) -> ScramKeys {
     let prepared = stringprep::saslprep(password).ok().filter(|prepared| !prepared.is_empty());
     let prepared = prepared.unwrap_or(password.into());
@@ -17,7 +17,7 @@ pub(super) fn keys(password: &str, salt: &[u8], iterations: u32) -> ScramKeys {
 
 /// HMAC-SHA-256.
 pub(super) fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of HMAC may have any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
     mac.update(message);
     mac.finalize().into_bytes().into()
 }

@@ -1,4 +1,4 @@
-//! Logins against a table that is made for it, on a clock that stands still.
+//! Logins against a scripted table, with a paused clock.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use crate::Answers;
 const SECRET: [u8; 32] = [9; 32];
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A table that says this of everyone whose name begins so.
+/// A table that answers by the beginning of the key.
 struct Fake(Mutex<Vec<(&'static str, Answer)>>);
 
 impl Table for Fake {
@@ -48,7 +48,7 @@ fn settings() -> Settings {
 
 fn credentials(table: &Arc<Fake>, settings: Settings) -> Credentials {
     let credentials = Credentials::new(Source::Table(table.clone()), settings, SECRET).unwrap();
-    // What unknown users cost before anyone was seen takes long without optimisation.
+    // The default hash for unknown users is slow without optimization.
     lock(&credentials.0.usual).first = Stored::read("{PLAIN}x").unwrap();
     credentials
 }
@@ -105,7 +105,7 @@ async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
 async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_why() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [
-        ("costly", "table 'people', user 'costly': a stored password that would cost too much"),
+        ("costly", "table 'people', user 'costly': stored password too costly to check"),
         ("bare", "0 stored passwords"),
     ] {
         for number in 0..5 {
@@ -184,7 +184,8 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     for wrong in ["1", "2", "3", "4", "5"] {
         assert_eq!(credentials.verify("bob", wrong, HERE).await, Verdict::Refused);
     }
-    // Also one that is remembered: otherwise guesses would be free while its owner is there.
+    // Even a cached success is throttled: otherwise guesses would be free while the user is logged
+    // in.
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
     let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
     assert_eq!(credentials.verify("bob", "tanstaaf", elsewhere).await, accepted("bob"));
@@ -193,7 +194,7 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
     assert_eq!(credentials.stats().throttled, 1);
 }
 
-/// Who reads the configuration again does not mean to let those go on guessing who were stopped.
+/// A configuration reload must not let throttled clients go on guessing.
 #[tokio::test(start_paused = true)]
 async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
     let (table, changed) = (people(), people());
@@ -209,7 +210,7 @@ async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
     assert_eq!(second.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
     assert_eq!(second.verify("plain", "tanstaaf", HERE).await, Verdict::Refused);
     assert_eq!(second.verify("plain", "another", HERE).await, accepted("plain"));
-    // What those count who are still asked is counted here too.
+    // Logins in progress at the predecessor are counted here too.
     assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
     assert_eq!((second.stats().accepted, second.stats().throttled), (3, 1));
     assert_eq!(follow(false).verify("bob", "tanstaaf", HERE).await, accepted("bob"));
@@ -224,8 +225,8 @@ async fn a_device_with_an_old_password_locks_nobody_out() {
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
 }
 
-/// Takes the only thread, and the only place in the line before it, for as long as the channel lives: who needs a hash is told
-/// that too many wait.
+/// Blocks the only thread and fills the queue until the sender is dropped, so that every hash is
+/// refused.
 async fn occupied(credentials: &Credentials) -> std::sync::mpsc::Sender<()> {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = tokio::sync::oneshot::channel();
@@ -258,7 +259,7 @@ async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
         assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
     }
     match credentials.verify("costly", "wrong", HERE).await {
-        Verdict::Unusable(why) => assert!(why.contains("cost too much"), "{why}"),
+        Verdict::Unusable(why) => assert!(why.contains("too costly"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(credentials.stats().repeated, 4);
@@ -315,7 +316,7 @@ async fn an_attempt_that_is_given_up_has_failed() {
     for _ in 0..5 {
         let verifying = credentials.verify("bob", "wrong", HERE);
         let mut verifying = Box::pin(verifying);
-        // Begun and dropped, as a client does that hangs up at once.
+        // Polled once and dropped, as when a client disconnects.
         std::future::poll_fn(|context| {
             let _ = verifying.as_mut().poll(context);
             std::task::Poll::Ready(())
@@ -336,7 +337,7 @@ async fn scram_has_the_keys_of_those_who_have_some() {
     assert_eq!(keys, scram::keys("tanstaaf", &keys.salt, 4096));
     drop(pending);
     let Scram::Found { keys: again, .. } = credentials.scram("plain", HERE).await else { panic!() };
-    assert_eq!(keys, again, "the salt stays");
+    assert_eq!(keys, again, "the salt does not change");
     for user in ["bob", "nobody", "a\0b"] {
         assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user}");
     }
@@ -354,9 +355,9 @@ async fn who_has_no_keys_seems_to_have_the_iterations_that_others_have() {
         Scram::Unknown { iterations, .. } => iterations,
         other => panic!("{other:?}"),
     };
-    assert_eq!(iterations("nobody").await, 4096, "before any was seen");
+    assert_eq!(iterations("nobody").await, 4096, "before any user was seen");
     assert!(matches!(credentials.scram("dovecot", HERE).await, Scram::Found { .. }));
-    // What else is stored says nothing of iterations.
+    // Other stored passwords have no iterations.
     credentials.verify("bob", "x", HERE).await;
     for user in ["nobody", "bob", "somebody", "no1", "no2", "no3"] {
         assert_eq!(iterations(user).await, 8192, "{user}");
@@ -381,7 +382,7 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
 async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time() {
     let credentials = credentials(&people(), settings());
     let scheme = |user: &str| credentials.0.decoy(user)[0].scheme();
-    assert_eq!(scheme("nobody"), "PLAIN", "before any was seen");
+    assert_eq!(scheme("nobody"), "PLAIN", "before any user was seen");
     credentials.verify("bob", "x", HERE).await;
     assert_eq!(scheme("nobody"), "bcrypt");
     credentials.verify("scram", "x", HERE).await;
@@ -392,7 +393,7 @@ async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time()
         credentials.verify(user, "y", HERE).await;
         assert_eq!(names.iter().map(|name| scheme(name)).collect::<Vec<_>>(), before, "{user}");
     }
-    // It is computed by what was stored for somebody, whose password accepts nobody else.
+    // A real user's hash is computed, but its password does not match an unknown user.
     credentials.verify("scram", "x", HERE).await;
     assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, Verdict::Refused);
     let decoy = Stored::read(DECOY).unwrap();
@@ -414,7 +415,7 @@ async fn when_the_line_is_full_the_answer_is_there_at_once() {
     let mut waits = Box::pin(workers.run(|| 7));
     tokio::select! {
         biased;
-        _ = &mut busy => panic!("it is held"),
+        _ = &mut busy => panic!("the job must not end"),
         begun = begun => begun.unwrap(),
     }
     assert!(futures_util::poll!(&mut waits).is_pending());

@@ -1,27 +1,28 @@
-//! Who has failed too often to be listened to now. Pure: time comes in as an argument, and memory is bounded.
+//! Limits password guessing. Free of side effects: time is an argument, and memory is bounded.
 //!
-//! Failures are counted in three places: by user and client together, by client, and by user. A client is a network: one
-//! address of IPv4, 64 bits of IPv6. Each place has a [`Bound`]: so many failures within a window are free; then the next
-//! attempt is looked at after a delay, and each further failure doubles the delay up to a maximum. What is not looked at
-//! is no failure. A place is forgotten when its window is over, or, once delays began, when nothing was tried for a window.
+//! Failures are counted by user and client together, by client, and by user. A client is a network:
+//! an IPv4 address, or 64 bits of IPv6. Each counter has a [`Bound`]: some failures within a window
+//! are free, then the next attempt has to wait for a delay that doubles with each failure, up to a
+//! maximum. A refused attempt is no failure. A counter expires at the end of its window, or, once
+//! delays began, after a window without attempts.
 //!
-//! | place           | what it stops                                | what it must not do                                   |
-//! |-----------------|----------------------------------------------|-------------------------------------------------------|
-//! | user and client | one client that guesses one user's password  | the user is known elsewhere, the client as others     |
-//! | client          | one client that goes through many users      | whoever has logged in from there lately is let through |
-//! | user            | many clients that guess one user's password  | the same; the delay stays short, so that a stranger who is that user is heard in the end |
+//! | counter         | stops                                        | exception                                              |
+//! |-----------------|----------------------------------------------|--------------------------------------------------------|
+//! | user and client | one client guessing one user's password      | the user elsewhere, and other users of the client      |
+//! | client          | one client trying many users                 | users who logged in from there recently                |
+//! | user            | many clients guessing one user's password    | the same; the delay stays short, so that a user on a new client gets through |
 //!
-//! The right password from a client forgives that pair, and nothing else. An attempt counts from when it is let through:
-//! of those that may still fail as many are let through at once, and one that is never heard of again has failed. Where
-//! its end is the client's to choose it is [charged](Throttle::charge) before: it holds up nobody else meanwhile.
+//! A right password resets the pair only. An attempt counts from its admission: no more run at once
+//! than may still fail, and an abandoned one has failed. If the client controls when an attempt
+//! ends it is [charged](Throttle::charge) early, so that it does not block others.
 //!
-//! The same wrong password again is no further guess: a device that was not told of a new one does not lock out others. Of
-//! the last one of each pair a mark is kept, and it counts once. Where looking at it costs as much each time, as by a bind, it
-//! is free but once, and then once in a minute: nobody holds up a directory by what is known to be wrong.
+//! Repeating the last wrong password is no further guess, so that a device with an old password
+//! does not lock out its user. Each pair keeps a mark of it. Where each check has its full cost, as
+//! with an LDAP bind, a repetition is free once a minute only.
 //!
-//! Each place has room for so many; a new one takes that of another of its group: of one that says nothing, else of a pair
-//! that has not logged in lately, and of these the one that was touched longest ago. Groups are chosen by a hash that no
-//! client knows, so that nobody can have a certain one forgotten.
+//! Each table of counters has a fixed size. A new counter evicts another one of its group: empty
+//! ones first, then pairs without a recent login, and of those the least recently used. A secret
+//! hash chooses the group, so that a client cannot evict a particular counter.
 
 #[cfg(test)]
 #[path = "throttle_tests.rs"]
@@ -33,39 +34,39 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Places of one group.
+/// Counters per group.
 const GROUP: usize = 8;
-/// How long after a repetition that cost something the next one is free.
+/// How long after a costly repetition the next one is free.
 const REPETITION_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is free, and what a failure costs after that.
+/// The limit of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Failures within the window that cost nothing; 0 is taken for 1.
+    /// Free failures within the window; 0 means 1.
     pub failures: u32,
-    /// The delay after that many.
+    /// The delay after that.
     pub delay: Duration,
-    /// What it grows to.
+    /// The maximum delay.
     pub delay_max: Duration,
 }
 
-/// Which addresses, as somebody else knows them: some networks, or none.
+/// A set of client addresses, defined by a function.
 #[derive(Clone, Default)]
 pub struct Networks(Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>);
 
 impl Networks {
-    /// Those of which this is true. It is asked for each attempt.
+    /// The addresses for which this is true. Called for each attempt.
     pub fn new(contain: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Networks {
         Networks(Some(Arc::new(contain)))
     }
 
-    /// Whether the address is one of them. One of IPv4 that came over IPv6 is one of IPv4.
+    /// Whether the address is in the set. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.0.as_ref().is_some_and(|contain| contain(address.to_canonical()))
     }
 }
 
-/// The same one, not only one that contains the same.
+/// Compares identity: two separate functions are never equal.
 impl PartialEq for Networks {
     fn eq(&self, other: &Networks) -> bool {
         match (&self.0, &other.0) {
@@ -83,27 +84,27 @@ impl fmt::Debug for Networks {
     }
 }
 
-/// What the throttle is set to.
+/// Settings of the throttle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThrottleSettings {
     /// How long a failure counts.
     pub window: Duration,
-    /// By user and client.
+    /// The limit by user and client.
     pub pair: Bound,
-    /// By client.
+    /// The limit by client.
     pub client: Bound,
-    /// By user.
+    /// The limit by user.
     pub user: Bound,
-    /// How long a client from which a user has logged in is known for that: the bounds by client and by user do not hold
-    /// for the two of them.
+    /// How long a login makes the user known on that client. The limits by client and by user do
+    /// not apply to known pairs.
     pub known_for: Duration,
-    /// Attempts of one user from one client that are looked at at once.
+    /// Concurrent attempts of one user from one client.
     pub pair_at_once: u32,
-    /// Attempts of one client that are looked at at once.
+    /// Concurrent attempts from one client.
     pub client_at_once: u32,
-    /// Pairs, clients and users that are remembered, of each so many; 112 octets each.
+    /// The number of counters for pairs, for clients and for users each; 112 octets per counter.
     pub places: usize,
-    /// Clients that many users come from, as from the host of a webmail: the bound by client does not hold for them.
+    /// Clients with many users, such as webmail servers. They have no limit by client.
     pub shared_clients: Networks,
 }
 
@@ -124,7 +125,7 @@ impl Default for ThrottleSettings {
     }
 }
 
-/// Counts failures, and says who is listened to.
+/// Counts failed logins and admits attempts.
 #[derive(Debug)]
 pub struct Throttle {
     settings: ThrottleSettings,
@@ -134,12 +135,12 @@ pub struct Throttle {
     users: Places,
 }
 
-/// An attempt that was let through, which must be told of how it ended.
+/// An admitted attempt, to be settled when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an attempt counts as under way until its end is told"]
+#[must_use = "an attempt counts as running until it is settled"]
 pub struct Attempt {
     pair: u64,
-    /// None: not bound.
+    /// None for shared clients.
     client: Option<u64>,
     user: u64,
     charged: Option<Duration>,
@@ -148,29 +149,29 @@ pub struct Attempt {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With the right password.
+    /// The password was right.
     Succeeded,
-    /// With a wrong one, or nobody knows.
+    /// The password was wrong, or the result is unknown.
     Failed,
-    /// With a wrong one of which this is the mark: by a key that no client knows, of the user and the password. The same
-    /// one as the last of the pair counts no more.
+    /// The password was wrong. Holds a fingerprint of user and password, keyed with a secret. The
+    /// same one again in a row does not count.
     Wrong(u64),
-    /// The same, where the next time costs as much: again it counts no more once in a minute.
+    /// Like `Wrong`, but checking it again costs as much: a repetition is free once a minute only.
     WrongAtCost(u64),
-    /// The password was not looked at.
+    /// The password was not checked.
     Void,
 }
 
 impl Throttle {
-    /// One that has seen nothing yet.
+    /// Creates a throttle without failures.
     pub fn new(settings: ThrottleSettings) -> Throttle {
         let places = || Places::new(settings.places);
         let (pairs, clients, users) = (places(), places(), places());
         Throttle { settings, hasher: RandomState::new(), pairs, clients, users }
     }
 
-    /// Whether an attempt is looked at; None: not now. `now` is the time since a moment of the caller's choice, and
-    /// `user` is the folded name.
+    /// Admits an attempt, or returns None if it has to wait. `now` is the time since any fixed
+    /// moment; `user` is the folded name.
     pub fn admit(&mut self, now: Duration, user: &str, client: IpAddr) -> Option<Attempt> {
         let settings = &self.settings;
         let is_bound = !settings.shared_clients.contain(client);
@@ -203,8 +204,9 @@ impl Throttle {
         Some(attempt)
     }
 
-    /// An attempt whose end the client chooses counts as failed by client and user, until it succeeds. Its pair goes on
-    /// being under way: whoever could hold that up could fail as well.
+    /// Counts the attempt as failed by client and by user until it succeeds, because the client
+    /// controls when it ends. It still runs for its pair: only those who can fail there can block
+    /// it.
     pub fn charge(&mut self, now: Duration, attempt: &mut Attempt) {
         let window = self.settings.window;
         for (places, key, bound, is_pair) in self.places_of(attempt) {
@@ -217,7 +219,7 @@ impl Throttle {
         attempt.charged = Some(now);
     }
 
-    /// An attempt ended.
+    /// Settles an attempt.
     pub fn settle(&mut self, now: Duration, attempt: Attempt, end: End) {
         let window = self.settings.window;
         let is_again = match (end, self.pairs.find_mut(attempt.pair)) {
@@ -235,7 +237,7 @@ impl Throttle {
                     place.under_way = place.under_way.saturating_sub(1);
                     place.fail(now, bound);
                 }
-                // One that had to make room is not called back for that.
+                // A counter that was evicted meanwhile is not restored.
                 None => places.hold(key, now, |place| place.under_way = place.under_way.saturating_sub(1)),
             }
         }
@@ -245,7 +247,7 @@ impl Throttle {
                 pair.forgive();
                 pair.known_until = now + self.settings.known_for;
             }
-            // Also where its place had to make room meanwhile.
+            // Set this even if the counter was evicted and restored meanwhile.
             End::Wrong(mark) | End::WrongAtCost(mark) => {
                 if let Some(pair) = self.pairs.find_mut(attempt.pair) {
                     pair.wrong = Some(mark);
@@ -255,7 +257,7 @@ impl Throttle {
         }
     }
 
-    /// Where it counts, by what bound, and whether that is the pair.
+    /// The counters of an attempt with their keys and limits, and whether it is the pair's.
     fn places_of(&mut self, attempt: &Attempt) -> impl Iterator<Item = (&mut Places, u64, &Bound, bool)> {
         let Throttle { settings, pairs, clients, users, .. } = self;
         let client = attempt.client.map(|client| (clients, client, &settings.client, false));
@@ -264,7 +266,7 @@ impl Throttle {
     }
 }
 
-/// The network that counts as one client. An address of IPv4 that came over IPv6 is one of IPv4.
+/// The network that counts as one client. IPv4-mapped IPv6 addresses count as IPv4.
 pub(super) fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -272,7 +274,7 @@ pub(super) fn network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Places in groups of a fixed size.
+/// Counters in groups of a fixed size.
 #[derive(Debug)]
 struct Places {
     groups: Vec<Vec<Place>>,
@@ -286,7 +288,7 @@ struct Place {
     until: Duration,
     known_until: Duration,
     wrong: Option<u64>,
-    /// From when that one is free again.
+    /// When the next costly repetition is free.
     repeats_from: Duration,
     failures: u32,
     under_way: u32,
@@ -306,7 +308,7 @@ impl Places {
         self.groups[group].iter_mut().find(|place| place.key == key)
     }
 
-    /// The place of this key as it is now, or a new one.
+    /// The counter of this key, refreshed, or a new one.
     fn renew(&mut self, key: u64, now: Duration, window: Duration, bound: &Bound) -> &mut Place {
         let number = self.group(key);
         let group = &mut self.groups[number];
@@ -332,7 +334,7 @@ impl Places {
         place
     }
 
-    /// Changes the place of this key if there is one, and gives it back where it says nothing then.
+    /// Changes the counter of this key if it exists, and removes it if it is empty then.
     fn hold(&mut self, key: u64, now: Duration, change: impl FnOnce(&mut Place)) {
         let number = self.group(key);
         let group = &mut self.groups[number];
@@ -349,13 +351,13 @@ impl Places {
     }
 }
 
-/// What would be lost with a place, the least first.
+/// What an eviction would lose, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     Nothing,
-    /// Failures, or that something is under way.
+    /// Failures or running attempts.
     Failures,
-    /// That a user is known there.
+    /// A user known on this client.
     Known,
 }
 
@@ -368,7 +370,7 @@ impl Place {
         }
     }
 
-    /// Without what no longer counts.
+    /// The counter without expired failures.
     fn renewed(mut self, now: Duration, window: Duration, bound: &Bound) -> Place {
         let over_at = if self.failures < bound.failures.max(1) { self.began } else { self.until } + window;
         if now >= over_at {
@@ -384,7 +386,8 @@ impl Place {
         now >= self.until && self.under_way < free.max(1)
     }
 
-    /// Whether this is the wrong password of the last time once more, and free. The next one is so after a pause.
+    /// Whether this repeats the last wrong password and is free. After a free one the next is free
+    /// after `pause`.
     fn repeats(&mut self, now: Duration, mark: u64, pause: Duration) -> bool {
         let is_same = self.wrong.replace(mark) == Some(mark);
         let is_free = is_same && now >= self.repeats_from;
@@ -405,7 +408,7 @@ impl Place {
         }
     }
 
-    /// What was charged then was no failure; unless it is forgotten already, or another one would be taken for it.
+    /// Refunds a charge, unless it has expired and the counter holds other failures.
     fn take_back(&mut self, charged: Duration, bound: &Bound) {
         if self.began <= charged {
             self.failures = self.failures.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! The throttle on a clock of its own.
+//! The throttle with simulated time.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn address(number: u32) -> IpAddr {
     IpAddr::V4((0x0a00_0000 + number).into())
 }
 
-/// Whether an attempt is let through; it ends so.
+/// Whether an attempt is admitted; it ends as given.
 fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: End) -> bool {
     let attempt = throttle.admit(now, user, client);
     if let Some(attempt) = attempt {
@@ -55,7 +55,7 @@ fn delays_begin_after_so_many_failures_and_double_up_to_a_maximum() {
         assert!(fails(&mut throttle, end, "bob", address(1)), "{delay}");
         now = end;
     }
-    // Another user from there, and this one from elsewhere.
+    // Another user on the client, and this user on another client.
     assert!(fails(&mut throttle, now, "carol", address(2)));
     assert!(fails(&mut throttle, now, "bob", address(2)));
 }
@@ -63,14 +63,14 @@ fn delays_begin_after_so_many_failures_and_double_up_to_a_maximum() {
 #[test]
 fn failures_are_forgotten_after_the_window_and_those_with_delays_after_a_window_without_any() {
     let mut throttle = Throttle::new(settings());
-    // Two in each window, which would be too many in one.
+    // Two in each window, more than allowed in one.
     for now in [0, 599, 600, 1199, 1200, 1799] {
         assert!(fails(&mut throttle, at(now), "bob", address(1)), "{now}");
     }
     let mut throttle = Throttle::new(settings());
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
     assert!(fails(&mut throttle, at(1), "bob", address(1)));
-    // Still the third delay.
+    // The third delay still applies.
     assert!(fails(&mut throttle, at(500), "bob", address(1)));
     assert!(!fails(&mut throttle, at(503), "bob", address(1)));
     assert!(fails(&mut throttle, at(504 + 600), "bob", address(1)));
@@ -87,9 +87,9 @@ fn the_right_password_forgives_the_pair_and_nothing_else() {
     }
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
-    // Ten failures from there, whoever it was.
+    // Ten failures of this client, over all users.
     assert!(!fails(&mut throttle, at(0), "dave", address(1)));
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "bob is known there");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "bob is known on this client");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_client_that_goes_through_many_users_is_stopped_and_so_are_its_neighbours_in
     }
     assert!(!fails(&mut throttle, at(0), "other", host(77)));
     assert!(fails(&mut throttle, at(0), "other", "2001:db8:0:1::1".parse().unwrap()));
-    // One of IPv4 is the same, however it is written.
+    // An IPv4 address and its IPv4-mapped form are the same.
     let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", mapped)));
     assert!(!fails(&mut throttle, at(0), "bob", address(1)));
@@ -115,9 +115,9 @@ fn nobody_can_lock_a_user_out_from_where_the_user_logs_in() {
     for number in 0..20 {
         assert!(fails(&mut throttle, at(1), "bob", address(100 + number)));
     }
-    assert!(!fails(&mut throttle, at(1), "bob", address(999)), "strangers wait");
+    assert!(!fails(&mut throttle, at(1), "bob", address(999)), "unknown clients wait");
     assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Succeeded));
-    // A stranger is heard within the short delay, however many failed.
+    // An unknown client gets through after the short delay, regardless of the number of failures.
     let mut now = at(1);
     for _ in 0..20 {
         now += at(5);
@@ -133,7 +133,7 @@ fn no_more_are_let_through_at_once_than_may_fail() {
     assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
     throttle.settle(at(0), under_way.pop().unwrap(), End::Failed);
     throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
-    // Two failures are left, and two are under way.
+    // Two more failures allowed, two attempts running.
     assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
     throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
     assert!(throttle.admit(at(0), "bob", address(1)).is_some());
@@ -151,7 +151,7 @@ fn what_was_not_looked_at_is_no_failure() {
     for _ in 0..100 {
         assert!(!fails(&mut throttle, at(0), "bob", address(1)));
     }
-    assert!(fails(&mut throttle, at(1), "bob", address(1)), "they made the delay no longer");
+    assert!(fails(&mut throttle, at(1), "bob", address(1)), "refused attempts do not extend the delay");
 }
 
 #[test]
@@ -169,17 +169,17 @@ fn memory_is_bounded_however_many_come() {
 #[test]
 fn one_that_holds_an_exchange_open_holds_up_nobody_else() {
     let mut throttle = Throttle::new(settings());
-    // All but one of the failures of a user are spent; what is under way could spend it.
+    // All but one of the user's free failures are used; the running attempt may use the last.
     for number in 0..19 {
         assert!(fails(&mut throttle, at(0), "bob", address(100 + number)));
     }
     let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
     assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
     throttle.charge(at(0), &mut held);
-    // It costs the delay of a failure, and not longer.
+    // It delays others as a failure does, and no longer.
     assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
     assert!(attempt(&mut throttle, at(1), "bob", address(2), End::Void));
-    // The right proof takes it back, and a wrong one is counted once.
+    // A right proof is refunded, a wrong one is counted once.
     throttle.settle(at(1), held, End::Succeeded);
     let mut wrong = throttle.admit(at(1), "bob", address(3)).unwrap();
     throttle.charge(at(1), &mut wrong);
@@ -204,30 +204,33 @@ fn the_same_wrong_password_again_is_no_further_failure() {
     for _ in 0..100 {
         assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
     }
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "the owner is let in");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "the user can log in");
     assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
     for mark in [8, 7, 8] {
         assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(mark)), "{mark}");
     }
-    assert!(!attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)), "three differ from the one before");
+    assert!(
+        !attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)),
+        "three failures with different passwords"
+    );
     assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)));
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "no delay comes of it");
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "a repetition adds no delay");
 }
 
-/// Each one was a bind, which had a place among the few that are made at once: invented users with one password each, over
-/// and over, took them all, and were never stopped.
+/// Regression: repeated logins of invented users, each a bind, were never throttled and took up all
+/// concurrent binds.
 #[test]
 fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
     let mut throttle = Throttle::new(settings());
     let mut repeats = |now, user: &str| attempt(&mut throttle, now, user, address(1), End::WrongAtCost(7));
-    // The first failure, the repetition that is free, and two more failures.
+    // The first failure, the free repetition, and two more failures.
     (0..4).for_each(|_| assert!(repeats(at(0), "bob")));
     assert!(!repeats(at(0), "bob"));
     assert!(repeats(at(1), "bob"));
-    assert!(!repeats(at(2), "bob"), "that was a failure too");
+    assert!(!repeats(at(2), "bob"), "the repetition counted as a failure");
     // A device that tries once a minute.
     (0..30).for_each(|minute| assert!(repeats(at(10 + 60 * minute), "carol"), "{minute}"));
-    // Users who were invented: ten failures of the client are free, beside those that are.
+    // Invented users: ten failures of the client are free, and their repetitions.
     let looked_at = [(); 4].map(|()| {
         let names = (0..6).map(|number| number.to_string());
         names.filter(|name| attempt(&mut throttle, at(0), name, address(2), End::WrongAtCost(7))).count()
@@ -245,12 +248,12 @@ fn those_who_have_logged_in_are_forgotten_last_and_what_says_nothing_first() {
     for number in 0..100 {
         assert!(attempt(&mut throttle, at(2), &number.to_string(), address(10 + number), End::Void));
     }
-    assert_eq!(throttle.users.groups[0].len(), 1, "what was not looked at leaves nothing");
-    assert_eq!(throttle.pairs.groups[0].iter().map(|place| place.failures).max(), Some(2), "failures stay");
+    assert_eq!(throttle.users.groups[0].len(), 1, "unchecked passwords leave no counter");
+    assert_eq!(throttle.pairs.groups[0].iter().map(|place| place.failures).max(), Some(2), "failures are kept");
     for number in 0..100 {
         assert!(fails(&mut throttle, at(3), &number.to_string(), address(1000 + number)));
     }
-    assert!(throttle.pairs.groups[0].iter().any(|place| place.known_until > at(3)), "bob is known");
+    assert!(throttle.pairs.groups[0].iter().any(|place| place.known_until > at(3)), "bob is still known");
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn a_client_that_many_share_is_not_bound() {
     let under_way: Vec<_> = (0..50).map(|number| throttle.admit(at(0), &format!("u{number}"), address(1))).collect();
     assert!(under_way.iter().all(Option::is_some));
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
-    assert!(!fails(&mut throttle, at(0), "bob", address(1)), "the bound of the pair holds");
+    assert!(!fails(&mut throttle, at(0), "bob", address(1)), "the limit of the pair applies");
 }
 
 proptest! {
@@ -281,7 +284,8 @@ proptest! {
                 failed += 1;
             }
         }
-        // Three are free in each window, and the delays sum up to 2^n - 1 seconds until they are a minute.
+        // Three are free in each window, and the delays add up to 2^n - 1 seconds until they reach
+        // a minute.
         let windows = now.as_secs() / 600 + 1;
         prop_assert!(failed <= windows * (3 + 7 + 600 / 60), "{} in {:?}", failed, now);
     }

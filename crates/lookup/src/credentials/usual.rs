@@ -1,25 +1,25 @@
-//! What stored passwords are like: what is computed for users of whom there is nothing to find, so that the time of an
-//! answer does not tell them from those who are there.
+//! Chooses the hashes that are computed for unknown users, so that response times do not reveal
+//! which users exist.
 //!
-//! Of each kind and cost that was seen one is kept, up to [`KINDS_MAX`]. Which one is computed for a name is chosen by a
-//! keyed hash of both: as long as no further kind is seen a name costs the same each time, as that of a user does, and a
-//! further one changes it for those names alone that it is chosen for.
+//! Keeps one hash per scheme and cost seen, up to [`KINDS_MAX`]. A keyed hash of name and kind
+//! chooses one of them, so a name always costs the same, as for a real user. A new kind affects
+//! only the names for which it is chosen.
 
 use super::password::{Cost, Stored};
 use super::scram::hmac;
 
-/// Kinds that are kept: more than any table should have.
+/// Kinds to keep: more than any real table has.
 const KINDS_MAX: usize = 16;
 
-/// What was seen of stored passwords.
+/// The kinds of stored passwords seen so far.
 pub(super) struct Usual {
-    /// What is computed before any was seen.
+    /// Used before any stored password was seen.
     pub(super) first: Stored,
     kinds: Vec<Kind>,
     warning: Option<&'static str>,
 }
 
-/// What users of one kind have, in the order in which it is computed.
+/// The stored passwords of one kind of user, in order.
 struct Kind {
     costs: Vec<Cost>,
     decoys: Vec<Stored>,
@@ -30,7 +30,7 @@ impl Usual {
         Usual { first, kinds: Vec::new(), warning: None }
     }
 
-    /// A user who is there has these.
+    /// Learns from the stored passwords of a real user.
     pub(super) fn take_note(&mut self, stored: &[Stored]) {
         let costs: Vec<Cost> = stored.iter().map(Stored::cost).collect();
         if self.kinds.len() < KINDS_MAX && self.kinds.iter().all(|kind| kind.costs != costs) {
@@ -41,27 +41,27 @@ impl Usual {
         }
     }
 
-    /// What is computed for a user of whom there is nothing to find.
+    /// The hashes to compute for an unknown user.
     pub(super) fn decoy(&self, key: &[u8; 32], user: &str) -> Vec<Stored> {
         let chosen = self.chosen(key, user, |_| true);
         chosen.map_or_else(|| vec![self.first.clone()], |kind| kind.decoys.clone())
     }
 
-    /// The iterations of SCRAM that such a user seems to have; None: no user was seen who has any.
+    /// The SCRAM iterations to pretend for such a user; None if no user with iterations was seen.
     pub(super) fn iterations(&self, key: &[u8; 32], user: &str, of_clear_text: u32) -> Option<u32> {
         let of = |kind: &Kind| kind.decoys.iter().find_map(|decoy| decoy.scram_iterations(of_clear_text));
         self.chosen(key, user, |kind| of(kind).is_some()).and_then(of)
     }
 
-    /// What the operator should be told of them.
+    /// A warning for the operator about the stored passwords.
     pub(super) fn warning(&self) -> Option<&'static str> {
         self.warning
     }
 
-    /// The one whose hash with the name is the greatest.
+    /// Chooses the kind whose hash with the name is the greatest.
     fn chosen(&self, key: &[u8; 32], user: &str, is_meant: impl Fn(&Kind) -> bool) -> Option<&Kind> {
         let weight = |kind: &&Kind| {
-            // The name comes last, so that no other kind and name are read as the same.
+            // The name comes last, so that different pairs never look the same.
             let costs = kind.costs.iter().flat_map(Cost::octets);
             let message: Vec<u8> = b"decoy\0".iter().copied().chain(costs).chain([0]).chain(user.bytes()).collect();
             hmac(key, &message)
@@ -89,7 +89,8 @@ mod tests {
         usual.decoy(&KEY, user).iter().map(Stored::cost).collect()
     }
 
-    /// It was once as the last user who was asked for had it: a name that took now long, now short, was nobody's.
+    /// Regression: the hash of the most recent user was computed once, so an unknown name stood out
+    /// by its changing time.
     #[test]
     fn a_name_costs_the_same_whoever_was_asked_for_before_and_not_every_name_costs_the_same() {
         let mut usual = Usual::new(plain());
@@ -105,7 +106,7 @@ mod tests {
             let costs: Vec<Cost> = stored.iter().map(Stored::cost).collect();
             assert!(before.iter().filter(|of_name| **of_name == costs).count() > 10, "{costs:?}");
         }
-        // A further kind changes those names alone that get it.
+        // Another kind affects only the names that get it.
         let further = vec![argon2(1024)];
         usual.take_note(&further);
         for (name, before) in names.iter().zip(before) {

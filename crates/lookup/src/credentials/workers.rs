@@ -1,17 +1,17 @@
-//! The threads that compute hashes: few, of low priority, and with a bounded line before them, so that no number of wrong
-//! passwords takes the processors from those who carry mail.
+//! The threads that compute hashes: few, at low priority, with a bounded queue, so that floods of
+//! wrong passwords do not take CPU time from mail.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The nice value of the threads: where others of the usual 0 want the same processor they have about a tenth of it.
+/// The nice value of the threads: about a tenth of a busy processor beside threads of nice 0.
 const NICE: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads. They end with the last handle, after the job that they are at.
+/// The threads. They end with this handle, after their current job.
 pub(super) struct Workers {
     shared: Arc<Shared>,
     line_max: usize,
@@ -28,13 +28,13 @@ struct Line {
     is_closed: bool,
 }
 
-/// Too many wait already.
+/// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many passwords wait to be checked")]
+#[error("too many passwords are waiting to be checked")]
 pub(super) struct Full;
 
 impl Workers {
-    /// Starts so many threads.
+    /// Starts this number of threads.
     pub(super) fn start(threads: usize, line_max: usize) -> std::io::Result<Workers> {
         let shared = Arc::new(Shared { line: Mutex::default(), arrived: Condvar::new() });
         let workers = Workers { shared, line_max };
@@ -45,8 +45,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Computes, on one of the threads, and waits for it. Dropped before, it is computed all the same, unless it has not
-    /// begun.
+    /// Runs `compute` on one of the threads and waits for the result. If dropped, a job that has
+    /// not started is skipped.
     pub(super) async fn run<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Full> {
         let (answer, answered) = oneshot::channel();
         self.push(Box::new(move || {
@@ -57,7 +57,7 @@ impl Workers {
         answered.await.map_err(|_| Full)
     }
 
-    /// Jobs that wait.
+    /// Jobs in the queue.
     pub(super) fn waiting(&self) -> usize {
         self.shared.line().jobs.len()
     }
@@ -90,7 +90,8 @@ impl Shared {
     }
 
     fn work(&self) {
-        // On Linux this concerns the thread alone (setpriority(2)). Where it is denied hashes are computed all the same.
+        // On Linux this sets the priority of this thread only (setpriority(2)). Without permission,
+        // continue at normal priority.
         let _ = rustix::process::setpriority_process(None, NICE);
         while let Some(job) = self.next() {
             job();
@@ -118,7 +119,7 @@ mod tests {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let ours = nice();
         let workers = Workers::start(1, 1).unwrap();
-        assert_eq!(workers.run(nice).await.unwrap(), NICE.max(ours), "of a thread that computes");
-        assert_eq!(nice(), ours, "of all others");
+        assert_eq!(workers.run(nice).await.unwrap(), NICE.max(ours), "a hash thread");
+        assert_eq!(nice(), ours, "other threads");
     }
 }

@@ -1,7 +1,7 @@
-//! Which domains are ours: those that the configuration names, and those whose names are in tables.
+//! Local domains: those named in the configuration and those whose names are in tables.
 //!
-//! A [`Known`] is what one question has found out so far. It asks each table of names at most once for a name, with all
-//! new names together, and none for a domain that the configuration has.
+//! A [`Known`] holds the results for one address. It asks each table at most once for a name, with
+//! all new names together, and never for a domain in the configuration.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,20 +10,20 @@ use std::sync::Arc;
 use super::{Domain, Unavailable};
 use crate::{Answer, Table, fold};
 
-/// Domains of ours whose names are in a table. They have all settings in common.
+/// Local domains whose names are in a table and which share their settings.
 #[derive(Clone)]
 pub struct DomainTable {
-    /// Their names, in lower case and A-labels (RFC 5890).
+    /// The names, in lower case and A-labels (RFC 5890).
     pub names: Arc<dyn Table>,
-    /// Their settings; the name in it means nothing.
+    /// The settings; `name` in it is ignored.
     pub settings: Domain,
 }
 
-/// All domains of ours.
+/// All local domains.
 pub(super) struct Domains {
     /// By name in A-labels.
     configured: HashMap<Box<str>, Domain>,
-    /// The first that has a name counts.
+    /// The first table that has a name applies.
     tabled: Vec<DomainTable>,
 }
 
@@ -42,12 +42,12 @@ impl Domains {
     }
 }
 
-/// The domains that one question has to do with.
+/// The results of looking up domains for one address.
 pub(super) struct Known<'a> {
     domains: &'a Domains,
-    /// By name in A-labels, what the tables of names said.
+    /// What the tables of names answered, by name in A-labels.
     learnt: HashMap<Box<str>, Option<Domain>>,
-    /// Of which names a table could not say whose they are; why.
+    /// Names for which a table was unavailable, and the reason.
     untold: HashMap<Box<str>, String>,
 }
 
@@ -56,12 +56,12 @@ impl<'a> Known<'a> {
         Known { domains, learnt: HashMap::new(), untold: HashMap::new() }
     }
 
-    /// The domain of this name, if it is ours; only of a name that was learnt.
+    /// The local domain with this name. The name must have been looked up.
     pub(super) fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.configured(name).or_else(|| self.learnt.get(&*in_ascii(name))?.as_ref())
     }
 
-    /// The same for one name, without the rest.
+    /// The local domain with this name, taking it out of the results.
     pub(super) fn into_domain(mut self, name: &str) -> Option<Cow<'a, Domain>> {
         match self.domains.configured(name) {
             Some(domain) => Some(Cow::Borrowed(domain)),
@@ -69,18 +69,18 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Why nobody can say whose this name is.
+    /// Why it is unknown whether this name is local.
     pub(super) fn trouble(&self, name: &str) -> Option<&str> {
         self.untold.get(&*in_ascii(name)).map(String::as_str)
     }
 
-    /// Finds out whose these names are, all of them.
+    /// Looks up all these names. Fails if a table is unavailable.
     pub(super) async fn learn(&mut self, names: impl Iterator<Item = &str>) -> Result<(), Unavailable> {
         self.learn_most(names).await;
         self.untold.values().next().map_or(Ok(()), |why| Err(Unavailable(why.clone())))
     }
 
-    /// Finds out whose these names are, as far as the tables can say it.
+    /// Looks up these names as far as tables are available.
     pub(super) async fn learn_most(&mut self, names: impl Iterator<Item = &str>) {
         let domains = self.domains;
         if domains.tabled.is_empty() {
@@ -99,7 +99,7 @@ impl<'a> Known<'a> {
         self.learnt.extend(open.into_iter().map(|name| (name, None)));
     }
 
-    /// Returns the names that the table has not.
+    /// Looks up the names in one table and returns those it does not have.
     async fn learn_from(&mut self, table: &DomainTable, names: Vec<Box<str>>) -> Vec<Box<str>> {
         let keys: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let answers = table.names.lookup(&keys).await;
@@ -118,7 +118,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The name of a domain in A-labels, in which two spellings of one are equal. What is no such name stays as it is.
+/// A domain name in A-labels, so that both of its forms compare equal. Invalid names stay
+/// unchanged.
 pub(super) fn in_ascii(domain: &str) -> Cow<'_, str> {
     match domain.is_ascii() {
         true => Cow::Borrowed(domain),
@@ -126,8 +127,8 @@ pub(super) fn in_ascii(domain: &str) -> Cow<'_, str> {
     }
 }
 
-/// The other spelling of a domain beyond ASCII, which has to be in lower case: in A-labels (RFC 5890) where it is in
-/// letters, and in letters where it is in A-labels. None: there is no other.
+/// The other form of an internationalized domain in lower case: A-labels (RFC 5890) for Unicode,
+/// Unicode for A-labels. None for other domains.
 pub fn other_spelling(domain: &str) -> Option<String> {
     if !domain.is_ascii() {
         return idna::domain_to_ascii(domain).ok();

@@ -1,5 +1,5 @@
-//! The thread that a table has for itself: asks the backend what has gathered, hands the answers out, opens the breaker,
-//! probes, and tells the operator. However it ends, nobody waits on.
+//! The thread of a layered table: sends batches to the backend, delivers answers, opens and closes
+//! the breaker, and reports events. When it ends, for any reason, all waiting lookups end too.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub(super) struct Asker<B> {
     probe_every: Duration,
     gather_time: Duration,
     telling: RefCell<Telling>,
-    /// Rung when the breaker opens.
+    /// Notified when the breaker opens.
     opened: Notify,
 }
 
-/// A request that has ended.
+/// A finished request.
 struct Request {
     keys: Vec<Box<str>>,
     result: Result<Vec<Answer>, Failure>,
@@ -38,7 +38,7 @@ impl<B: Backend> Asker<B> {
         Asker { shared, backend, events, probe_every, gather_time, telling: RefCell::default(), opened: Notify::new() }
     }
 
-    /// Works until the table ends.
+    /// Runs until the table is dropped.
     pub(super) async fn run(self) {
         tokio::select! {
             () = self.serve() => {}
@@ -61,7 +61,7 @@ impl<B: Backend> Asker<B> {
         }
     }
 
-    /// The thread sleeps as a whole: it is the table's own, and no timer of its runtime is as fine.
+    /// Blocks the whole thread: it belongs to the table, and no tokio timer is as fine.
     fn let_gather(&self) {
         let has_room = self.shared.gather().has_room();
         if has_room {
@@ -69,7 +69,7 @@ impl<B: Backend> Asker<B> {
         }
     }
 
-    /// Probes while the breaker is open, and closes it.
+    /// Sends probes while the breaker is open, and closes it when one succeeds.
     async fn watch(&self) {
         loop {
             self.opened.notified().await;
@@ -112,7 +112,7 @@ impl<B: Backend> Asker<B> {
             }
         };
         let traces: Vec<Trace> = keys.iter().map(|key| &**key).zip(answers).map(&mut trace).collect();
-        // Only now, so that whoever is too late to be among these finds the answers in the cache.
+        // After the cache, so that a lookup that is too late to join finds the answer there.
         let waiters = self.shared.gather().handle_success(keys);
         hand_out(traces.into_iter().zip(waiters));
         self.tell(troubles);
@@ -150,8 +150,8 @@ impl<B> Drop for Asker<B> {
     }
 }
 
-/// What a backend that works cannot say of one key is no outage: the key may well be there, with something that is no
-/// answer. That it was not there before counts for nothing.
+/// Turns Unconfirmed into Unavailable. The backend works but gives no answer for this key, so the
+/// key may exist, and an earlier NotFound means nothing.
 fn confirmed(trace: Trace) -> Trace {
     match trace.answer {
         Answer::Unconfirmed(why) => Trace { answer: Answer::Unavailable(why), ..trace },
@@ -159,7 +159,8 @@ fn confirmed(trace: Trace) -> Trace {
     }
 }
 
-/// A backend that answers other than it was asked has failed: no answer is for certain the one to its key.
+/// A backend that returns the wrong number of answers has failed: no answer can be assigned to a
+/// key.
 fn complete(answers: Vec<Answer>, keys: usize) -> Result<Vec<Answer>, Failure> {
     if answers.len() == keys {
         return Ok(answers);

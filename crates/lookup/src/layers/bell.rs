@@ -1,7 +1,7 @@
-//! Wakes many tasks with few system calls. To wake a task of a runtime from another thread costs a system call each
-//! time; so the tasks of one runtime that an answer frees are handed to a task of their own there, which is woken once,
-//! and wakes them without leaving the thread. It is spawned where somebody waits for the first time, and ends with its
-//! runtime.
+//! Wakes many tasks with few system calls. Waking a task from another thread costs a system call.
+//! Therefore the tasks of a runtime are handed to a helper task of that runtime, which is woken
+//! once and wakes the others on its own thread. The helper starts with the first waiting lookup and
+//! ends with its runtime.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,26 +10,26 @@ use std::task::Waker;
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 
-/// The bell of one runtime.
+/// The helper of one runtime.
 #[derive(Default)]
 pub(super) struct Bell {
     called: Mutex<Vec<Waker>>,
     rung: Notify,
 }
 
-/// Whom to wake, and through which bell.
+/// A waiting task and the helper of its runtime.
 pub(super) struct Sleeper {
     pub(super) waker: Waker,
     bell: Option<Arc<Bell>>,
 }
 
 thread_local! {
-    /// The bell of the runtime that this thread drives. Weak, so that it is gone with the task that hears it.
+    /// The helper of this thread's runtime. Weak, so that it is gone with the helper task.
     static HERE: RefCell<Option<(runtime::Id, Weak<Bell>)>> = const { RefCell::new(None) };
 }
 
 impl Sleeper {
-    /// The task of this waker, which is polled on this thread.
+    /// The task of this waker, which is being polled on this thread.
     pub(super) fn here(waker: &Waker) -> Self {
         Sleeper { waker: waker.clone(), bell: Bell::here() }
     }
@@ -39,7 +39,7 @@ impl Sleeper {
     }
 }
 
-/// Wakes them all.
+/// Wakes all these tasks.
 pub(super) fn wake(mut sleepers: Vec<Sleeper>) {
     sleepers.sort_unstable_by_key(Sleeper::place);
     let mut sleepers = sleepers.into_iter().peekable();
@@ -55,7 +55,7 @@ pub(super) fn wake(mut sleepers: Vec<Sleeper>) {
 }
 
 impl Bell {
-    /// The bell of the runtime that drives this thread alone; None where there is no such one.
+    /// The helper of the current runtime; None unless it is single-threaded.
     fn here() -> Option<Arc<Bell>> {
         let runtime = Handle::try_current().ok()?;
         if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {

@@ -1,20 +1,20 @@
-//! The circuit breaker: closed, or open since a moment and for a reason. It opens after so many failed requests in a row,
-//! and only a probe that succeeds closes it; what becomes of requests that were under way when it opened changes nothing.
+//! The circuit breaker. It opens after a number of consecutive failed requests, and only a
+//! successful probe closes it. Requests already under way when it opens change nothing.
 
 use std::time::Instant;
 
 pub(super) struct Breaker {
     failures_max: usize,
-    /// Failed requests since one succeeded.
+    /// Consecutive failed requests.
     failures: usize,
     open: Option<Outage>,
 }
 
-/// A backend that is not asked.
+/// An outage: the backend gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outage {
     pub(super) since: Instant,
-    /// The failure that was one too many.
+    /// The failure that opened the breaker.
     pub(super) error: Box<str>,
 }
 
@@ -23,17 +23,17 @@ impl Breaker {
         Breaker { failures_max, failures: 0, open: None }
     }
 
-    /// The outage, while it is open.
+    /// The outage, while the breaker is open.
     pub(super) fn outage(&self) -> Option<&Outage> {
         self.open.as_ref()
     }
 
-    /// A request succeeded.
+    /// Records a successful request.
     pub(super) fn handle_success(&mut self) {
         self.failures = 0;
     }
 
-    /// A request failed; returns whether this opens it.
+    /// Records a failed request. Returns whether it opens the breaker.
     pub(super) fn handle_failure(&mut self, error: &str, now: Instant) -> bool {
         self.failures += 1;
         let opens = self.open.is_none() && self.failures >= self.failures_max;
@@ -43,7 +43,7 @@ impl Breaker {
         opens
     }
 
-    /// A probe succeeded; returns the outage that it ended.
+    /// Closes the breaker after a successful probe. Returns the outage that ended.
     pub(super) fn handle_recovery(&mut self) -> Option<Outage> {
         self.failures = 0;
         self.open.take()

@@ -1,32 +1,32 @@
-//! What the backend said, kept for a while, and what may be done with it when.
+//! The cache of backend answers, and when an entry may be used.
 //!
-//! | entry    | age below                     | then it is                                                       |
+//! | entry    | up to this age                | use                                                              |
 //! |----------|-------------------------------|------------------------------------------------------------------|
 //! | Found    | 4/5 of `ttl`                  | fresh: the answer                                                |
-//! | Found    | `ttl`                         | due: the answer still, and the backend is asked meanwhile        |
-//! | Found    | `ttl` + `stale_if_error`      | stale: the answer where the backend cannot be asked, or failed   |
-//! | NotFound | `negative_ttl`                | fresh                                                            |
-//! | NotFound | the same + `stale_if_error`   | stale: Unconfirmed where the backend cannot be asked, or failed  |
-//! | any      | for ever                      | expired: nothing                                                 |
+//! | Found    | `ttl`                         | due: the answer, while the backend is asked again                |
+//! | Found    | `ttl` + `stale_if_error`      | stale: the answer if the backend is down or fails                |
+//! | NotFound | `negative_ttl`                | fresh: the answer                                                |
+//! | NotFound | `negative_ttl` + `stale_if_error` | stale: Unconfirmed if the backend is down or fails           |
+//! | any      | older                         | expired: not used                                                |
 //!
-//! The age is that of the backend's word; to be served makes no entry younger.
+//! The age counts from the backend's answer; use does not renew an entry.
 
 use std::time::{Duration, Instant};
 
 use super::store::{Kept, Store};
 use crate::{Answer, Layer, Trace};
 
-/// How long answers are kept.
+/// Lifetimes and size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// How long a Found is the answer. Default 5 minutes.
+    /// Lifetime of a Found. Default 5 minutes.
     pub ttl: Duration,
-    /// How long a NotFound is the answer. Default 30 seconds.
+    /// Lifetime of a NotFound. Default 30 seconds.
     pub negative_ttl: Duration,
-    /// How long beyond `ttl` a Found is the answer where the backend fails, and beyond `negative_ttl` a NotFound is
-    /// Unconfirmed. Default 1 hour.
+    /// How long after its lifetime a Found remains the answer, and a NotFound means Unconfirmed, if
+    /// the backend fails. Default 1 hour.
     pub stale_if_error: Duration,
-    /// How many keys are kept; beyond, those go that were not asked for lately. Default 200,000.
+    /// Maximum number of entries; the least recently used are evicted. Default 200,000.
     pub entries: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for CacheSettings {
     }
 }
 
-/// What an entry is good for.
+/// What an entry may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Fresh,
@@ -63,11 +63,11 @@ impl CacheSettings {
     }
 }
 
-/// An answer while it is fresh.
+/// A fresh answer.
 pub(super) struct Hit {
     pub(super) answer: Answer,
     pub(super) age: Duration,
-    /// Whether it is time to ask anew, although nobody has to wait for it.
+    /// Whether the backend should be asked again in the background.
     pub(super) is_due: bool,
 }
 
@@ -81,7 +81,7 @@ impl Cache {
         Cache { store: Store::new(settings.entries), settings }
     }
 
-    /// The answer while the entry is fresh.
+    /// The answer, if the entry is fresh or due.
     pub(super) fn fresh(&self, key: &str, now: Instant) -> Option<Hit> {
         self.store.read(key, |kept| {
             let (how, age) = self.judge(&kept, now);
@@ -94,7 +94,7 @@ impl Cache {
         })
     }
 
-    /// The answer where the backend cannot give one, for this reason.
+    /// The answer if the backend gives none, for the reason `why`.
     pub(super) fn spare(&self, key: &str, why: &str, now: Instant) -> Option<Trace> {
         self.store.read(key, |kept| {
             let (how, age) = self.judge(&kept, now);
@@ -107,7 +107,7 @@ impl Cache {
         })
     }
 
-    /// Keeps what the backend said just now; that it could not say is not kept, and does away with nothing.
+    /// Stores a new answer. Unavailable is not stored and replaces nothing.
     pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
         let values = match answer {
             Answer::Found(values) => Some(values.as_slice()),
@@ -117,7 +117,7 @@ impl Cache {
         self.store.insert(key, values, now, |kept| self.judge(&kept, now).0 != Use::Expired);
     }
 
-    /// How many entries there are, those included that are of no use any more and that nothing has taken the place of.
+    /// The number of entries, including expired ones not yet evicted.
     pub(super) fn count(&self) -> u64 {
         self.store.count() as u64
     }

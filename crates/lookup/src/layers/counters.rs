@@ -1,4 +1,4 @@
-//! What a table counts of itself while it works: numbers that all threads add to and nobody waits for.
+//! Counters of a table, updated by all threads without locks.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Answers that all came from the cache while they were fresh.
+    /// Counts answers that were all fresh cache hits.
     pub(super) fn count_hits(&self, answers: &[Answer]) {
         let found = answers.iter().filter(|answer| matches!(answer, Answer::Found(_))).count();
         add(&self.hits, answers.len());
@@ -29,7 +29,7 @@ impl Counters {
         add(&self.not_found, answers.len() - found);
     }
 
-    /// An answer from whatever layer.
+    /// Counts an answer of any layer.
     pub(super) fn count(&self, trace: &Trace) {
         let answer = match trace.answer {
             Answer::Found(_) => &self.found,
@@ -44,19 +44,19 @@ impl Counters {
         }
     }
 
-    /// Keys that somebody else had asked for.
+    /// Counts keys that joined a request for another caller.
     pub(super) fn count_joined(&self, keys: usize) {
         add(&self.joined, keys);
     }
 
-    /// A request that has ended.
+    /// Counts a finished request.
     pub(super) fn count_request(&self, keys: usize, took: Duration, failed: bool) {
         self.request_keys.record(keys as u64);
         self.request_micros.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         add(&self.failures, usize::from(failed));
     }
 
-    /// The part of the reading that is counted here.
+    /// The part of the statistics that is counted here.
     pub(super) fn read(&self) -> Stats {
         let request_keys = self.request_keys.read();
         Stats {
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// Adds nothing at no cost.
+/// Skips the atomic operation if there is nothing to add.
 fn add(counter: &AtomicU64, count: usize) {
     if count > 0 {
         counter.fetch_add(count as u64, Relaxed);

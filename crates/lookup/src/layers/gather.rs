@@ -1,11 +1,12 @@
-//! Where questions gather: each key once, whoever asks for it, until the backend has answered.
+//! The queue of keys waiting for the backend. A key is in it once, for all its callers.
 //!
-//! | a question is | from                                        | to                                                      |
-//! |---------------|---------------------------------------------|---------------------------------------------------------|
-//! | in line       | somebody asks for a key that is not here    | a batch takes it; or all who asked left                 |
-//! | under way     | a batch took it                             | the batch is answered                                   |
+//! | state of a key | from                                     | to                                                        |
+//! |----------------|------------------------------------------|-----------------------------------------------------------|
+//! | queued         | a lookup needs a key that is not here    | a batch takes it, or all its callers have gone            |
+//! | under way      | a batch took it                          | the batch is answered                                     |
 //!
-//! While the breaker is open nothing new comes in, and the line is empty. After the end nothing is in here.
+//! While the breaker is open the queue is empty and accepts nothing. After shutdown nothing is left
+//! here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::breaker::{Breaker, Outage};
 use super::ticket::{Ticket, Waiter};
 use super::troubles::Troubles;
 
-/// A key on its way, folded.
+/// A folded key.
 pub(super) type Key = Arc<str>;
 
 pub(super) struct Gather {
@@ -24,48 +25,48 @@ pub(super) struct Gather {
     concurrency: usize,
     waiting_max: usize,
     questions: HashMap<Key, Question>,
-    /// The keys that wait to be asked, by the number of their turn.
+    /// Queued keys by sequence number.
     line: BTreeMap<u64, Key>,
-    /// The number of the next one.
+    /// The next sequence number.
     turn: u64,
     /// Requests under way.
     requests: usize,
-    /// Whether the table's thread was called and has not looked yet.
+    /// Whether the table's thread was woken and has not run yet.
     is_called: bool,
     has_ended: bool,
     breaker: Breaker,
-    /// What went wrong for those who asked, to be told by the table's thread.
+    /// Failures on the callers' side, to be reported by the table's thread.
     troubles: Option<Troubles>,
 }
 
 struct Question {
-    /// Its number in the line; None: under way.
+    /// Its sequence number; None while under way.
     turn: Option<u64>,
     waiters: Vec<Waiter>,
-    /// Whether it is asked though nobody waits.
+    /// Whether it is a prefetch, which needs no caller.
     is_ahead: bool,
 }
 
-/// What became of a key that somebody asks for.
+/// The result of adding a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enlisted {
     New,
-    /// It was here already.
+    /// The key was already here.
     Joined,
 }
 
-/// Why a question cannot wait here.
+/// Why a key cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The backend is not asked, since it failed like this.
+    /// The breaker is open because of this failure.
     Down(Box<str>),
-    /// As many keys wait as may.
+    /// The queue is full.
     Full,
-    /// The table's thread is gone.
+    /// The table has shut down.
     Ended,
 }
 
-/// Questions that leave without having been asked.
+/// Keys removed without being sent to the backend.
 pub(super) type Dismissed = Vec<(Key, Vec<Waiter>)>;
 
 impl Gather {
@@ -85,7 +86,7 @@ impl Gather {
         }
     }
 
-    /// Somebody waits for the answer to a key, or wants to have it asked without waiting.
+    /// Adds a key with a waiting caller, or as a prefetch without one.
     pub(super) fn enlist(&mut self, key: &Key, waiter: Option<Waiter>) -> Result<Enlisted, Refusal> {
         if self.has_ended {
             return Err(Refusal::Ended);
@@ -109,7 +110,7 @@ impl Gather {
         Ok(Enlisted::New)
     }
 
-    /// A waiter goes away; a question in line for which nobody waits any more goes too.
+    /// Removes a caller. A queued key without callers is removed unless it is a prefetch.
     pub(super) fn leave(&mut self, key: &Key, ticket: &Arc<Ticket>) {
         let Some(question) = self.questions.get_mut(key) else { return };
         question.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.ticket, ticket));
@@ -122,12 +123,12 @@ impl Gather {
         }
     }
 
-    /// Something went wrong that the table's thread does not know of.
+    /// Records failures for the table's thread to report.
     pub(super) fn report(&mut self, error: impl FnOnce() -> Box<str>, count: u64) {
         Troubles::add(&mut self.troubles, error, count);
     }
 
-    /// Whether the table's thread is to be called now: there is something for it to do, and nobody has called it.
+    /// Whether to wake the table's thread: there is work, and it has not been woken yet.
     pub(super) fn poll_call(&mut self) -> bool {
         let can_ask = !self.line.is_empty() && self.requests < self.concurrency;
         let calls = !self.is_called && (can_ask || self.troubles.is_some() || self.has_ended);
@@ -135,18 +136,18 @@ impl Gather {
         calls
     }
 
-    /// The table's thread looks whether there is something to tell.
+    /// Takes the failures to report, on the table's thread.
     pub(super) fn poll_troubles(&mut self) -> Option<Troubles> {
         self.is_called = false;
         self.troubles.take()
     }
 
-    /// Whether a request could be made that more keys would fit into.
+    /// Whether a request can be sent that has space for more keys.
     pub(super) fn has_room(&self) -> bool {
         !self.line.is_empty() && self.requests < self.concurrency && self.line.len() < self.batch_max
     }
 
-    /// The keys of the next request, if there is one to make.
+    /// The keys of the next request, if one can be sent.
     pub(super) fn poll_batch(&mut self) -> Option<Vec<Box<str>>> {
         if self.line.is_empty() || self.requests == self.concurrency {
             return None;
@@ -156,19 +157,20 @@ impl Gather {
         while batch.len() < self.batch_max
             && let Some((_, key)) = self.line.pop_first()
         {
-            self.questions.get_mut(&key).expect("what is in line is a question").turn = None;
+            self.questions.get_mut(&key).expect("a queued key is pending").turn = None;
             batch.push(Box::from(&*key));
         }
         Some(batch)
     }
 
-    /// A request succeeded; returns who waits for its keys, in their order.
+    /// Records a successful request. Returns the callers waiting for each of its keys.
     pub(super) fn handle_success(&mut self, keys: &[Box<str>]) -> Vec<Vec<Waiter>> {
         self.breaker.handle_success();
         self.close(keys)
     }
 
-    /// A request failed; returns who waits for its keys, in their order, and, if this opened the breaker, the whole line.
+    /// Records a failed request. Returns the callers waiting for each of its keys, and the whole
+    /// queue if the breaker opened.
     pub(super) fn handle_failure(
         &mut self,
         keys: &[Box<str>],
@@ -180,12 +182,12 @@ impl Gather {
         (waiters, opens.then(|| self.clear_line()))
     }
 
-    /// The backend works again; returns the outage that this ends.
+    /// Records that the backend works again. Returns the outage that ended.
     pub(super) fn handle_recovery(&mut self) -> Option<Outage> {
         self.breaker.handle_recovery()
     }
 
-    /// The table ends: nothing comes in from now on. All who wait are returned.
+    /// Shuts down. Returns all keys with their callers.
     pub(super) fn end(&mut self) -> Dismissed {
         self.has_ended = true;
         self.line.clear();
@@ -200,7 +202,7 @@ impl Gather {
         self.breaker.outage()
     }
 
-    /// Keys in line and under way.
+    /// Keys queued or under way.
     pub(super) fn waiting(&self) -> usize {
         self.questions.len()
     }

@@ -1,18 +1,17 @@
-//! What stands between callers and a [`Backend`], outside in:
+//! Layers between callers and a [`Backend`], from the outside in:
 //!
-//! | layer      | what it does                                                                                          |
-//! |------------|-------------------------------------------------------------------------------------------------------|
-//! | cache      | answers at once on the caller's thread; where the backend fails, a Found for a while beyond its time    |
-//! | coalescing | a key is under way once: whoever asks for it meanwhile joins                                            |
-//! | batching   | what is asked within a moment, or while all requests are out, leaves together in the next one           |
-//! | breaker    | after so many failed requests in a row none is made, and nobody waits, until a probe succeeds           |
+//! | layer      | what it does                                                                          |
+//! |------------|---------------------------------------------------------------------------------------|
+//! | cache      | answers on the caller's thread; while the backend fails, uses expired Found entries   |
+//! | coalescing | requests a key once for all callers that need it                                      |
+//! | batching   | sends keys together that arrive within a moment or while all requests are out         |
+//! | breaker    | after several failed requests in a row, fails fast until a probe succeeds             |
 //!
-//! Failure is never NotFound: a key of which the backend cannot say anything, and the cache has no Found, is Unavailable,
-//! or Unconfirmed where the cache has a NotFound. Load alone is no failure: questions wait, for as long and as many of them
-//! as the settings let.
+//! A failure never becomes NotFound. Without a backend answer a key is Found if the cache has an
+//! old Found, Unconfirmed if it has an old NotFound, otherwise Unavailable. Load is not a failure:
+//! lookups wait, within the limits of the settings.
 //!
-//! Callers may be on any number of tokio runtimes. The table has a thread and a runtime of its own, on which the backend
-//! does its work.
+//! Callers may be on any tokio runtime. The table has its own thread and runtime for the backend.
 
 mod asker;
 mod bell;
@@ -41,26 +40,26 @@ use self::shared::Shared;
 use crate::backend::Backend;
 use crate::{Answer, Answers, Events, Layer, Stats, Table, Trace, Tracing};
 
-/// How a backend is asked.
+/// How to use a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long answers are kept; None: not at all.
+    /// The cache; None disables it.
     pub cache: Option<CacheSettings>,
-    /// Keys in one request, at least 1. Default 64.
+    /// Keys per request, at least 1. Default 64.
     pub batch_max: usize,
-    /// How long a request that is not full waits for more keys. Sessions ask in crowds, and a key that is asked together
-    /// with twenty others costs the directory and us a third of what it costs alone. Default 300 microseconds.
+    /// How long a request waits for more keys if it is not full. Lookups come in bursts, and a
+    /// batch of twenty keys costs a third per key. Default 300 microseconds.
     pub gather_time: Duration,
-    /// Requests under way at once, at least 1. Default 2.
+    /// Concurrent requests, at least 1. Default 2.
     pub concurrency: usize,
-    /// How long a question waits for its answers in all; those that are missing then are stale or Unavailable. Default 30
-    /// seconds.
+    /// How long a lookup waits in total; after that, missing answers are stale or Unavailable.
+    /// Default 30 seconds.
     pub wait_max: Duration,
-    /// Keys that may wait at once, those that are asked now included; others are stale or Unavailable. Default 100,000.
+    /// Keys queued or under way; beyond that, answers are stale or Unavailable. Default 100,000.
     pub waiting_max: usize,
-    /// Failed requests in a row after which no more are made. Default 3.
+    /// Consecutive failed requests that open the breaker. Default 3.
     pub failures_max: usize,
-    /// Time between two probes while no requests are made. Default 500 milliseconds.
+    /// Time between probes while the breaker is open. Default 500 milliseconds.
     pub probe_every: Duration,
 }
 
@@ -79,26 +78,26 @@ impl Default for Settings {
     }
 }
 
-/// A table over a backend.
+/// A table on top of a backend.
 ///
-/// A question whose keys are all in the cache is answered when it is asked. One that has to wait must be awaited on a tokio
-/// runtime with a clock. To drop it ends its thread, as soon as the backend lets go of that: a backend that blocks is waited
-/// for.
+/// A lookup whose keys are all cached is ready immediately. Others must be awaited on a tokio
+/// runtime with time enabled. Dropping the table joins its thread, and therefore waits for a
+/// backend that blocks.
 pub struct Layered {
     shared: Arc<Shared>,
-    /// None: it has been told to end.
+    /// None after shutdown.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Layered {
-    /// Starts the table `name` over a backend. Fails where the system gives no thread or no runtime.
+    /// Starts the table `name`. Fails if the thread or its runtime cannot be created.
     pub fn start(name: &str, backend: impl Backend, settings: Settings, events: Events) -> io::Result<Layered> {
         let shared = Arc::new(Shared::new(name, &settings));
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let asker = Asker::new(shared.clone(), backend, events, &settings);
         let work = move || {
             LocalSet::new().block_on(&runtime, asker.run());
-            // What the backend left on threads of its own, a name that is being resolved, is not waited for.
+            // Do not wait for blocking work of the backend, such as name resolution.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(format!("table {name}")).spawn(work)?;
@@ -138,9 +137,10 @@ impl Drop for Layered {
     fn drop(&mut self) {
         self.shared.end();
         let here = thread::current().id();
-        // The last owner may be the table's own thread, in what it tells of events; that one ends by itself.
+        // An event handler on the table's own thread may drop the last reference; that thread ends
+        // on its own.
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != here) {
-            // A panic over there has been told where it happened.
+            // A panic of the thread has already been reported.
             let _ = thread.join();
         }
     }

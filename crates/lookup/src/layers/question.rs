@@ -1,4 +1,4 @@
-//! A question from the side of its caller: awaited, given up when it has waited long enough, or dropped at any time.
+//! A lookup on the caller's side, which can be awaited, time out, or be dropped at any time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,22 +8,22 @@ use super::shared::Shared;
 use super::ticket::Ticket;
 use crate::{Layer, Trace};
 
-/// A question that some answers may be missing to. Who drops it waits for none of them any more.
+/// A lookup with missing answers. Dropping it removes it from the queue.
 pub(super) struct Question<'a> {
     shared: &'a Shared,
     ticket: Arc<Ticket>,
-    /// The keys that gather, with their places.
+    /// The missing keys and their indexes.
     missing: Vec<(usize, Key)>,
 }
 
 impl<'a> Question<'a> {
-    /// Asks for these keys.
+    /// Starts a lookup.
     pub(super) fn new(shared: &'a Shared, keys: &[&str]) -> Self {
         let (ticket, missing) = shared.ask(keys);
         Question { shared, ticket, missing }
     }
 
-    /// All answers, in the order of the keys. To be awaited on a tokio runtime, unless they are there already.
+    /// All answers, in the order of the keys. Needs a tokio runtime unless all are ready.
     pub(super) async fn traces(self) -> Vec<Trace> {
         if !self.ticket.is_complete() {
             let answered = std::future::poll_fn(|context| self.ticket.poll(context));
@@ -43,7 +43,7 @@ impl<'a> Question<'a> {
         self.missing.iter().for_each(|(_, key)| gather.leave(key, &self.ticket));
     }
 
-    /// Fills the places of the answers that did not come in time.
+    /// Fills in the answers that did not arrive in time.
     fn fill(&self, answers: &mut [Option<Trace>]) {
         let late = self.missing.iter().filter(|(place, _)| answers[*place].is_none()).collect::<Vec<_>>();
         if late.is_empty() {

@@ -1,5 +1,5 @@
-//! What callers and the table's thread have in common: the cache, the gatherer, the counters; and the way of a question
-//! from one to the next.
+//! State shared by callers and the table's thread: cache, queue and counters, and the steps of a
+//! lookup through them.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     cache: Option<Cache>,
     gather: Mutex<Gather>,
-    /// Rung when the table's thread has something to do.
+    /// Notified when the table's thread has work.
     call: Notify,
     pub(super) wait_max: Duration,
 }
@@ -37,7 +37,7 @@ impl Shared {
         }
     }
 
-    /// The answers, if the cache has all of them.
+    /// The answers, if all keys are cached.
     pub(super) fn hits(&self, keys: &[&str]) -> Option<Vec<Answer>> {
         let cache = self.cache.as_ref()?;
         let now = Instant::now();
@@ -54,8 +54,8 @@ impl Shared {
         Some(answers)
     }
 
-    /// Asks for all keys: what the cache has is there at once, the others, which are returned with their places, gather from
-    /// now on.
+    /// Starts a lookup: takes cached answers and queues the other keys, which are returned with
+    /// their indexes.
     pub(super) fn ask(&self, keys: &[&str]) -> (Arc<Ticket>, Vec<(usize, Key)>) {
         let now = Instant::now();
         let ticket = Arc::new(Ticket::new(keys.len()));
@@ -63,7 +63,7 @@ impl Shared {
         for (place, key) in keys.iter().enumerate() {
             let key = folded(key);
             match self.cache.as_ref().and_then(|cache| cache.fresh(&key, now)) {
-                // Nobody sleeps over this ticket yet.
+                // No task is waiting yet.
                 Some(hit) => {
                     drop(ticket.give(place, Trace { answer: hit.answer, layer: Layer::Cache { age: hit.age } }))
                 }
@@ -95,7 +95,7 @@ impl Shared {
 
     fn ask_ahead(&self, key: &str) {
         let mut gather = self.gather();
-        // Where it cannot be asked now, the answer is as good as before.
+        // If the key cannot be queued, the cached answer is still valid.
         let _ = gather.enlist(&Key::from(key), None);
         self.call_after(gather);
     }
@@ -111,27 +111,27 @@ impl Shared {
         }
     }
 
-    /// The answer where the backend gives none: what is in the cache, even if it is stale.
+    /// The answer without the backend: a cache entry, even if stale, otherwise Unavailable.
     pub(super) fn without_backend(&self, key: &str, why: &str, layer: Layer, now: Instant) -> Trace {
         let why = format!("table '{}': {why}", self.name);
         let spare = self.cache.as_ref().and_then(|cache| cache.spare(key, &why, now));
         spare.unwrap_or(Trace { answer: Answer::Unavailable(why), layer })
     }
 
-    /// Keeps what the backend said just now.
+    /// Stores an answer of the backend in the cache.
     pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
         if let Some(cache) = &self.cache {
             cache.keep(key, answer, now);
         }
     }
 
-    /// Answers questions that are not asked.
+    /// Answers keys that were removed from the queue.
     pub(super) fn dismiss(&self, dismissed: Dismissed, why: &str, layer: Layer) {
         let now = Instant::now();
         hand_out(dismissed.into_iter().map(|(key, waiters)| (self.without_backend(&key, why, layer, now), waiters)));
     }
 
-    /// Nobody waits from now on, and the table's thread is told to end.
+    /// Shuts down: answers all waiting lookups and tells the table's thread to end.
     pub(super) fn end(&self) {
         let dismissed = self.gather().end();
         self.dismiss(dismissed, ENDED, Layer::Backend);
@@ -142,7 +142,7 @@ impl Shared {
         self.gather().poll_batch()
     }
 
-    /// Waits until the table's thread has something to do.
+    /// Waits until the table's thread has work.
     pub(super) async fn called(&self) {
         self.call.notified().await;
     }
@@ -161,14 +161,14 @@ impl Shared {
         self.gather.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has something told that the table's thread does not know of.
+    /// Records failures for the table's thread to report.
     pub(super) fn report(&self, error: &str, count: u64) {
         let mut gather = self.gather();
         gather.report(|| error.into(), count);
         self.call_after(gather);
     }
 
-    /// Lets go of the gatherer, and calls the table's thread if that now has something to do.
+    /// Unlocks the queue, then wakes the table's thread if it has work.
     fn call_after(&self, mut gather: MutexGuard<'_, Gather>) {
         let calls = gather.poll_call();
         drop(gather);
@@ -178,12 +178,12 @@ impl Shared {
     }
 }
 
-/// Why a question is refused while as many keys wait as may.
-const TOO_MANY: &str = "as many keys wait for an answer as may";
-/// Why it is refused after the end.
-const ENDED: &str = "it is not asked any more";
+/// The reason when the queue is full.
+const TOO_MANY: &str = "too many keys are waiting";
+/// The reason after shutdown.
+const ENDED: &str = "the table has shut down";
 
-/// Brings answers to those who wait for them, and wakes them together.
+/// Delivers answers to the waiting lookups, then wakes their tasks together.
 pub(super) fn hand_out(answers: impl Iterator<Item = (Trace, Vec<Waiter>)>) {
     let mut sleepers = Vec::new();
     for (trace, waiters) in answers {
@@ -192,7 +192,7 @@ pub(super) fn hand_out(answers: impl Iterator<Item = (Trace, Vec<Waiter>)>) {
     bell::wake(sleepers);
 }
 
-/// [`fold`](crate::fold), which copies nothing where the key is folded already.
+/// Like [`fold`](crate::fold), but borrows keys that are already folded.
 fn folded(key: &str) -> Cow<'_, str> {
     let is_folded = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
     if is_folded { Cow::Borrowed(key) } else { Cow::Owned(crate::fold(key)) }
@@ -210,7 +210,7 @@ mod tests {
             Settings { cache: Some(CacheSettings { ttl, ..CacheSettings::default() }), ..Settings::default() };
         let shared = Shared::new("people", &settings);
         let now = Instant::now();
-        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the machine is up for longer");
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the clock started earlier");
         let answer = Answer::Found(vec!["v".to_owned()]);
         shared.keep("young", &answer, ago(50));
         shared.keep("due", &answer, ago(90));
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(shared.poll_batch(), Some(vec!["due".into()]));
         assert_eq!(shared.hits(&["due"]), Some(vec![answer.clone()]));
         assert_eq!(shared.poll_batch(), None);
-        // Nobody waits for it, so nobody is disappointed.
+        // A prefetch has no waiting callers.
         assert!(shared.gather().handle_success(&["due".into()]).iter().all(Vec::is_empty));
     }
 

@@ -1,17 +1,17 @@
-//! Where the cache keeps its entries: shards, each behind a lock of its own. A shard is an [arena](crate::arena) of records,
-//! and slots that lead to them; a record is
+//! The storage of the cache: shards, each with its own lock. A shard is an [arena](crate::arena) of
+//! records with hash slots. A record has these fields:
 //!
-//! | octets           | what                                                                              |
+//! | octets           | field                                                                             |
 //! |------------------|-----------------------------------------------------------------------------------|
-//! | 8                | when the backend said so: nanoseconds since the store was made, signed            |
+//! | 8                | time of the answer in nanoseconds since the store was created, signed             |
 //! | 4                | length of the key                                                                 |
-//! | 4                | number of values; or that the key is known not to be there                        |
-//! | 4 for each value | where it ends in the text                                                         |
+//! | 4                | number of values, or the mark for NotFound                                        |
+//! | 4 for each value | its end in the text                                                               |
 //! |                  | the text: the key, then the values                                                |
 //!
-//! A full shard makes room by the clock: a hand goes over the slots and takes what is of no use any more, or was not asked
-//! for (its slot is not marked) since it came by the last time. It takes an eighth at once, so that writing the arena anew
-//! is paid by many.
+//! A full shard evicts by the clock algorithm: a hand passes over the slots and evicts entries that
+//! are expired or not marked as used since its last pass. It evicts an eighth at a time, so that
+//! many insertions share the cost of rebuilding the arena.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{PoisonError, RwLock};
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use crate::Answer;
 use crate::arena::{Arena, Slots, Tag};
 
-/// Shards at most; a power of two.
+/// Maximum number of shards, a power of two.
 const SHARDS_MAX: u64 = 256;
-/// Where chance would make the shards uneven, there are fewer.
+/// Small caches have fewer shards, so that chance does not make them uneven.
 const SHARD_ENTRIES_MIN: u64 = 1024;
-/// A full shard makes room for this part of what is in it.
+/// A full shard evicts this part of its entries.
 const SWEPT_PART: usize = 8;
-/// In place of the number of values: the key is known not to be there.
+/// In place of the number of values: the key was not found.
 const NOT_FOUND: u32 = u32::MAX;
 
 pub(super) struct Store {
@@ -40,27 +40,27 @@ pub(super) struct Store {
 struct Shard {
     slots: Slots,
     arena: Arena,
-    /// The slot that the hand of the clock comes to next.
+    /// The next slot of the clock hand.
     hand: usize,
 }
 
-/// An entry as it is seen while its shard is locked.
+/// An entry, valid while its shard is locked.
 pub(super) struct Kept<'a> {
     made: Instant,
     record: Record<'a>,
 }
 
-/// A record as it is read.
+/// A parsed record.
 struct Record<'a> {
     said: i64,
     key_octets: usize,
-    /// Of values; or [`NOT_FOUND`].
+    /// The number of values, or [`NOT_FOUND`].
     count: u32,
     ends: &'a [[u8; 4]],
     text: &'a [u8],
 }
 
-/// A record to be written.
+/// A record to write.
 struct Draft<'a> {
     said: i64,
     key: &'a [u8],
@@ -68,7 +68,7 @@ struct Draft<'a> {
 }
 
 impl Store {
-    /// A store for so many entries.
+    /// A store for this number of entries.
     pub(super) fn new(entries_max: u64) -> Self {
         let shards = (entries_max / SHARD_ENTRIES_MIN + 1).next_power_of_two().min(SHARDS_MAX);
         let shard_entries_max = usize::try_from(entries_max.div_ceil(shards)).unwrap_or(usize::MAX).max(1);
@@ -76,7 +76,7 @@ impl Store {
         Store { shards, shard_entries_max, hasher: RandomState::new(), made: Instant::now() }
     }
 
-    /// What is made of the entry of a key, if there is one.
+    /// Calls `make` with the entry of a key, if there is one.
     pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(Kept<'_>) -> Option<T>) -> Option<T> {
         let (shard, tag) = self.place(key);
         let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ impl Store {
         make(Kept { made: self.made, record: shard.record(slot)? })
     }
 
-    /// Puts an entry in the place of the one that the key has: values, or None where it is known not to be there.
+    /// Stores or replaces the entry of a key: its values, or None if it was not found.
     pub(super) fn insert(
         &self,
         key: &str,
@@ -109,13 +109,13 @@ impl Store {
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(super) fn count(&self) -> usize {
         let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).slots.len();
         self.shards.iter().map(count).sum()
     }
 
-    /// The shard of a key, and its tag.
+    /// The shard and tag of a key.
     fn place(&self, key: &str) -> (&RwLock<Shard>, Tag) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
@@ -133,7 +133,7 @@ impl Shard {
         Record::read(self.arena.at(self.slots.at(slot)?.1))
     }
 
-    /// Writes another record for the key of a slot, over the one that it has where that is as long.
+    /// Replaces the record in a slot, in place if the length is the same.
     fn replace(&mut self, slot: usize, draft: &Draft, octets: usize) {
         let Some((_, place)) = self.slots.at(slot) else { return };
         let before = self.record(slot).map_or(0, |record| record.octets());
@@ -150,7 +150,7 @@ impl Shard {
         }
     }
 
-    /// Lets the hand go on until enough is gone: the second time around nothing has a mark any more.
+    /// Advances the hand until enough entries are evicted; on its second pass no marks are left.
     fn make_room(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
         let slots = self.slots.count();
         let mut is_gone = vec![false; slots];
@@ -172,9 +172,9 @@ impl Shard {
         self.keep(|slot| !is_gone[slot]);
     }
 
-    /// Writes slots and arena anew, with the records of those slots only that stay.
+    /// Rebuilds slots and arena with the records of the remaining slots.
     fn keep(&mut self, stays: impl Fn(usize) -> bool) {
-        // As large as they were: what has gone makes room for what comes.
+        // Keep the old capacity for new entries.
         let mut kept = Shard {
             slots: Slots::with_room(self.slots.len()),
             arena: Arena::with_room(self.arena.len()),
@@ -185,7 +185,7 @@ impl Shard {
             let Some(record) = Record::read(self.arena.at(place)) else { continue };
             let octets = record.octets();
             let copied = kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.at(place)[..octets]));
-            let copy = kept.slots.insert(tag, copied.expect("what stays is no more than what there was"));
+            let copy = kept.slots.insert(tag, copied.expect("the remaining records fit in the arena"));
             if self.slots.take_mark(slot) {
                 kept.slots.mark(copy);
             }
@@ -195,7 +195,7 @@ impl Shard {
 }
 
 impl Draft<'_> {
-    /// How many octets the record has; None where there are more than its numbers can say.
+    /// The length of the record, or None if it does not fit in 32 bits.
     fn octets(&self) -> Option<usize> {
         let values = self.values.unwrap_or_default();
         let octets = 8 + 4 + 4 + 4 * values.len() + self.key.len() + values.iter().map(String::len).sum::<usize>();
@@ -218,7 +218,7 @@ impl Draft<'_> {
 }
 
 impl<'a> Record<'a> {
-    /// The record at the beginning of these octets.
+    /// Parses the record at the beginning of `octets`.
     fn read(octets: &'a [u8]) -> Option<Self> {
         let (said, octets) = octets.split_first_chunk()?;
         let (key_octets, octets) = octets.split_first_chunk()?;
@@ -230,7 +230,7 @@ impl<'a> Record<'a> {
         Some(Record { said: i64::from_le_bytes(*said), key_octets, count, ends, text: text.get(..text_octets)? })
     }
 
-    /// Octets of all of it.
+    /// The length of the record.
     fn octets(&self) -> usize {
         8 + 4 + 4 + 4 * self.ends.len() + self.text.len()
     }
@@ -248,7 +248,7 @@ impl<'a> Record<'a> {
 }
 
 impl Kept<'_> {
-    /// When the backend said so.
+    /// The time of the backend's answer.
     pub(super) fn said(&self) -> Instant {
         let apart = Duration::from_nanos(self.record.said.unsigned_abs());
         let said = if self.record.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
@@ -264,7 +264,7 @@ impl Kept<'_> {
     }
 }
 
-/// From one moment to another one, which may be the earlier one.
+/// The difference in nanoseconds, negative if `to` is earlier.
 fn nanoseconds(from: Instant, to: Instant) -> i64 {
     let within = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
     if to < from { -within(from - to) } else { within(to - from) }
@@ -292,7 +292,7 @@ mod tests {
             let store = Store::new(entries_max);
             (0..3 * entries_max + 3).for_each(|number| insert(&store, &number.to_string(), None));
             let count = store.count() as u64;
-            // Tables of a large store are rounded up.
+            // The size is rounded up per shard.
             assert!(
                 count <= entries_max.max(1).next_multiple_of(16) && count > entries_max / 2,
                 "{entries_max}: {count}"

@@ -1,4 +1,4 @@
-//! What a question of several keys waits with: a place for each answer, and whom to wake when the last one is there.
+//! The answers of one lookup, filled in one by one, and the task to wake after the last one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -11,20 +11,20 @@ pub(super) struct Ticket {
 }
 
 struct State {
-    /// Emptied when the question takes them.
+    /// Empty once the lookup has taken them.
     answers: Vec<Option<Trace>>,
     missing: usize,
     sleeper: Option<Sleeper>,
 }
 
-/// One place of a ticket: for the answer to one key.
+/// One key of a waiting lookup.
 pub(super) struct Waiter {
     pub(super) ticket: Arc<Ticket>,
     pub(super) place: usize,
 }
 
 impl Waiter {
-    /// Brings the answer; returns whom to wake if it was the last one.
+    /// Sets the answer. Returns the task to wake if it was the last one.
     pub(super) fn give(&self, answer: Trace) -> Option<Sleeper> {
         self.ticket.give(self.place, answer)
     }
@@ -44,7 +44,7 @@ impl Ticket {
         if state.missing == 0 { state.sleeper.take() } else { None }
     }
 
-    /// Whether all answers are there, or taken.
+    /// Whether all answers are set, or were taken.
     pub(super) fn is_complete(&self) -> bool {
         self.state().missing == 0
     }
@@ -60,7 +60,7 @@ impl Ticket {
         Poll::Pending
     }
 
-    /// Takes the answers that are there; those that come later go nowhere.
+    /// Takes the answers set so far and ignores later ones.
     pub(super) fn take(&self) -> Vec<Option<Trace>> {
         let mut state = self.state();
         state.missing = 0;

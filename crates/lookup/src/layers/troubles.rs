@@ -1,27 +1,27 @@
-//! Failures on their way to the operator: one outage fails many questions, and is told about once in a while.
+//! Rate limit for failure reports: one outage fails many lookups, but is reported once a second.
 
 use std::time::{Duration, Instant};
 
-/// Failures are told at most once in this time.
+/// Minimum time between two reports.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Failures that are told as one.
+/// Failures reported as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Troubles {
-    /// The first of them.
+    /// The first failure.
     pub(super) error: Box<str>,
-    /// How many keys or requests failed.
+    /// Failed keys or requests.
     pub(super) count: u64,
 }
 
 impl Troubles {
-    /// Adds `count` failures; what they are is asked of the first ones only.
+    /// Adds `count` failures; computes the text only for the first.
     pub(super) fn add(troubles: &mut Option<Troubles>, error: impl FnOnce() -> Box<str>, count: u64) {
         troubles.get_or_insert_with(|| Troubles { error: error(), count: 0 }).count += count;
     }
 }
 
-/// Which failures are told.
+/// Decides when to report failures.
 #[derive(Default)]
 pub(super) struct Telling {
     told: Option<Instant>,
@@ -29,7 +29,8 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// After `count` more failures: if they are to be told, how many are left out with that, and were before.
+    /// Records `count` more failures. If they are to be reported now, returns how many the report
+    /// suppresses.
     pub(super) fn handle(&mut self, count: u64, now: Instant) -> Option<u64> {
         if self.told.is_some_and(|told| now.saturating_duration_since(told) < TOLD_EVERY) {
             self.left_out += count;

@@ -1,16 +1,17 @@
-//! A request: keys that are asked together on one connection, and how answers find them.
+//! A request: how keys share searches on one connection, and how entries are matched to keys.
 //!
-//! Keys share a search by an OR of their equalities where the filter and the schema allow it. Whose an entry is shows in
-//! its values of the attributes that were compared, so these are asked for too; they are compared as the server does,
-//! which is certain for printable ASCII. Where an entry could be another key's as well (it has values beyond that, or
-//! none that is a key's) nothing is concluded from that search, and its keys are asked one by one.
+//! If filter and schema allow it, keys share a search by an OR of their equalities. The search also
+//! returns the compared attributes, and the key that an entry belongs to is the one equal to their
+//! values. This comparison is reliable for printable ASCII. If an entry has other values there, or
+//! none equal to a key, the result is ambiguous and each key gets its own search.
 //!
-//! A value can match and not be shown: servers may let us search what we may not read. An entry that a readable value
-//! gives to one key may then be another's too, so keys that no entry was for are asked for once more, without those that
-//! found theirs. Where that finds nothing they are not there; where it finds something they are asked one by one.
+//! A server may match values that we may not read, so an entry matched to one key may belong to
+//! another as well. Keys without entries are therefore searched once more without the others. If
+//! that finds nothing they do not exist; otherwise each gets its own search.
 //!
-//! A key beyond printable ASCII is asked alone, and servers find more by it than what it says: by a full-width `bob` the
-//! plain one (RFC 4518 section 2.3). Such a key is there only where a value shows that is the key itself.
+//! Keys beyond printable ASCII are always searched alone. Servers match more than the exact
+//! spelling, such as a full-width `bob` for the plain one (RFC 4518 section 2.3), so such a key
+//! exists only if a visible value equals it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -25,34 +26,34 @@ use super::search::{Ending, Searcher, Trouble};
 use super::slot::Slot;
 use crate::Answer;
 
-/// Searches that are under way at once on a connection. OpenLDAP closes one with more than 100 that has not bound.
+/// Concurrent searches on a connection. OpenLDAP closes an unbound connection at 100.
 pub(super) const PIPELINE: usize = 16;
 
-/// A request on a connection.
+/// A request on one connection.
 pub(super) struct Asking<'a> {
     pub(super) config: &'a Config,
     pub(super) searcher: Searcher<'a>,
     pub(super) schema: &'a Schema,
-    /// The answers so far, in the order of the keys: they remain, whatever becomes of the others.
+    /// The answers so far, in the order of the keys. They remain valid if the request fails.
     pub(super) answers: &'a RefCell<Vec<Option<Answer>>>,
 }
 
-/// What became of a search for several keys.
+/// The result of a search for several keys.
 enum Batch {
-    /// All of them are answered, as far as there is something to find.
+    /// All keys are answered.
     Answered,
-    /// Entries were found, and none for these; the others are answered.
+    /// Some entries were found, but none for these keys; the others are answered.
     Unclaimed(Vec<usize>),
-    /// Some of them may not be: ask them one by one.
+    /// The entries cannot be matched to keys for certain: search each key alone.
     Doubtful,
-    /// Ask fewer at once.
+    /// Too many keys for one search.
     TooMany,
-    /// None can be answered, and why.
+    /// No key can be answered; the reason.
     Faulty(String),
 }
 
 impl<'a> Asking<'a> {
-    /// Answers all keys that are not answered yet.
+    /// Answers all keys that have no answer yet.
     pub(super) async fn answer(&self, keys: &[Box<str>]) -> Result<(), Trouble> {
         let mut slots: Vec<Slot> = keys.iter().map(|_| Slot::default()).collect();
         let mut singly: Vec<usize> = (0..keys.len()).filter(|&place| self.answers.borrow()[place].is_none()).collect();
@@ -96,7 +97,7 @@ impl<'a> Asking<'a> {
         self.one_by_one(&singly, keys, &mut slots).await
     }
 
-    /// These keys are answered by what was found, once members are followed.
+    /// Sets the answers of these keys after following group members.
     async fn settle(&self, places: &[usize], slots: &mut [Slot]) -> Result<(), Trouble> {
         let server = self.searcher.session.url().to_string();
         for &place in places {
@@ -110,14 +111,15 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    /// The attributes that results and members are in.
+    /// The attributes of results and members.
     pub(super) fn result_attributes(&self) -> Vec<&'a str> {
         let mut names = Vec::new();
         add_names(&mut names, self.config.result_names());
         names
     }
 
-    /// The attributes that are compared with keys, and how; None where keys cannot share a search.
+    /// The attributes compared with keys and their equality rules; None if keys cannot share a
+    /// search.
     fn rules(&self) -> Option<Vec<(&'a str, Rule)>> {
         let attributes = self.config.filter.key_attributes()?;
         attributes.into_iter().map(|attribute| Some((attribute, self.schema.rule(attribute)?))).collect()
@@ -159,9 +161,9 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// Whether there may be an entry for one of these keys; false for certain only.
+    /// Whether any of these keys may have an entry; false is certain.
     async fn finds_any(&self, places: &[usize], keys: &[Box<str>]) -> Result<bool, Trouble> {
-        // One alone is as well asked for its answer.
+        // A single key can be searched for its answer instead.
         if places.len() < 2 {
             return Ok(true);
         }
@@ -190,7 +192,7 @@ impl<'a> Asking<'a> {
                     is_answered = true;
                     let is_group = !slot.members.is_empty();
                     slots[place] = slot;
-                    // Members are read many at once as well, so one group after the other.
+                    // Reading members runs concurrently too, so finish groups one after another.
                     if is_group { groups.push(place) } else { self.settle(&[place], slots).await? }
                 }
                 Err(Trouble::Refused(failure)) => refused.push((place, failure)),
@@ -201,7 +203,7 @@ impl<'a> Asking<'a> {
                 Err(trouble) => return Err(trouble),
             }
         }
-        // What is refused for all is no matter of the keys.
+        // If all searches are refused, the keys are not the cause.
         if let (false, Some((_, failure))) = (is_answered, refused.last()) {
             return Err(Trouble::Refused(failure.clone()));
         }
@@ -230,7 +232,7 @@ impl<'a> Asking<'a> {
         };
         Ok(match self.searcher.run(&self.search(&filter, &attributes), take).await? {
             Ending::Complete if is_dubious => {
-                slot.set_fault("an entry is found, and does not show whether by this spelling");
+                slot.set_fault("the server found an entry, but does not show how it is spelled");
                 slot
             }
             Ending::Complete => slot,
@@ -239,7 +241,7 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// What an entry must show to be this key's; None where whatever the server finds is.
+    /// How to recognize the key's spelling in an entry; None if every match of the server counts.
     fn spelling(&self, key: &str) -> Option<Spelling<'a>> {
         let attributes = self.config.filter.key_attributes().filter(|_| !is_plain(key.as_bytes()))?;
         Some(Spelling { attributes, form: spelled(key) })
@@ -254,24 +256,24 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Whether the key is one of which we know when servers take it for equal to a value.
+/// Whether we know for certain which values the server considers equal to the key.
 fn can_share(key: &str) -> bool {
     is_plain(key.as_bytes()) && !key.trim().is_empty()
 }
 
-/// A key of which servers find more than those that are spelled like it.
+/// A key for which the server may match other spellings.
 struct Spelling<'a> {
     attributes: Vec<&'a str>,
     form: String,
 }
 
-/// Whether an entry is there for a key.
+/// Whether an entry belongs to a key.
 enum Likeness {
-    /// A value is the key.
+    /// A value equals the key.
     Same,
-    /// All that was compared shows, and is something else.
+    /// All compared values are visible and differ.
     Other,
-    /// It may be by what does not show.
+    /// Some compared values are not visible.
     Unknown,
 }
 
@@ -281,7 +283,7 @@ impl Spelling<'_> {
         for (name, values) in entry.attributes() {
             match self.attributes.iter().position(|attribute| schema.is_same(attribute, name)) {
                 Some(place) => shown[place] |= !is_part(name),
-                // What was not asked for by this name is a subtype of what was compared.
+                // An attribute that was not requested by this name is a subtype of a compared one.
                 None if config.result_names().any(|result| schema.is_same(result, name)) => continue,
                 None => {}
             }
@@ -294,12 +296,12 @@ impl Spelling<'_> {
     }
 }
 
-/// The form in which keys and values are the same that differ in case and the number of spaces only.
+/// Normalizes a key or value by case and number of spaces.
 fn spelled(text: &str) -> String {
     Rule::Exact.form(&crate::fold(text)).into_owned()
 }
 
-/// Adds names that are not there in another case.
+/// Adds names, ignoring those already there in another case.
 fn add_names<'a>(names: &mut Vec<&'a str>, more: impl Iterator<Item = &'a str>) {
     for name in more {
         if !names.iter().any(|other| other.eq_ignore_ascii_case(name)) {
@@ -308,12 +310,12 @@ fn add_names<'a>(names: &mut Vec<&'a str>, more: impl Iterator<Item = &'a str>) 
     }
 }
 
-/// Finds the keys that an entry answers.
+/// Finds the keys that an entry belongs to.
 struct Index<'a> {
     rules: &'a [(&'a str, Rule)],
     schema: &'a Schema,
     keys: &'a [&'a str],
-    /// Keys in the form in which case does not count, sorted, and their places.
+    /// The keys in lower case, sorted, with their indexes.
     forms: Vec<(Cow<'a, str>, usize)>,
 }
 
@@ -325,7 +327,8 @@ impl<'a> Index<'a> {
         Index { rules, schema, keys, forms }
     }
 
-    /// Puts the places of the keys that the entry answers into `owners`, each once. False if there may be others.
+    /// Adds the indexes of the entry's keys to `owners`, each once. Returns false if there may be
+    /// more.
     fn owners(&self, entry: &Entry, owners: &mut Vec<usize>) -> bool {
         let mut is_certain = true;
         for (name, values) in entry.attributes() {

@@ -1,14 +1,14 @@
-//! The basic encoding rules as far as LDAP uses them (RFC 4511 section 5.1: definite lengths, tags of one octet).
+//! The subset of BER that LDAP uses (RFC 4511 section 5.1): definite lengths and single-octet tags.
 //!
-//! A [`Reader`] goes over octets from outside: whatever they are, it ends with [`Malformed`] or with slices of them; it
-//! does not recurse, allocate or panic. A [`Writer`] puts lengths in when what they are of is complete.
+//! A [`Reader`] parses untrusted octets into slices, or fails with [`Malformed`]. It never
+//! recurses, allocates or panics. A [`Writer`] fills in the length of an element after its content.
 
-/// Octets that are no message, or not the one that may stand here.
+/// Octets that are not a valid LDAP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed message: {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Tags of the universal class (X.690 section 8).
+/// Universal tags (X.690 section 8).
 pub(crate) const BOOLEAN: u8 = 0x01;
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const OCTETS: u8 = 0x04;
@@ -16,48 +16,48 @@ pub(crate) const ENUMERATED: u8 = 0x0a;
 pub(crate) const SEQUENCE: u8 = 0x30;
 pub(crate) const SET: u8 = 0x31;
 
-/// What is left of a run of elements.
+/// The unread elements of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads `octets` from their beginning.
+    /// Reads `octets` from the beginning.
     pub(crate) fn new(octets: &'a [u8]) -> Self {
         Reader(octets)
     }
 
-    /// Whether nothing is left.
+    /// Whether all elements were read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The tag of the next element, if there is one.
+    /// The tag of the next element, if any.
     pub(crate) fn tag(&self) -> Option<u8> {
         self.0.first().copied()
     }
 
-    /// The next element: its tag and what it contains.
+    /// Reads the next element: its tag and content.
     pub(crate) fn element(&mut self) -> Result<(u8, &'a [u8]), Malformed> {
-        let (tag, head, length) = header(self.0)?.ok_or(Malformed("it is cut short"))?;
-        let content = self.0.get(head..).and_then(|rest| rest.get(..length)).ok_or(Malformed("it is cut short"))?;
+        let (tag, head, length) = header(self.0)?.ok_or(Malformed("truncated"))?;
+        let content = self.0.get(head..).and_then(|rest| rest.get(..length)).ok_or(Malformed("truncated"))?;
         self.0 = &self.0[head + length..];
         Ok((tag, content))
     }
 
-    /// What the next element contains, which must have this tag.
+    /// Reads an element with this tag and returns its content.
     pub(crate) fn expect(&mut self, tag: u8) -> Result<&'a [u8], Malformed> {
         match self.element()? {
             (found, content) if found == tag => Ok(content),
-            _ => Err(Malformed("an element is not the one that belongs there")),
+            _ => Err(Malformed("unexpected element")),
         }
     }
 
-    /// The elements within the next one, which must have this tag.
+    /// Reads an element with this tag and returns a reader of its content.
     pub(crate) fn within(&mut self, tag: u8) -> Result<Reader<'a>, Malformed> {
         self.expect(tag).map(Reader)
     }
 
-    /// What the next element contains if it has this tag; nothing is taken otherwise.
+    /// Reads an element if it has this tag.
     pub(crate) fn optional(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
         match self.tag() {
             Some(next) if next == tag => self.expect(tag).map(Some),
@@ -65,66 +65,67 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of this tag, from 0 to 2^31 - 1 as all numbers of LDAP are (RFC 4511 section 4.1.1).
+    /// Reads a number from 0 to 2^31 - 1 with this tag (RFC 4511 section 4.1.1).
     pub(crate) fn number(&mut self, tag: u8) -> Result<u32, Malformed> {
         let octets = self.expect(tag)?;
         let significant = octets.iter().position(|&octet| octet != 0).map_or(&[][..], |first| &octets[first..]);
         let number = significant.iter().fold(0u64, |number, &octet| number << 8 & 0xff_ffff_ffff | u64::from(octet));
         match u32::try_from(number) {
             Ok(number) if !octets.is_empty() && significant.len() <= 4 && number <= i32::MAX as u32 => Ok(number),
-            _ => Err(Malformed("a number is out of range")),
+            _ => Err(Malformed("number out of range")),
         }
     }
 }
 
-/// The first element's tag, the octets of its header and of its content; None while the header is not complete.
+/// The tag, header length and content length of the first element; None if the header is
+/// incomplete.
 pub(crate) fn header(octets: &[u8]) -> Result<Option<(u8, usize, usize)>, Malformed> {
     let [tag, first, rest @ ..] = octets else { return Ok(None) };
     if tag & 0x1f == 0x1f {
-        return Err(Malformed("a tag of several octets"));
+        return Err(Malformed("tag of several octets"));
     }
     match first {
         0..=0x7f => Ok(Some((*tag, 2, usize::from(*first)))),
-        0x80 => Err(Malformed("a length that is not given")),
-        // More than eight octets of length would not be a length of this world; leading zeroes are allowed.
+        0x80 => Err(Malformed("indefinite length")),
+        // Lengths of more than eight octets are invalid. Leading zeroes are allowed.
         0x81..=0x88 => {
             let count = usize::from(first & 0x7f);
             let Some(length) = rest.get(..count) else { return Ok(None) };
             let length = length.iter().fold(0u64, |length, &octet| length << 8 | u64::from(octet));
-            let length = usize::try_from(length).map_err(|_| Malformed("a length that cannot be"))?;
+            let length = usize::try_from(length).map_err(|_| Malformed("invalid length"))?;
             match length.checked_add(2 + count) {
                 Some(_) => Ok(Some((*tag, 2 + count, length))),
-                None => Err(Malformed("a length that cannot be")),
+                None => Err(Malformed("invalid length")),
             }
         }
-        _ => Err(Malformed("a length that cannot be")),
+        _ => Err(Malformed("invalid length")),
     }
 }
 
-/// Writes elements one behind the other.
+/// Writes elements one after another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// An element of this tag with this content.
+    /// Writes an element with this tag and content.
     pub(crate) fn octets(&mut self, tag: u8, content: &[u8]) {
         self.0.push(tag);
         self.length(content.len());
         self.0.extend_from_slice(content);
     }
 
-    /// An element whose content `write` writes.
+    /// Writes an element with the content that `write` writes.
     pub(crate) fn within(&mut self, tag: u8, write: impl FnOnce(&mut Writer)) {
         self.0.push(tag);
         let place = self.0.len();
         write(self);
-        // The length goes before what it is of; its form depends on how long that came to be.
+        // The length comes before the content, and its size depends on the content.
         let mut head = Writer::default();
         head.length(self.0.len() - place);
         self.0.splice(place..place, head.0);
     }
 
-    /// A number of this tag.
+    /// Writes a number with this tag.
     pub(crate) fn number(&mut self, tag: u8, number: u32) {
         let octets = number.to_be_bytes();
         // The first bit is the sign.
@@ -136,17 +137,17 @@ impl Writer {
         }
     }
 
-    /// A truth of this tag.
+    /// Writes a boolean with this tag.
     pub(crate) fn truth(&mut self, tag: u8, truth: bool) {
         self.octets(tag, &[if truth { 0xff } else { 0 }]);
     }
 
-    /// Elements that were written elsewhere.
+    /// Writes encoded elements.
     pub(crate) fn raw(&mut self, elements: &[u8]) {
         self.0.extend_from_slice(elements);
     }
 
-    /// All that was written.
+    /// The encoded elements.
     pub(crate) fn into_octets(self) -> Vec<u8> {
         self.0
     }

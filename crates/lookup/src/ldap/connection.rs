@@ -1,14 +1,14 @@
-//! Connections to a directory: which servers there are, how one introduces itself, and searches as streams of what comes.
+//! Connections to LDAP servers: server selection, binding, and searches as streams of responses.
 //!
-//! A [`Session`] is one connection that is bound. It can have many searches under way; a task of the runtime it was made
-//! on reads and writes for all of them and ends with the last handle. What comes is checked before it is handed on: a
-//! message that is malformed or longer than 16 MiB, as well as a connection that is lost, ends every search of the session
-//! with a [`Failure`], and the session is of no more use. Anything that a server says in due form, be it an error, is
-//! [`Response::Done`] and no failure here.
+//! A [`Session`] is a bound connection that can run many searches. A task on the current runtime
+//! reads and writes for it and ends with the last handle. Responses are checked as they arrive. A
+//! lost connection, or a message that is malformed or over 16 MiB, ends all searches with a
+//! [`Failure`] and closes the session. A well-formed error response is [`Response::Done`], not a
+//! failure.
 //!
-//! A search has a buffer of its own; one that is full stops the reading for the whole connection, so that memory stays
-//! bounded. Whoever has a search under way must read it or drop it; dropping it abandons it. There are no time-outs here
-//! but those of connecting and binding: those who wait bound their wait, by [`Servers::timeout`].
+//! Each search has a buffer. A full one stops reading from the connection, which bounds memory, so
+//! callers must read or drop their searches; dropping one abandons it. Only connecting and binding
+//! have timeouts here; callers apply [`Servers::timeout`] to everything else.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,50 +28,51 @@ use crate::backend::Failure;
 
 pub(crate) use super::message::{Control, Done, Entry, Response, Search};
 
-/// Messages of one search that wait to be read.
+/// Buffered responses per search.
 const WAITING_MAX: usize = 256;
-/// Requests that are written together.
+/// Requests written at once.
 const REQUESTS_MAX: usize = 64;
-/// Message numbers go up to here (RFC 4511 section 4.1.1.1) and then begin again.
+/// The largest message ID (RFC 4511 section 4.1.1.1); after it they start again.
 const ID_MAX: u32 = i32::MAX as u32;
 
-/// How to get a connection.
+/// How to connect and bind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Servers {
-    /// The servers; the first one that answers is asked.
+    /// The servers; the first one that answers is used.
     pub urls: Vec<Url>,
-    /// Whether `ldap://` goes on in TLS before anything is said (RFC 4511 section 4.14).
+    /// Whether to use StartTLS on `ldap://` (RFC 4511 section 4.14).
     pub starttls: bool,
-    /// Certificates of authorities in PEM that servers are checked by; None: the system's.
+    /// CA certificates in PEM to verify servers; None: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// As whom we ask.
+    /// How to authenticate.
     pub bind: Bind,
-    /// How long connecting to one server may take, TLS included.
+    /// Timeout for connecting to one server, including TLS.
     pub connect_timeout: Duration,
-    /// How long one operation may take.
+    /// Timeout for one operation.
     pub timeout: Duration,
 }
 
 impl Servers {
-    /// How long connecting may take, unless the configuration says otherwise.
+    /// The default of `connect_timeout`.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-    /// How long an operation may take, unless the configuration says otherwise.
+    /// The default of `timeout`.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
 }
 
-/// As whom we ask (RFC 4513 section 5).
+/// How to authenticate (RFC 4513 section 5).
 #[derive(Clone, PartialEq, Eq)]
 pub enum Bind {
-    /// As nobody.
+    /// Without authentication.
     Anonymous,
-    /// By a password.
+    /// With a DN and a password.
     Simple {
-        /// Who.
+        /// The DN.
         dn: Box<str>,
-        /// Must not be empty: servers take that for a bind as nobody, and let it succeed (RFC 4513 section 5.1.2).
+        /// The password. Must not be empty: servers would treat the bind as anonymous and accept it
+        /// (RFC 4513 section 5.1.2).
         password: Box<str>,
     },
-    /// As whom the connection itself shows: our user, over a socket of this machine.
+    /// SASL EXTERNAL: the server identifies our user by the connection, such as a Unix socket.
     External,
 }
 
@@ -85,14 +86,14 @@ impl fmt::Debug for Bind {
     }
 }
 
-/// Makes connections to the servers of a configuration.
+/// Connects to the configured servers.
 #[derive(Debug)]
 pub(crate) struct Connector {
     servers: Servers,
     tls: OnceLock<Tls>,
 }
 
-/// What TLS needs.
+/// The TLS configuration.
 struct Tls(TlsConnector);
 
 impl fmt::Debug for Tls {
@@ -102,7 +103,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Connector {
-    /// Checks what can be checked without a server, and loads the certificates of authorities where they are needed.
+    /// Checks the configuration and loads the CA certificates if any server needs them.
     pub(crate) fn new(servers: Servers) -> Result<Connector, LdapError> {
         if servers.urls.is_empty() {
             return Err(LdapError::NoServer);
@@ -123,7 +124,7 @@ impl Connector {
         &self.servers
     }
 
-    /// Connects to the first server that answers, and binds. The failure is that of the last one.
+    /// Connects to the first server that answers, and binds. Fails with the error of the last one.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
         let mut last = None;
         for url in &self.servers.urls {
@@ -132,10 +133,10 @@ impl Connector {
                 Err(failure) => last = Some(failure),
             }
         }
-        Err(last.expect("there is a server, or there would be no connector"))
+        Err(last.expect("a connector has at least one server"))
     }
 
-    /// Connects to this server, which need not be one of the configuration, and binds.
+    /// Connects to this server, which need not be a configured one, and binds.
     pub(crate) async fn connect_to(&self, url: &Url) -> Result<Session, Failure> {
         let at = || url.to_string();
         let opening = transport::open(url, self.servers.starttls, || self.tls());
@@ -156,7 +157,7 @@ impl Connector {
 
     async fn bind(&self, session: &Session) -> Result<Done, Failure> {
         match &self.servers.bind {
-            // A connection that has not bound is anonymous (RFC 4513 section 4).
+            // An unbound connection is anonymous (RFC 4513 section 4).
             Bind::Anonymous => Ok(Done::default()),
             Bind::Simple { dn, password } => session.end_of(|id| message::simple_bind(id, dn, password)).await,
             Bind::External => session.end_of(message::external_bind).await,
@@ -172,53 +173,53 @@ impl Connector {
     }
 }
 
-/// A connection.
+/// A bound connection.
 pub(crate) struct Session {
     url: Url,
     requests: mpsc::UnboundedSender<Vec<u8>>,
     shared: Arc<Shared>,
 }
 
-/// What a session and its task have in common.
+/// State shared by a session and its task.
 struct Shared {
     state: Mutex<State>,
     id_last: AtomicU32,
 }
 
 enum State {
-    /// It works; who waits for what comes, by message number.
+    /// Open, with the waiting operations by message ID.
     Open(HashMap<u32, mpsc::Sender<Response>>),
-    /// It does not, and why.
+    /// Closed, with the reason.
     Closed(Failure),
 }
 
 impl Session {
-    /// Who is at the other end.
+    /// The server's URL.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Whether it is of no more use.
+    /// Whether the session is closed.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.shared.state(), State::Closed(_))
     }
 
-    /// Begins a search.
+    /// Starts a search.
     pub(crate) fn search(&self, search: &Search<'_>) -> Result<Stream, Failure> {
         self.begin(|id| message::search(id, search))
     }
 
-    /// Binds as `dn`, whoever the session was before. Nothing else may be under way on it (RFC 4511 section 4.2.1), and
-    /// an empty password must not come here: servers take that for a bind as nobody, and let it succeed (RFC 4513
+    /// Binds as `dn`. No other operation may be running on the session (RFC 4511 section 4.2.1).
+    /// Rejects empty passwords, which servers would treat as an anonymous bind and accept (RFC 4513
     /// section 5.1.2).
     pub(crate) async fn bind(&self, dn: &str, password: &str) -> Result<Done, Failure> {
         if dn.is_empty() || password.is_empty() {
-            return Err(Failure::new(self.url.to_string(), "bind: no DN or no password"));
+            return Err(Failure::new(self.url.to_string(), "bind: empty DN or password"));
         }
         self.end_of(|id| message::simple_bind(id, dn, password)).await
     }
 
-    /// A session over a wire that is open.
+    /// Starts a session on an open connection.
     fn start(url: Url, wire: Box<dyn Wire>) -> Session {
         let (requests, requested) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { state: Mutex::new(State::Open(HashMap::new())), id_last: AtomicU32::new(0) });
@@ -235,12 +236,12 @@ impl Session {
         };
         let stream =
             Stream { id, responses, requests: self.requests.clone(), shared: self.shared.clone(), is_done: false };
-        // Where the task has just ended nobody takes it, and the stream will say why.
+        // If the task has just ended, the stream will return the reason.
         let _ = self.requests.send(request(id));
         Ok(stream)
     }
 
-    /// How the operation ends.
+    /// Sends a request and waits for its result.
     async fn end_of(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<Done, Failure> {
         let mut stream = self.begin(request)?;
         loop {
@@ -251,7 +252,7 @@ impl Session {
     }
 }
 
-/// What comes for one search. Dropped before its end, it abandons the search.
+/// The responses to one search. Dropping it abandons an unfinished search.
 pub(crate) struct Stream {
     id: u32,
     responses: mpsc::Receiver<Response>,
@@ -261,7 +262,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// What comes next; nothing comes behind [`Response::Done`]. A failure is that of the connection.
+    /// The next response; nothing follows [`Response::Done`]. Fails if the connection does.
     pub(crate) async fn next(&mut self) -> Result<Response, Failure> {
         match self.responses.recv().await {
             Some(response) => {
@@ -293,12 +294,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// 0 is the server's, for what nobody asked for.
+    /// ID 0 is for unsolicited messages of the server.
     fn id_next(&self) -> u32 {
         self.id_last.fetch_add(1, Ordering::Relaxed) % ID_MAX + 1
     }
 
-    /// Nothing more comes for anyone.
+    /// Closes the session; all operations end.
     fn close(&self, failure: Failure) {
         let mut state = self.state();
         if matches!(*state, State::Open(_)) {
@@ -307,9 +308,9 @@ impl Shared {
     }
 }
 
-/// Reads and writes until the connection ends or nobody needs it any more.
+/// Reads and writes until the connection ends or the session is dropped.
 async fn drive(url: Url, wire: Box<dyn Wire>, requested: mpsc::UnboundedReceiver<Vec<u8>>, shared: Arc<Shared>) {
-    // Also where the task is dropped with its runtime.
+    // Closes the session even if the task is dropped with its runtime.
     let _closing = Closing { url: &url, shared: &shared };
     let (reading, writing) = tokio::io::split(wire);
     let why = tokio::select! {
@@ -326,11 +327,11 @@ struct Closing<'a> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.shared.close(Failure::new(self.url.to_string(), "the connection was given up"));
+        self.shared.close(Failure::new(self.url.to_string(), "connection closed"));
     }
 }
 
-/// Hands on what comes; returns why nothing comes any more.
+/// Dispatches incoming messages. Returns why the connection ended.
 async fn read(mut from: ReadHalf<Box<dyn Wire>>, shared: &Shared) -> String {
     let mut messages = Messages::default();
     loop {
@@ -341,12 +342,12 @@ async fn read(mut from: ReadHalf<Box<dyn Wire>>, shared: &Shared) -> String {
         };
         let (id, response) = match message::decode(message) {
             Ok((id, Some(response))) => (id, response),
-            Ok((_, None)) => return "malformed message: of a kind that nobody asked for".to_owned(),
+            Ok((_, None)) => return "malformed message: unknown operation".to_owned(),
             Err(malformed) => return malformed.to_string(),
         };
         match response {
-            // The server tells that it is about to close the connection (RFC 4511 section 4.4.1).
-            Response::Done(done) if id == 0 => return format!("the server ends the connection: {done}"),
+            // Notice of Disconnection (RFC 4511 section 4.4.1).
+            Response::Done(done) if id == 0 => return format!("the server is closing the connection: {done}"),
             response => hand_on(id, response, shared).await,
         }
     }
@@ -359,13 +360,13 @@ async fn hand_on(id: u32, response: Response, shared: &Shared) {
         State::Open(waiting) => waiting.get(&id).cloned(),
         State::Closed(_) => None,
     };
-    // What was abandoned still comes for a while, and nobody takes it.
+    // Responses to an abandoned search are ignored.
     if let Some(waiting) = waiting {
         let _ = waiting.send(response).await;
     }
 }
 
-/// Writes requests, those that wait together; returns why none are written any more.
+/// Writes requests, several at once if possible. Returns why the connection ended.
 async fn write(
     mut to: WriteHalf<Box<dyn Wire>>,
     mut requested: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -386,7 +387,7 @@ async fn write(
             return format!("connection lost: {error}");
         }
     }
-    // Nobody waits for an error that could come of this.
+    // Errors no longer matter here.
     let _ = to.write_all(&message::unbind(shared.id_next())).await;
     let _ = to.shutdown().await;
     "the connection is no longer needed".to_owned()

@@ -1,47 +1,47 @@
-//! Templates of search filters: RFC 4515, with the key of a question in place of `{key}`, `{local}` and `{domain}`.
+//! Templates of search filters (RFC 4515) with `{key}`, `{local}` and `{domain}` in values.
 //!
-//! A template is parsed once; a question is then encoded from its parts. A key becomes octets of an assertion value and
-//! never goes through the text of a filter, so that no key, whatever is in it, can change what a filter asks.
+//! A template is parsed once and then encoded for each request. Keys are inserted into the encoded
+//! filter, never into its text, so a key cannot change what the filter means.
 //!
 //! | placeholder | for `bob@example.org` | for `bob`                  |
 //! |-------------|-----------------------|----------------------------|
 //! | `{key}`     | `bob@example.org`     | `bob`                      |
 //! | `{local}`   | `bob`                 | `bob`                      |
-//! | `{domain}`  | `example.org`         | none: nothing can be found |
+//! | `{domain}`  | `example.org`         | empty: finds nothing       |
 //!
-//! Whether keys can share a search shows in the shape: a filter that is `K`, or `(&(const)..(K))` with constants around,
-//! where `K` is an equality `(attr={key})` or an OR of such.
+//! Keys can share a search if the filter has the form `K` or `(&(const)..(K))` with constant parts,
+//! where `K` is an equality `(attr={key})` or an OR of these.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::ber::{OCTETS, SEQUENCE, Writer};
 
-/// Filters within filters.
+/// Maximum nesting of filters.
 const DEPTH_MAX: usize = 16;
 
-/// A template of a filter.
+/// A filter template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     text: Box<str>,
     node: Node,
 }
 
-/// A text is no template of a filter.
+/// Why a text is not a filter template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// Something else was expected at this place.
-    #[error("'{filter}' is no filter (RFC 4515): expected {expected} at '{rest}'")]
+    /// A syntax error.
+    #[error("invalid filter '{filter}' (RFC 4515): expected {expected} at '{rest}'")]
     Syntax {
-        /// The text.
+        /// The filter.
         filter: Box<str>,
-        /// What would be right.
+        /// The expected syntax.
         expected: &'static str,
-        /// The text from there on.
+        /// The filter from the error on.
         rest: Box<str>,
     },
-    /// All keys would find the same.
-    #[error("the filter '{0}' does not ask for a key: expected {{key}}, {{local}} or {{domain}} in a value")]
+    /// The filter has no placeholder, so all keys would find the same.
+    #[error("filter '{0}' does not use the key: expected {{key}}, {{local}} or {{domain}} in a value")]
     NoKey(Box<str>),
 }
 
@@ -51,10 +51,10 @@ enum Node {
     Or(Vec<Node>),
     Not(Box<Node>),
     Present(Box<str>),
-    /// Of this tag: equality, greater or equal, less or equal, approximate.
+    /// Tag (equality, greater or equal, less or equal, approximate), attribute, value.
     Compare(u8, Box<str>, Value),
     Substrings(Box<str>, Vec<Value>),
-    /// Matching rule, attribute, value, whether attributes of the DN count.
+    /// Matching rule, attribute, value, and whether attributes of the DN count.
     Extensible(Option<Box<str>>, Option<Box<str>>, Value, bool),
 }
 
@@ -79,7 +79,7 @@ enum Piece {
     Domain,
 }
 
-/// What takes the place of equalities with a key.
+/// What to insert for equalities with the key.
 #[derive(Clone, Copy)]
 enum Fill<'a> {
     Key(&'a str),
@@ -88,14 +88,15 @@ enum Fill<'a> {
 }
 
 impl Filter {
-    /// The filter for one key, encoded. None: a part that the filter asks for is not in the key, so nothing can be found.
+    /// The encoded filter for one key. None if a part of the key that the filter needs is empty, so
+    /// that nothing can match.
     pub(crate) fn one(&self, key: &str) -> Option<Vec<u8>> {
         let mut writer = Writer::default();
         self.node.write(Fill::Key(key), &mut writer).then(|| writer.into_octets())
     }
 
-    /// The attributes of which one must be equal to the key; None where the shape does not let keys share a search. What
-    /// else the filter asks for is then the same for all keys.
+    /// The attributes compared with the key; None if keys cannot share a search. The rest of the
+    /// filter is then the same for all keys.
     pub(crate) fn key_attributes(&self) -> Option<Vec<&str>> {
         let Node::And(parts) = &self.node else { return self.node.key_attributes() };
         let mut with_key = parts.iter().filter(|part| part.has_key());
@@ -105,7 +106,7 @@ impl Filter {
         }
     }
 
-    /// The filter that finds what any of these keys finds, encoded; for a filter that has
+    /// The encoded filter that matches any of these keys. Requires
     /// [`key_attributes`](Self::key_attributes).
     pub(crate) fn any_of(&self, keys: &[&str]) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -113,7 +114,7 @@ impl Filter {
         writer.into_octets()
     }
 
-    /// The filter that finds what any key at all could find, encoded; for a filter that has
+    /// The encoded filter that matches all possible keys. Requires
     /// [`key_attributes`](Self::key_attributes).
     pub(crate) fn all(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -129,7 +130,7 @@ impl FromStr for Filter {
         let mut parser = Parser { text, rest: text };
         let node = parser.filter(0)?;
         if !parser.rest.is_empty() {
-            return Err(parser.expected("nothing more"));
+            return Err(parser.expected("the end"));
         }
         match node.has_key() {
             true => Ok(Filter { text: text.into(), node }),
@@ -156,10 +157,10 @@ impl Node {
         }
     }
 
-    /// The attribute that must be equal to the key, if that is all this asks.
+    /// The attribute that must equal the key, if the filter is only that equality.
     fn key_attribute(&self) -> Option<&str> {
         match self {
-            // Options make it another attribute, which schemas do not tell of.
+            // With options it is another attribute, which the schema does not describe.
             Node::Compare(EQUALITY, attribute, value) if !attribute.contains(';') => {
                 (value[..] == [Piece::Key]).then_some(&**attribute)
             }
@@ -174,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Writes the filter; false where a part of the key that belongs into it is not there.
+    /// Writes the filter. Returns false if a needed part of the key is empty.
     fn write(&self, fill: Fill<'_>, writer: &mut Writer) -> bool {
         if let (Some(attribute), false) = (self.key_attribute(), matches!(fill, Fill::Key(_))) {
             write_equality(attribute, fill, writer);
@@ -227,7 +228,8 @@ fn write_equality(attribute: &str, fill: Fill<'_>, writer: &mut Writer) {
     }
 }
 
-/// The parts between asterisks: the first is what values begin with, the last what they end with, if they are not empty.
+/// Writes the parts between asterisks: a non-empty first part is a prefix, a non-empty last part a
+/// suffix.
 fn write_substrings(parts: &[Value], fill: Fill<'_>, writer: &mut Writer) -> bool {
     let last = parts.len() - 1;
     parts.iter().enumerate().filter(|(_, part)| !part.is_empty()).all(|(place, part)| {
@@ -254,7 +256,7 @@ fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> b
             Piece::Local => local,
             Piece::Domain => domain,
         };
-        // An empty part would ask for less than the filter says.
+        // With an empty part the filter would match more than intended.
         if part.is_empty() {
             return false;
         }
@@ -264,14 +266,14 @@ fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> b
     true
 }
 
-/// The filter that finds every entry with this attribute, encoded.
+/// The encoded filter for all entries with this attribute.
 pub(crate) fn present(attribute: &str) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.octets(PRESENT, attribute.as_bytes());
     writer.into_octets()
 }
 
-/// The filter that finds every entry of this object class, encoded.
+/// The encoded filter for all entries of this object class.
 pub(crate) fn of_class(class: &str) -> Vec<u8> {
     let mut writer = Writer::default();
     write_equality("objectClass", Fill::Key(class), &mut writer);
@@ -286,7 +288,7 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn filter(&mut self, depth: usize) -> Result<Node, FilterError> {
         if depth > DEPTH_MAX {
-            return Err(self.expected("fewer filters within filters"));
+            return Err(self.expected("fewer nested filters"));
         }
         self.take('(', "'('")?;
         let node = match self.rest.chars().next() {
@@ -318,7 +320,7 @@ impl<'a> Parser<'a> {
         }
         if !is_attribute(attribute) {
             self.rest = &self.text[self.text.len() - self.rest.len() - attribute.len()..];
-            return Err(self.expected("'&', '|', '!' or the name of an attribute"));
+            return Err(self.expected("'&', '|', '!' or an attribute name"));
         }
         for (sign, tag) in [(">=", GREATER), ("<=", LESS), ("~=", APPROXIMATE)] {
             if let Some(rest) = self.rest.strip_prefix(sign) {
@@ -341,7 +343,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `attr:dn:rule:=value`, of which the attribute or the rule may be left out, and `:dn`.
+    /// `attr:dn:rule:=value`; `:dn` is optional, and either the attribute or the rule.
     fn extensible(&mut self, attribute: &str) -> Result<Node, FilterError> {
         let with_dn = [":dn:", ":DN:"].iter().find_map(|dn| self.rest.strip_prefix(dn));
         if let Some(rest) = with_dn {
@@ -355,7 +357,7 @@ impl<'a> Parser<'a> {
         let rest = self.rest.strip_prefix(":=").ok_or_else(|| self.expected("':='"))?;
         let attribute = Some(attribute).filter(|attribute| !attribute.is_empty());
         if !attribute.or(rule).is_some_and(is_attribute) || !rule.is_none_or(is_attribute) {
-            return Err(self.expected("the name of an attribute or of a matching rule"));
+            return Err(self.expected("the name of an attribute or matching rule"));
         }
         self.rest = rest;
         Ok(Node::Extensible(rule.map(Into::into), attribute.map(Into::into), self.value()?, with_dn.is_some()))
@@ -389,7 +391,7 @@ impl<'a> Parser<'a> {
                 return Ok(piece);
             }
         }
-        Err(self.expected("{key}, {local} or {domain} (a brace itself is \\7b)"))
+        Err(self.expected("{key}, {local} or {domain} (write a literal brace as \\7b)"))
     }
 
     fn taken_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
@@ -417,7 +419,7 @@ fn push_octets(value: &mut Value, octets: &[u8]) {
     }
 }
 
-/// Whether a text is an attribute description: a name or an object identifier, with options (RFC 4512 section 2.5).
+/// Whether a text is an attribute description: a name or OID with options (RFC 4512 section 2.5).
 pub(crate) fn is_attribute(text: &str) -> bool {
     let mut parts = text.split(';');
     let name = parts.next().unwrap_or_default();
@@ -438,7 +440,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The filter as another implementation encodes it.
+    /// The filter as encoded by another implementation.
     fn encoded_by_ldap3(text: &str) -> Vec<u8> {
         let mut writer = Writer::default();
         write_tree(&ldap3::parse_filter(text).unwrap().into_structure(), &mut writer);
@@ -453,7 +455,7 @@ mod tests {
         }
     }
 
-    /// The text of a filter with the key in it, escaped as RFC 4515 section 3 wants.
+    /// The filter with the key inserted, escaped as in RFC 4515 section 3.
     fn filled(template: &str, key: &str) -> String {
         let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
         let escaped = |text: &str| -> String { text.bytes().map(|octet| format!("\\{octet:02x}")).collect() };
@@ -536,20 +538,20 @@ mod tests {
     #[test]
     fn what_is_no_filter_says_what_was_expected() {
         for (text, message) in [
-            ("mail={key}", "'mail={key}' is no filter (RFC 4515): expected '(' at 'mail={key}'"),
-            ("(mail={key}", "'(mail={key}' is no filter (RFC 4515): expected ')' at ''"),
-            ("(mail={key}))", "'(mail={key}))' is no filter (RFC 4515): expected nothing more at ')'"),
-            ("(mail={user})", "expected {key}, {local} or {domain} (a brace itself is \\7b) at '{user})'"),
+            ("mail={key}", "invalid filter 'mail={key}' (RFC 4515): expected '(' at 'mail={key}'"),
+            ("(mail={key}", "invalid filter '(mail={key}' (RFC 4515): expected ')' at ''"),
+            ("(mail={key}))", "invalid filter '(mail={key}))' (RFC 4515): expected the end at ')'"),
+            ("(mail={user})", "expected {key}, {local} or {domain} (write a literal brace as \\7b) at '{user})'"),
             ("(mail=\\2{key})", "expected two hexadecimal digits after '\\' at '\\2{key})'"),
             ("(ma il={key})", "expected '=', '>=', '<=', '~=' or ':' at ' il={key})'"),
-            ("(={key})", "expected '&', '|', '!' or the name of an attribute at '={key})'"),
-            ("(3a={key})", "expected '&', '|', '!' or the name of an attribute at '3a={key})'"),
+            ("(={key})", "expected '&', '|', '!' or an attribute name at '={key})'"),
+            ("(3a={key})", "expected '&', '|', '!' or an attribute name at '3a={key})'"),
             ("(a=x**{key})", "expected a value between two '*' at ')'"),
-            ("(a:=)", "the filter '(a:=)' does not ask for a key: expected {key}, {local} or {domain} in a value"),
-            ("(:={key})", "expected the name of an attribute or of a matching rule at ':={key})'"),
+            ("(a:=)", "filter '(a:=)' does not use the key: expected {key}, {local} or {domain} in a value"),
+            ("(:={key})", "expected the name of an attribute or matching rule at ':={key})'"),
             ("(&)", "expected '(' at ')'"),
-            ("({key}=a)", "expected '&', '|', '!' or the name of an attribute at '{key}=a)'"),
-            ("(objectClass=*)", "does not ask for a key"),
+            ("({key}=a)", "expected '&', '|', '!' or an attribute name at '{key}=a)'"),
+            ("(objectClass=*)", "does not use the key"),
             ("", "expected '(' at ''"),
         ] {
             let error = text.parse::<Filter>().unwrap_err().to_string();

@@ -1,8 +1,8 @@
-//! Members of groups: entries that others name by DN, read level by level.
+//! Group members: entries that a group names by DN, read level by level.
 //!
-//! Each DN is read once, so that groups which name one another come to an end. A DN that no longer exists is passed over:
-//! directories seldom clean up behind those who leave. A group that is too deep or too large has no answer rather than
-//! half of one.
+//! Each DN is read once, so groups may contain each other. DNs that do not exist are skipped: they
+//! often remain after entries are deleted. A group that is too deep or too large gets no answer
+//! instead of a partial one.
 
 use std::collections::HashSet;
 
@@ -29,11 +29,11 @@ impl Asking<'_> {
             }
             depth += 1;
             if depth > members.depth_max {
-                slot.set_fault(format!("groups within groups, more than {} deep", members.depth_max));
+                slot.set_fault(format!("groups nested more than {} deep", members.depth_max));
                 return Ok(());
             }
             if seen.len() > reads_max {
-                slot.set_fault(format!("a group of more than {reads_max} entries"));
+                slot.set_fault(format!("group with more than {reads_max} entries"));
                 return Ok(());
             }
             let mut reads = futures_util::stream::iter(&level).map(|dn| self.read(dn)).buffered(PIPELINE);
@@ -47,7 +47,8 @@ impl Asking<'_> {
         }
     }
 
-    /// The entry of this DN, if there is one; or why that cannot be said.
+    /// Reads the entry with this DN. The inner error is the reason why that failed for this member
+    /// only.
     async fn read(&self, dn: &str) -> Result<Result<Option<Entry>, String>, Trouble> {
         let filter = super::filter::present("objectClass");
         let attributes = self.result_attributes();

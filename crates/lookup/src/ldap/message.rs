@@ -1,7 +1,7 @@
-//! The messages of LDAP that we send and those that we understand (RFC 4511 section 4), as octets.
+//! Encoding and decoding of LDAP messages (RFC 4511 section 4).
 //!
-//! [`decode`] checks a message as a whole, once: whoever reads an [`Entry`] later meets no malformed part. An entry
-//! stays the octets that came, in one piece; its attributes are slices of them.
+//! [`decode`] checks a message completely, so reading an [`Entry`] later cannot fail. An entry
+//! keeps the received octets; its attributes are slices of them.
 
 use std::ops::Range;
 
@@ -23,90 +23,90 @@ const CONTROLS: u8 = 0xa0;
 const REFERRALS: u8 = 0xa3;
 
 const VERSION: u32 = 3;
-/// The object identifier of StartTLS (RFC 4511 section 4.14).
+/// The OID of StartTLS (RFC 4511 section 4.14).
 const STARTTLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
-/// Asks for no attribute (RFC 4511 section 4.5.1.8).
+/// Requests no attributes (RFC 4511 section 4.5.1.8).
 const NO_ATTRIBUTES: &str = "1.1";
 
-/// A control that goes with a message (RFC 4511 section 4.1.11).
+/// A control of a message (RFC 4511 section 4.1.11).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
-    /// Its object identifier.
+    /// The OID.
     pub(crate) oid: Box<str>,
-    /// Whether a server that does not know it must refuse the request.
+    /// Whether a server that does not know the control must refuse the request.
     pub(crate) critical: bool,
-    /// What it says.
+    /// The value.
     pub(crate) value: Option<Box<[u8]>>,
 }
 
-/// What to search (RFC 4511 section 4.5.1).
+/// A search request (RFC 4511 section 4.5.1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
-    /// The DN from which it starts.
+    /// The base DN.
     pub(crate) base: &'a str,
-    /// How far it goes.
+    /// The scope.
     pub(crate) scope: Scope,
-    /// Which entries it finds, encoded.
+    /// The encoded filter.
     pub(crate) filter: &'a [u8],
-    /// The attributes to return; none: none of them.
+    /// The attributes to return; empty means none.
     pub(crate) attributes: &'a [&'a str],
-    /// Controls that go with it.
+    /// The controls.
     pub(crate) controls: &'a [Control],
 }
 
-/// How a server ends an operation (RFC 4511 section 4.1.9).
+/// The result of an operation (RFC 4511 section 4.1.9).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     /// The result code.
     pub(crate) code: u32,
-    /// The server's own words.
+    /// The diagnostic message.
     pub(crate) text: Box<str>,
-    /// Where to ask instead.
+    /// The URLs of a referral.
     pub(crate) referrals: Vec<String>,
-    /// Controls that came with it.
+    /// The controls.
     pub(crate) controls: Vec<Control>,
 }
 
-/// One of the messages that a server sends.
+/// A message from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// An entry that was found.
+    /// A search result entry.
     Entry(Entry),
-    /// Where to search on.
+    /// A search result reference.
     Reference(Vec<String>),
-    /// Something between (RFC 4511 section 4.13).
+    /// An intermediate response (RFC 4511 section 4.13).
     Intermediate {
-        /// What it is, by its object identifier.
+        /// Its OID.
         oid: Box<str>,
-        /// What it says.
+        /// Its value.
         value: Box<[u8]>,
     },
-    /// The end of the operation.
+    /// The result of the operation.
     Done(Done),
 }
 
-/// An entry that was found, as it came.
+/// A search result entry as received.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     message: Box<[u8]>,
     dn: Range<usize>,
     attributes: Range<usize>,
-    /// Controls that came with it.
+    /// The controls.
     pub(crate) controls: Vec<Control>,
 }
 
 impl Entry {
-    /// Its DN.
+    /// The DN.
     pub(crate) fn dn(&self) -> &str {
         str::from_utf8(&self.message[self.dn.clone()]).unwrap_or_default()
     }
 
-    /// Octets of the message that it came in.
+    /// The length of the whole message.
     pub(crate) fn len(&self) -> usize {
         self.message.len()
     }
 
-    /// Its attributes: the description, with its options, and the values.
+    /// The attributes: description with options, and values.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
         let mut reader = Reader::new(&self.message[self.attributes.clone()]);
         std::iter::from_fn(move || {
@@ -135,8 +135,8 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// A bind with a password (RFC 4513 section 5.1), or without both: anonymous. The password is in the bytes, which are not
-/// wiped from memory: nor are the buffers of the connection that they go through.
+/// A simple bind request (RFC 4513 section 5.1). The password is not wiped from memory afterwards,
+/// neither here nor in the connection's buffers.
 pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
     request(id, &[], |writer| {
         writer.within(BIND_REQUEST, |writer| {
@@ -147,7 +147,7 @@ pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
     })
 }
 
-/// A bind as whom the connection itself shows (RFC 4422 appendix A).
+/// A SASL EXTERNAL bind request (RFC 4422 appendix A).
 pub(crate) fn external_bind(id: u32) -> Vec<u8> {
     request(id, &[], |writer| {
         writer.within(BIND_REQUEST, |writer| {
@@ -161,18 +161,19 @@ pub(crate) fn external_bind(id: u32) -> Vec<u8> {
     })
 }
 
-/// The wish to go on in TLS (RFC 4511 section 4.14.1).
+/// A StartTLS request (RFC 4511 section 4.14.1).
 pub(crate) fn starttls(id: u32) -> Vec<u8> {
     request(id, &[], |writer| writer.within(EXTENDED_REQUEST, |writer| writer.octets(0x80, STARTTLS)))
 }
 
-/// A search. No limit of time or size is asked for beyond the server's own: a deadline is kept here.
+/// A search request. Sets no time or size limit; callers have timeouts.
 pub(crate) fn search(id: u32, search: &Search<'_>) -> Vec<u8> {
     request(id, search.controls, |writer| {
         writer.within(SEARCH_REQUEST, |writer| {
             writer.octets(OCTETS, search.base.as_bytes());
             writer.number(ENUMERATED, search.scope as u32);
-            // Aliases are not followed: an alias of the directory (RFC 4512 section 2.6) is no alias of mail.
+            // Do not dereference aliases: directory aliases (RFC 4512 section 2.6) are not mail
+            // aliases.
             writer.number(ENUMERATED, 0);
             writer.number(INTEGER, 0);
             writer.number(INTEGER, 0);
@@ -190,12 +191,12 @@ pub(crate) fn search(id: u32, search: &Search<'_>) -> Vec<u8> {
     })
 }
 
-/// The operation `other` is of no more interest (RFC 4511 section 4.11).
+/// Abandons the operation `other` (RFC 4511 section 4.11).
 pub(crate) fn abandon(id: u32, other: u32) -> Vec<u8> {
     request(id, &[], |writer| writer.number(ABANDON_REQUEST, other))
 }
 
-/// The end of the connection (RFC 4511 section 4.3).
+/// Closes the connection (RFC 4511 section 4.3).
 pub(crate) fn unbind(id: u32) -> Vec<u8> {
     request(id, &[], |writer| writer.octets(UNBIND_REQUEST, b""))
 }
@@ -225,15 +226,14 @@ fn request(id: u32, controls: &[Control], operation: impl FnOnce(&mut Writer)) -
     writer.into_octets()
 }
 
-/// The message, with the number of the operation that it belongs to. None for a kind that we do not know, which is
-/// nothing that we asked for.
+/// Decodes a message and its message ID. The response is None if the operation is unknown.
 pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<Response>), Malformed> {
     let mut reader = Reader::new(&message).within(SEQUENCE)?;
     let id = reader.number(INTEGER)?;
     let (tag, content) = reader.element()?;
     let controls = match reader.optional(CONTROLS)? {
         Some(content) => controls(Reader::new(content))?,
-        // Active Directory puts the name of its notice of disconnection here, where nothing belongs.
+        // Active Directory puts the name of its Notice of Disconnection here, against the standard.
         None => Vec::new(),
     };
     let mut operation = Reader::new(content);
@@ -254,7 +254,7 @@ pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<Response>), Malf
     Ok((id, Some(response)))
 }
 
-/// The DN and the attributes of an entry, whose every part is as it must be.
+/// Checks an entry and returns its DN and attributes.
 fn entry(mut reader: Reader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
     let dn = reader.expect(OCTETS)?;
     text(dn)?;
@@ -273,7 +273,7 @@ fn entry(mut reader: Reader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
 
 fn done(mut reader: Reader<'_>, controls: Vec<Control>) -> Result<Done, Malformed> {
     let code = reader.number(ENUMERATED)?;
-    // Of the DN up to which names were resolved nobody here makes use.
+    // The matched DN is not used.
     reader.expect(OCTETS)?;
     let text = String::from_utf8_lossy(reader.expect(OCTETS)?).into();
     let referrals = match reader.optional(REFERRALS)? {
@@ -304,16 +304,16 @@ fn texts(mut reader: Reader<'_>) -> Result<Vec<String>, Malformed> {
 }
 
 fn text(octets: &[u8]) -> Result<&str, Malformed> {
-    str::from_utf8(octets).map_err(|_| Malformed("a text is not UTF-8"))
+    str::from_utf8(octets).map_err(|_| Malformed("invalid UTF-8"))
 }
 
-/// Where in `whole` its slice `part` lies.
+/// The range of the slice `part` within `whole`.
 fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr().addr() - whole.as_ptr().addr();
     start..start + part.len()
 }
 
-/// A result code with its name (RFC 4511 appendix A).
+/// The name of a result code (RFC 4511 appendix A).
 pub(crate) fn code_text(code: u32) -> String {
     let name = match code {
         0 => "success",
@@ -378,7 +378,7 @@ pub(super) mod tests {
         })
     }
 
-    /// An entry as if it had come from a server.
+    /// An entry as received from a server.
     pub(in super::super) fn entry(dn: &str, attributes: &[(&str, &[&[u8]])]) -> Entry {
         match decode(encoded(dn, attributes).into()) {
             Ok((7, Some(Response::Entry(entry)))) => entry,
@@ -410,7 +410,7 @@ pub(super) mod tests {
         assert_eq!(starttls(1), b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
         assert_eq!(abandon(6, 5), b"\x30\x06\x02\x01\x06\x50\x01\x05");
         assert_eq!(unbind(3), b"\x30\x05\x02\x01\x03\x42\x00");
-        // None: not all (RFC 4511 section 4.5.1.8).
+        // An empty list would mean all attributes (RFC 4511 section 4.5.1.8).
         assert!(search(2, &Search { attributes: &[], ..wanted }).ends_with(b"\x30\x05\x04\x031.1"));
     }
 

@@ -1,14 +1,14 @@
-//! A directory that speaks LDAP (RFC 4511), as a backend.
+//! A backend for LDAP servers (RFC 4511).
 //!
-//! Keys are asked together in one search wherever the shape of the filter and the schema of the server let answers find
-//! their keys again ([`Filter`], `schema`); otherwise in one search each, pipelined on the same connection. What a server
-//! says about a search as a whole (it is busy, it has no such base, it may not be asked) is never taken for the absence
-//! of a key: NotFound is said only after a search that the server ended with success.
+//! If the filter and the server's schema allow matching entries to keys ([`Filter`], `schema`), the
+//! keys of a request share one search. Otherwise each key has its own search, pipelined on the same
+//! connection. A server error that concerns the whole search, such as busy or a missing base, never
+//! means that a key does not exist: NotFound requires a search that ended with success.
 //!
-//! A server that fails is left for the next one of the list, and the question is put once more; only when that fails too
-//! does the request fail, with the URL of the server and its own words. One that is busy is left in peace for a moment:
-//! others are asked meanwhile, or else the same again. A request ends within twice the time of an operation and the time
-//! to connect, by the answers that are there; the other keys are Unavailable.
+//! If a server fails, the request is repeated once on the next one; if that fails too, so does the
+//! request, with the server's URL and message. A busy server gets a short pause; meanwhile others
+//! are asked, then the same one again. A request ends within two operation timeouts plus the
+//! connect timeout. Keys without an answer by then are Unavailable.
 
 mod ask;
 pub(crate) mod ber;
@@ -45,93 +45,94 @@ use connection::Search;
 use pool::{Pool, Pooled};
 use search::{Searcher, Trouble};
 
-/// How long a server that is busy is left in peace at first; twice as long each time.
+/// The first pause for a busy server; each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Reads octets as a message from a server, and all that is in it: whatever they are, it ends. For fuzzing.
+/// Decodes a message and reads all its parts. For fuzzing.
 #[doc(hidden)]
 pub fn read_message(octets: &[u8]) {
     let Ok((_, Some(response))) = message::decode(octets.into()) else { return };
     if let message::Response::Entry(entry) = response {
         let octets = entry.attributes().flat_map(|(_, values)| values.map(<[u8]>::len)).sum::<usize>();
-        assert!(entry.dn().len() + octets <= entry.len(), "what is in a message is a part of it");
+        assert!(entry.dn().len() + octets <= entry.len(), "the parts of an entry fit in its message");
     }
 }
 
-/// How one table asks its directory.
+/// Configuration of an LDAP table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Who is asked.
+    /// The servers.
     pub servers: Servers,
-    /// The DN from which searches start.
+    /// The base DN of searches.
     pub base: Box<str>,
-    /// How far they go.
+    /// The scope of searches.
     pub scope: Scope,
-    /// Which entries a key finds.
+    /// The filter for a key.
     pub filter: Filter,
-    /// What the values of an answer are made of; none: that there is an entry is all there is to say.
+    /// The values of an answer. Empty: only the existence of an entry matters.
     pub results: Vec<ResultTemplate>,
-    /// Groups whose members give values too.
+    /// Groups whose members contribute values.
     pub members: Option<Members>,
-    /// Values of one answer; a key with more is Unavailable.
+    /// Maximum values per key; a key with more is Unavailable.
     pub values_max: usize,
-    /// Whether referrals to other servers are followed, with the same credentials; never from a connection that nobody
-    /// can listen to (TLS, a socket of this machine) to one that has no TLS. Otherwise references beside entries are
-    /// passed over: what is behind them is NotFound.
+    /// Whether to follow referrals, with the same credentials. They are never followed from a
+    /// private connection (TLS or Unix socket) to one without TLS. If false, search references are
+    /// ignored, so entries behind them are NotFound.
     pub referrals: bool,
 }
 
 impl Config {
-    /// Values of one answer, unless the configuration says otherwise.
+    /// The default of `values_max`.
     pub const VALUES_MAX: usize = 1000;
 
-    /// How long a request may take, of however many operations it consists: as long as one that a server does not answer
-    /// and that the next one does.
+    /// The timeout of a whole request: enough for one server that does not answer and a second one
+    /// that does.
     fn request_max(&self) -> Duration {
         self.servers.timeout * 2 + self.servers.connect_timeout
     }
 
-    /// Entries of one group. People and the groups among them: of these there are seldom more than of those.
+    /// Maximum entries of one group: its members and nested groups, which are rarely more than the
+    /// members.
     fn reads_max(&self) -> usize {
         self.values_max.saturating_mul(2)
     }
 
-    /// The attributes that results and members are in; some may be there twice.
+    /// The attributes of results and members, possibly with duplicates.
     pub(crate) fn result_names(&self) -> impl Iterator<Item = &str> {
         let members = self.members.iter().filter(|_| !self.results.is_empty()).map(|members| &*members.attribute);
         self.results.iter().flat_map(ResultTemplate::attributes).chain(members)
     }
 }
 
-/// Groups: entries that name others.
+/// Groups, which name their members by DN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// The attribute whose values are the DNs of members.
+    /// The attribute with the members' DNs.
     pub attribute: Box<str>,
-    /// Groups within groups: a group that goes deeper is Unavailable.
+    /// Maximum nesting; a key of a deeper group is Unavailable.
     pub depth_max: usize,
 }
 
 impl Members {
-    /// Groups within groups, unless the configuration says otherwise.
+    /// The default of `depth_max`.
     pub const DEPTH_MAX: usize = 5;
 }
 
-/// How far a search goes from its base (RFC 4511 section 4.5.1.2).
+/// The scope of a search (RFC 4511 section 4.5.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// The base alone.
+    /// The base only.
     Base,
-    /// What is directly under it.
+    /// The children of the base.
     One,
-    /// It and everything under it.
+    /// The base and everything below it.
     #[default]
     Sub,
 }
 
-/// A text is no scope.
+/// A text that names no scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no scope: expected base, one or sub")]
+#[error("invalid scope '{0}': expected base, one or sub")]
 pub struct ScopeError(Box<str>);
 
 impl FromStr for Scope {
@@ -157,11 +158,11 @@ impl fmt::Display for Scope {
     }
 }
 
-/// The directory as one table sees it.
+/// The LDAP backend of one table.
 pub struct Ldap {
     config: Config,
     pool: Pool,
-    /// A key of the last request that was answered, and else of the last one: what is asked to see whether it works.
+    /// The key that probes use: one that was answered, otherwise the last one requested.
     sample: RefCell<Sample>,
 }
 
@@ -172,8 +173,7 @@ struct Sample {
 }
 
 impl Ldap {
-    /// Asks as `config` says. Of the connections of requests that are under way at once `concurrency` are kept for the
-    /// next ones. Connects to nobody yet.
+    /// Creates the backend without connecting. Keeps up to `concurrency` idle connections.
     pub fn new(config: Config, concurrency: usize) -> Result<Ldap, LdapError> {
         let key_names = config.filter.key_attributes().unwrap_or_default();
         let names = config.result_names().chain(key_names).map(Into::into).collect();
@@ -187,7 +187,7 @@ impl Ldap {
         answered
     }
 
-    /// One that could be answered is better than one that failed: that may have been a matter of the key.
+    /// Prefers a key that was answered: a failure may be due to the key.
     fn take_sample(&self, keys: &[Box<str>], answered: &Result<Vec<Answer>, Failure>) {
         let is_certain = |answer: &Answer| matches!(answer, Answer::Found(_) | Answer::NotFound);
         let place = answered.as_ref().ok().and_then(|answers| answers.iter().position(is_certain));
@@ -198,7 +198,7 @@ impl Ldap {
         }
     }
 
-    /// Answers that are there when the request ends stand, however it does; it failed if there are none.
+    /// Keeps all answers received before an error or timeout. Fails only if there are none.
     async fn answers_anywhere(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
         let answers = RefCell::new(vec![None; keys.len()]);
         let within = self.config.request_max();
@@ -206,7 +206,7 @@ impl Ldap {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => Some(failure),
             Err(_) => {
-                let what = format!("not all is answered within {} s", within.as_secs_f64());
+                let what = format!("not all keys answered within {} s", within.as_secs_f64());
                 Some(Failure::new(self.config.servers.urls[0].to_string(), what))
             }
         };
@@ -231,8 +231,8 @@ impl Ldap {
             let searcher = self.searcher(&pooled);
             let asking = Asking { config: &self.config, searcher, schema: &pooled.schema, answers };
             match asking.answer(keys).await {
-                // Its connection may have been closed while nobody used it; and where the server is down there may be
-                // others.
+                // An idle connection may have been closed, or the server is down and another one
+                // works.
                 Err(trouble @ (Trouble::Server(_) | Trouble::Late(_))) => {
                     self.pool.give_up(pooled);
                     if is_second {
@@ -260,8 +260,8 @@ impl Ldap {
         }
     }
 
-    /// Whether a request would be answered: asks what requests ask, of all servers at once, as the first of them may be
-    /// long in failing.
+    /// Probes all servers at once with a search like those of requests, because the first server
+    /// may take long to fail.
     async fn probe_all(&self) -> Result<(), Failure> {
         let mut probes: FuturesUnordered<_> =
             self.pool.each().map(async |pooled| self.probe_by(pooled.await?).await).collect();
@@ -272,10 +272,10 @@ impl Ldap {
                 Err(why) => failure = Some(why),
             }
         }
-        Err(failure.expect("there is a server, or there would be no connector"))
+        Err(failure.expect("a connector has at least one server"))
     }
 
-    /// Where the base is not there, or the key cannot be a value, the server works all the same.
+    /// A missing base or an unsuitable key does not mean that the server is down.
     async fn probe_by(&self, pooled: Pooled) -> Result<(), Failure> {
         let filter = self.sample.borrow().key.as_deref().and_then(|key| self.config.filter.one(key));
         let filter = filter.unwrap_or_else(|| filter::present("objectClass"));
@@ -313,13 +313,13 @@ impl Backend for Ldap {
 /// A configuration that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LdapError {
-    /// Nobody to ask.
-    #[error("no URL of a server")]
+    /// There are no servers.
+    #[error("no server URL")]
     NoServer,
-    /// A bind that servers would take for a bind as nobody.
-    #[error("an empty password, which servers take for a bind as nobody (RFC 4513 section 5.1.2)")]
+    /// A bind that servers would treat as anonymous.
+    #[error("empty password: servers treat the bind as anonymous (RFC 4513 section 5.1.2)")]
     EmptyPassword,
-    /// TLS without certificates of authorities.
+    /// CA certificates are missing or invalid.
     #[error(transparent)]
     Trust(#[from] TrustError),
 }

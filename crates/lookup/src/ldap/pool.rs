@@ -1,9 +1,9 @@
-//! Connections that are kept between requests, and which server is asked.
+//! Idle connections and the choice of the server.
 //!
-//! A request has a connection for itself, so there are as many as requests under way: one that is slow or dies holds up
-//! no other request, and servers that go through the operations of a connection one by one still work on several. The
-//! servers are tried in order. One that failed comes last for a while, so that no request waits for it as long as another
-//! one answers; connections to a server that is not the first are renewed now and then, which leads back to the first.
+//! Each request has its own connection, so a slow one does not delay others, and servers that
+//! process the operations of a connection in sequence still work on several requests. Servers are
+//! tried in order. A server that failed comes last for a while. Connections to other servers than
+//! the first are renewed after a time, which leads back to the first.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use super::schema::Schema;
 use super::{LdapError, Scope, Servers, filter};
 use crate::backend::Failure;
 
-/// How long a server that failed comes last.
+/// How long a failed server comes last.
 const DOWN: Duration = Duration::from_secs(30);
-/// How long a server that is busy comes last.
+/// How long a busy server comes last.
 const BUSY: Duration = Duration::from_secs(1);
-/// How long a connection to a server that is not the first is kept.
+/// How long to keep a connection to a server other than the first.
 const AWAY_MAX: Duration = Duration::from_secs(300);
 
-/// The connections of a table.
+/// The connections of one table.
 pub(super) struct Pool {
     pub(super) connector: Connector,
-    /// Attributes whose part of the schema is read.
+    /// The attributes whose schema is read.
     names: Vec<Box<str>>,
     idle_max: usize,
     idle: RefCell<Vec<Pooled>>,
@@ -34,7 +34,7 @@ pub(super) struct Pool {
     down: RefCell<Vec<Option<Instant>>>,
 }
 
-/// A connection, and what is known of its server.
+/// A connection and its server's schema.
 pub(super) struct Pooled {
     pub(super) session: Session,
     pub(super) schema: Schema,
@@ -48,12 +48,12 @@ impl Pool {
         Ok(Pool { connector: Connector::new(servers)?, names, idle_max, idle: RefCell::default(), down })
     }
 
-    /// How long one operation may take.
+    /// The operation timeout.
     pub(super) fn timeout(&self) -> Duration {
         self.connector.servers().timeout
     }
 
-    /// A connection that was used before, or else a fresh one.
+    /// An idle connection, or a new one.
     pub(super) async fn take(&self) -> Result<Pooled, Failure> {
         let idle = self.take_idle();
         match idle {
@@ -62,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// One of a server that comes last only where all do.
+    /// An idle connection. Those to servers that come last are used only if all servers do.
     fn take_idle(&self) -> Option<Pooled> {
         let is_all_down = self.is_all_down();
         let mut idle = self.idle.borrow_mut();
@@ -76,12 +76,13 @@ impl Pool {
         self.down.borrow()[server].is_some_and(|until| until > Instant::now())
     }
 
-    /// Whether there is no server that is rather asked than those that failed or are busy.
+    /// Whether all servers have failed or are busy.
     pub(super) fn is_all_down(&self) -> bool {
         (0..self.connector.servers().urls.len()).all(|server| self.is_down(server))
     }
 
-    /// A fresh connection to the first server that answers. The failure is that of the last one that was tried.
+    /// A new connection to the first server that answers. Fails with the error of the last one
+    /// tried.
     pub(super) async fn open(&self) -> Result<Pooled, Failure> {
         let mut failure = None;
         for server in self.order() {
@@ -96,10 +97,10 @@ impl Pool {
                 }
             }
         }
-        Err(failure.expect("there is a server, or there would be no connector"))
+        Err(failure.expect("a connector has at least one server"))
     }
 
-    /// A connection to each server, to come.
+    /// Connects to each server.
     pub(super) fn each(&self) -> impl Iterator<Item = impl Future<Output = Result<Pooled, Failure>>> {
         (0..self.connector.servers().urls.len()).map(async |server| {
             let idle = {
@@ -114,13 +115,13 @@ impl Pool {
         })
     }
 
-    /// Takes back a connection whose server has just answered, and asks it in its turn again.
+    /// Returns a connection that just worked and restores the server's place in the order.
     pub(super) fn set_up(&self, pooled: Pooled) {
         self.down.borrow_mut()[pooled.server] = None;
         self.give_back(pooled);
     }
 
-    /// Takes back a connection that works.
+    /// Returns a working connection.
     pub(super) fn give_back(&self, pooled: Pooled) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.idle_max && !pooled.session.is_closed() {
@@ -128,13 +129,13 @@ impl Pool {
         }
     }
 
-    /// Takes back a connection whose server is busy: the others are asked for a moment.
+    /// Returns a connection of a busy server.
     pub(super) fn give_rest(&self, pooled: Pooled) {
         self.down.borrow_mut()[pooled.server] = Some(Instant::now() + BUSY);
         self.give_back(pooled);
     }
 
-    /// Takes back a connection whose server failed.
+    /// Drops a connection of a failed server.
     pub(super) fn give_up(&self, pooled: Pooled) {
         self.set_down(pooled.server);
     }
@@ -144,7 +145,7 @@ impl Pool {
         self.idle.borrow_mut().retain(|pooled| pooled.server != server);
     }
 
-    /// The servers as they are tried.
+    /// The servers in the order to try them.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.connector.servers().urls.len()).collect();
         order.sort_by_key(|&server| self.is_down(server));
@@ -159,14 +160,14 @@ impl Pool {
     }
 }
 
-/// What the server's schema says of these attributes (RFC 4512 section 4.4): nothing where it may not be read.
+/// Reads the schema of these attributes (RFC 4512 section 4.4). Empty if it is not readable.
 async fn schema_of(session: &Session, names: &[&str], within: Duration) -> Result<Schema, Failure> {
     let reading = async {
         let root = read(session, "", &filter::present("objectClass"), "subschemaSubentry").await?;
         let Some(place) = texts(&root, "subschemaSubentry").next().map(str::to_owned) else {
             return Ok(Schema::default());
         };
-        // By any other filter such an entry may be hidden (RFC 4512 section 4.2).
+        // Servers may hide subschema entries from other filters (RFC 4512 section 4.2).
         let subschema = read(session, &place, &filter::of_class("subschema"), "attributeTypes").await?;
         Ok(Schema::read(texts(&subschema, "attributeTypes"), names))
     };
@@ -174,7 +175,7 @@ async fn schema_of(session: &Session, names: &[&str], within: Duration) -> Resul
     tokio::time::timeout(within, reading).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
-/// One attribute of one entry, if it may be read.
+/// Reads one attribute of one entry, if it is readable.
 async fn read(session: &Session, dn: &str, filter: &[u8], attribute: &str) -> Result<Option<Entry>, Failure> {
     let search = Search { base: dn, scope: Scope::Base, filter, attributes: &[attribute], controls: &[] };
     let mut stream = session.search(&search)?;

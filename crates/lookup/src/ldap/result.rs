@@ -1,7 +1,7 @@
-//! What the values of an answer are made of: attributes of an entry, or templates with attributes in them.
+//! The values of an answer: attributes of an entry, or templates with attributes.
 //!
-//! An attribute gives each of its values. A template such as `{mailMessageStore}/Maildir/` gives one value for each
-//! combination of the values of its attributes; an entry that lacks one of them gives none.
+//! An attribute contributes all its values. A template such as `{mailMessageStore}/Maildir/` gives
+//! one value per combination of its attributes' values, and none if an attribute is missing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use super::filter::is_attribute;
 use super::message::Entry;
 use super::schema::Schema;
 
-/// What values are made of.
+/// An attribute or template for values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultTemplate {
     text: Box<str>,
@@ -23,48 +23,48 @@ enum Piece {
     Attribute(Box<str>),
 }
 
-/// A text is no template of a result.
+/// Why a text is not a result template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResultTemplateError {
-    /// Neither an attribute nor anything with one in it.
-    #[error("'{0}' is no result: expected the name of an attribute, or a template with {{attribute}} in it")]
+    /// No attribute.
+    #[error("invalid result '{0}': expected an attribute name or a template with {{attribute}}")]
     NoAttribute(Box<str>),
-    /// A brace without its other half.
-    #[error("'{0}' is no result: a brace has no other half")]
+    /// An unbalanced brace.
+    #[error("invalid result '{0}': unbalanced brace")]
     Brace(Box<str>),
-    /// What stands in braces is no attribute.
-    #[error("'{template}' is no result: '{name}' in braces is no name of an attribute")]
+    /// Invalid text in braces.
+    #[error("invalid result '{template}': '{name}' is not an attribute name")]
     Attribute {
-        /// The text.
+        /// The template.
         template: Box<str>,
-        /// What stands there.
+        /// The text in braces.
         name: Box<str>,
     },
 }
 
-/// Values that an answer cannot be made of.
+/// Values that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unusable {
-    /// One is not UTF-8, which keys and values here are.
+    /// A value is not UTF-8.
     #[error("a value of '{attribute}' of '{dn}' is not UTF-8")]
     NotText {
-        /// What the server calls the attribute.
+        /// The attribute, as the server names it.
         attribute: Box<str>,
-        /// The entry.
+        /// The DN of the entry.
         dn: Box<str>,
     },
-    /// There are more, which the server keeps back (Active Directory's range retrieval).
-    #[error("'{dn}' has more values than the server gives at once: '{attribute}'")]
+    /// The server returned only some of the values (Active Directory's range retrieval).
+    #[error("'{dn}' has more values than the server returned: '{attribute}'")]
     Part {
-        /// What the server calls the attribute.
+        /// The attribute, as the server names it.
         attribute: Box<str>,
-        /// The entry.
+        /// The DN of the entry.
         dn: Box<str>,
     },
 }
 
 impl ResultTemplate {
-    /// The attributes in it.
+    /// The attributes in the template.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Attribute(name) => Some(&**name),
@@ -72,7 +72,7 @@ impl ResultTemplate {
         })
     }
 
-    /// Gives the values that it makes of an entry to `take`, until that returns false.
+    /// Passes the values for an entry to `take` until it returns false.
     pub(crate) fn values(
         &self,
         entry: &Entry,
@@ -91,14 +91,15 @@ impl ResultTemplate {
     }
 }
 
-/// Each way to take one of each part, the last part's turn coming first; false when no more are wanted.
+/// Combines the values of all parts, varying the last one first. Returns false when no more are
+/// wanted.
 fn combine(parts: &[Vec<&str>], so_far: String, take: &mut impl FnMut(String) -> bool) -> bool {
     let [first, rest @ ..] = parts else { return take(so_far) };
-    // Whatever stands before, an empty part leaves no combination.
+    // An empty part leaves no combinations.
     rest.iter().any(Vec::is_empty) || first.iter().all(|text| combine(rest, format!("{so_far}{text}"), take))
 }
 
-/// The values of an attribute, under any of its names and with any options.
+/// The values of an attribute under all its names, with any options.
 pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> Result<Vec<&'a str>, Unusable> {
     let mut texts = Vec::new();
     for (name, values) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
@@ -114,7 +115,8 @@ pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> R
     Ok(texts)
 }
 
-/// Whether an option says that there are more values: `member;range=0-1499`. The last part ends in `*`.
+/// Whether the description has a range option that leaves out values, such as
+/// `member;range=0-1499`. The last range ends in `*`.
 pub(crate) fn is_part(name: &str) -> bool {
     name.split(';').skip(1).any(|option| {
         let is_range = option.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("range="));
@@ -207,7 +209,7 @@ mod tests {
             template.values(&entry, &Schema::default(), &mut |_| true).err().map(|error| error.to_string())
         };
         assert_eq!(fails("a"), Some("a value of 'a' of 'cn=x' is not UTF-8".to_owned()));
-        assert_eq!(fails("b"), Some("'cn=x' has more values than the server gives at once: 'b;range=0-9'".to_owned()));
+        assert_eq!(fails("b"), Some("'cn=x' has more values than the server returned: 'b;range=0-9'".to_owned()));
         assert_eq!(fails("c"), None);
         assert!(fails("d").is_some());
     }
@@ -219,13 +221,13 @@ mod tests {
             assert_eq!(template.to_string(), text);
         }
         for (text, error) in [
-            ("", "expected the name of an attribute, or a template with {attribute} in it"),
-            ("/var/mail", "expected the name of an attribute, or a template with {attribute} in it"),
-            ("{a", "a brace has no other half"),
-            ("a}{b}", "a brace has no other half"),
-            ("{b}}", "a brace has no other half"),
-            ("{}", "'' in braces is no name of an attribute"),
-            ("{a b}", "'a b' in braces is no name of an attribute"),
+            ("", "expected an attribute name or a template with {attribute}"),
+            ("/var/mail", "expected an attribute name or a template with {attribute}"),
+            ("{a", "unbalanced brace"),
+            ("a}{b}", "unbalanced brace"),
+            ("{b}}", "unbalanced brace"),
+            ("{}", "'' is not an attribute name"),
+            ("{a b}", "'a b' is not an attribute name"),
         ] {
             let found = text.parse::<ResultTemplate>().unwrap_err().to_string();
             assert!(found.contains(error), "{found}");

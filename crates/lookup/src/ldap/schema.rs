@@ -1,25 +1,25 @@
-//! What a server's schema says of the attributes that a table uses (RFC 4512 section 4.1.2): their other names, and how
-//! values of those that keys are compared with are equal.
+//! The part of a server's schema that a table needs (RFC 4512 section 4.1.2): other names of its
+//! attributes, and their equality rules.
 //!
-//! It decides whether keys may share a search: only for attributes whose rule of equality is one that we compare by as the
-//! server does, and that have no subtypes, whose values would be found under other names. What cannot be read, or is not
-//! there, is unknown, and then each key has a search of its own; a wrong answer never comes of it.
+//! Keys may share a search only if their attributes have an equality rule that we implement, and no
+//! subtypes, whose values would appear under other names. Attributes missing from the schema are
+//! unknown; then each key has its own search. This never causes a wrong answer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// How values of an attribute are equal (RFC 4517 section 4.2), for text of printable ASCII.
+/// Equality of values in printable ASCII (RFC 4517 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// In any case, and with any number of spaces where there is one: caseIgnoreMatch, caseIgnoreIA5Match.
+    /// Ignores case and repeated spaces: caseIgnoreMatch, caseIgnoreIA5Match.
     IgnoreCase,
-    /// With any number of spaces where there is one: caseExactMatch, caseExactIA5Match.
+    /// Ignores repeated spaces: caseExactMatch, caseExactIA5Match.
     Exact,
 }
 
 impl Rule {
-    /// The form of a value in which two equal ones are the same. For other than printable ASCII servers know more ways of
-    /// being equal (RFC 4518), and this is but a part of them: see [`is_plain`].
+    /// The normalized form of a value: equal values have equal forms. Only for printable ASCII (see
+    /// [`is_plain`]); servers apply further rules to other text (RFC 4518).
     pub(crate) fn form<'a>(self, value: &'a str) -> Cow<'a, str> {
         let value = value.trim_matches(' ');
         let squeezed = match value.contains("  ") {
@@ -35,7 +35,7 @@ impl Rule {
     }
 
     fn of(name: &str) -> Option<Rule> {
-        // With the object identifiers of RFC 4517, by which they may go as well.
+        // Rules may also appear by their OIDs from RFC 4517.
         match name.to_ascii_lowercase().as_str() {
             "caseignorematch" | "2.5.13.2" => Some(Rule::IgnoreCase),
             "caseignoreia5match" | "1.3.6.1.4.1.1466.109.114.2" => Some(Rule::IgnoreCase),
@@ -46,12 +46,12 @@ impl Rule {
     }
 }
 
-/// Whether a text is printable ASCII, of which we know when servers take two for equal.
+/// Whether a text is printable ASCII, whose equality we know.
 pub(crate) fn is_plain(octets: &[u8]) -> bool {
     octets.iter().all(|octet| (0x20..0x7f).contains(octet))
 }
 
-/// What is known of attributes, by their names in the configuration.
+/// The known attributes by their configured names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Schema {
     attributes: Vec<Attribute>,
@@ -59,15 +59,15 @@ pub(crate) struct Schema {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attribute {
-    /// As it is called in the configuration.
+    /// The configured name.
     name: Box<str>,
-    /// All that it is called, its object identifier included.
+    /// All names, including the OID.
     names: Vec<Box<str>>,
     rule: Option<Rule>,
 }
 
 impl Schema {
-    /// What these descriptions, values of `attributeTypes`, say of the attributes of these names.
+    /// Reads these attributes from `attributeTypes` descriptions.
     pub(crate) fn read<'a>(descriptions: impl Iterator<Item = &'a str>, names: &[&str]) -> Schema {
         let types: Vec<Type> = descriptions.filter_map(Type::parse).collect();
         let mut by_name = HashMap::new();
@@ -90,13 +90,13 @@ impl Schema {
         Schema { attributes }
     }
 
-    /// By which rule keys are found among the values of this attribute; None: not by one that we know.
+    /// The equality rule of an attribute; None if unknown or not implemented.
     pub(crate) fn rule(&self, attribute: &str) -> Option<Rule> {
         self.attributes.iter().find(|known| *known.name == *attribute)?.rule
     }
 
-    /// Whether what an entry calls `description` is this attribute: by another name, or with options (which are
-    /// disregarded unless the configuration has some).
+    /// Whether `description`, from an entry, means this attribute: by any of its names, with any
+    /// options unless the configuration has options.
     pub(crate) fn is_same(&self, attribute: &str, description: &str) -> bool {
         if attribute.eq_ignore_ascii_case(description) {
             return true;
@@ -108,10 +108,10 @@ impl Schema {
     }
 }
 
-/// The rule of an attribute, which may be that of its supertype.
+/// The equality rule of an attribute type, possibly inherited.
 fn rule_of(one: &Type<'_>, types: &[Type<'_>], place_of: impl Fn(&str) -> Option<usize>) -> Option<Rule> {
     let mut one = one;
-    // A chain of supertypes is short; one that is longer is a loop.
+    // A chain of supertypes longer than the schema is a loop.
     for _ in 0..types.len() {
         if let Some(equality) = one.equality {
             return Rule::of(equality);
@@ -121,7 +121,7 @@ fn rule_of(one: &Type<'_>, types: &[Type<'_>], place_of: impl Fn(&str) -> Option
     None
 }
 
-/// A description of an attribute type, as far as it is of use here.
+/// The used parts of an attribute type description.
 struct Type<'a> {
     oid: &'a str,
     names: Vec<&'a str>,
@@ -148,7 +148,7 @@ impl<'a> Type<'a> {
                 },
                 "SUP" => one.supertype = words.next(),
                 "EQUALITY" => one.equality = words.next(),
-                // What it is for can say anything.
+                // The description may contain any word.
                 "DESC" => drop(words.next()),
                 _ => {}
             }
@@ -157,7 +157,7 @@ impl<'a> Type<'a> {
     }
 }
 
-/// The words of a description: parentheses, what stands in quotes, and what stands between spaces.
+/// The tokens of a description: parentheses, quoted strings, and words.
 struct Words<'a>(&'a str);
 
 impl<'a> Iterator for Words<'a> {
@@ -218,7 +218,7 @@ mod tests {
             ("none", None),
             ("loopA", None),
             ("orphan", None),
-            // Its subtypes are found under other names.
+            // It has subtypes.
             ("name", None),
             ("other", None),
         ] {

@@ -1,14 +1,14 @@
-//! One search, from its request to what its end means.
+//! Runs one search and interprets its result.
 //!
-//! | the server ends it with                                       | what that means                                  |
+//! | result of the search                                          | meaning                                          |
 //! |---------------------------------------------------------------|--------------------------------------------------|
-//! | success (0)                                                   | all that there is was found                      |
-//! | timeLimitExceeded (3), sizeLimitExceeded (4), adminLimitExceeded (11), inappropriateMatching (18), invalidAttributeSyntax (21) | a matter of the keys: split them |
-//! | noSuchObject (32)                                             | the base is not there: a matter of configuration |
-//! | referral (10)                                                 | ask elsewhere, where referrals are followed      |
-//! | busy (51)                                                     | the next one may be asked, or the same after a pause |
-//! | unavailable (52); connection lost, time-out                   | the server failed: the next one may be asked     |
-//! | anything else                                                 | it failed, and would at the next server too: of several keys asked one by one those do, and where all do the request does |
+//! | success (0)                                                   | complete                                         |
+//! | timeLimitExceeded (3), sizeLimitExceeded (4), adminLimitExceeded (11), inappropriateMatching (18), invalidAttributeSyntax (21) | a problem of the keys: split them |
+//! | noSuchObject (32), invalidDNSyntax (34)                       | the base does not exist: a configuration error   |
+//! | referral (10)                                                 | continue elsewhere, if referrals are followed    |
+//! | busy (51)                                                     | try the next server, or the same after a pause   |
+//! | unavailable (52); connection lost, timeout                    | the server failed: try the next one              |
+//! | anything else                                                 | refused, as other servers would too: the key fails if it was searched alone, and the request fails if all its keys do |
 
 use std::pin::Pin;
 
@@ -29,33 +29,33 @@ const INVALID_DN_SYNTAX: u32 = 34;
 const BUSY: u32 = 51;
 const UNAVAILABLE: u32 = 52;
 
-/// Referrals that lead to referrals.
+/// Maximum length of a chain of referrals.
 const HOPS_MAX: usize = 3;
 
-/// Takes the entries that are found; false when no more are wanted.
+/// Handles an entry; returns false when no more are wanted.
 pub(super) type Take<'a> = &'a mut dyn FnMut(&Entry) -> bool;
 
-/// A search that a server has ended.
+/// The end of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// All that there is was found, or all that was wanted.
+    /// Complete, or stopped because no more entries were wanted.
     Complete,
-    /// The keys were too many for one search, or one of them cannot be a value; the server's words.
+    /// The server rejected the keys: too many, or one is not a valid value. Holds its message.
     Keys(String),
-    /// The base does not exist, or is no DN; the server's words.
+    /// The base does not exist or is not a DN. Holds the server's message.
     NoBase(String),
 }
 
-/// A search that did not end as it must.
+/// A failed search.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The server failed; another one, or the same on a fresh connection, may not.
+    /// The server failed. Another server or a new connection may work.
     Server(Failure),
-    /// No answer within the time of an operation; the same, unless others are answered meanwhile.
+    /// Timeout. Another server may work, unless this one answers other searches.
     Late(Failure),
-    /// The server has too much to do for now.
+    /// The server is busy.
     Busy(Failure),
-    /// The server did not do it.
+    /// The server refused the search.
     Refused(Failure),
 }
 
@@ -69,17 +69,17 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// Searches on one session.
+/// Runs searches on one session.
 #[derive(Clone, Copy)]
 pub(super) struct Searcher<'a> {
     pub(super) session: &'a Session,
-    /// Makes the connections that referrals need.
+    /// Opens connections for referrals.
     pub(super) connector: &'a Connector,
     pub(super) referrals: bool,
 }
 
 impl Searcher<'_> {
-    /// Searches, within the time-out of an operation, and gives the entries to `take`.
+    /// Runs a search with the operation timeout and passes the entries to `take`.
     pub(super) async fn run(&self, search: &Search<'_>, take: Take<'_>) -> Result<Ending, Trouble> {
         let within = self.connector.servers().timeout;
         match tokio::time::timeout(within, self.run_on(self.session, search, take, 0)).await {
@@ -125,7 +125,7 @@ impl Searcher<'_> {
         Ok(ending)
     }
 
-    /// Goes on where one of these URLs leads (RFC 4511 sections 4.1.10 and 4.5.3).
+    /// Follows the first URL that works (RFC 4511 sections 4.1.10 and 4.5.3).
     fn follow<'a>(
         &'a self,
         from: &'a Session,
@@ -137,9 +137,9 @@ impl Searcher<'_> {
         Box::pin(async move {
             let refused = |what: String| Trouble::Refused(Failure::new(from.url().to_string(), what));
             if hops > HOPS_MAX {
-                return Err(refused(format!("more than {HOPS_MAX} referrals lead from one to the next")));
+                return Err(refused(format!("more than {HOPS_MAX} referrals in a row")));
             }
-            let mut why = "it names no server".to_owned();
+            let mut why = "no server in it".to_owned();
             for text in urls {
                 let target = match Target::parse(text) {
                     Ok(target) => target,
@@ -149,25 +149,25 @@ impl Searcher<'_> {
                     }
                 };
                 if self.is_private(from.url()) && !self.is_private(&target.url) {
-                    why = format!("{} is open, and {} is not", target.url, from.url());
+                    why = format!("{} is not encrypted, but {} is private", target.url, from.url());
                     continue;
                 }
                 match self.connector.connect_to(&target.url).await {
                     Ok(session) => {
                         let base = target.base.as_deref().unwrap_or(search.base);
                         let search = Search { base, scope: target.scope.unwrap_or(search.scope), ..*search };
-                        // That server's failure is not one of the server that was asked first.
+                        // A failure of that server is not a failure of the one asked first.
                         let ended = self.run_on(&session, &search, take, hops).await;
                         return ended.map_err(|trouble| Trouble::Refused(trouble.into()));
                     }
                     Err(failure) => why = failure.to_string(),
                 }
             }
-            Err(refused(format!("a referral cannot be followed: {why}")))
+            Err(refused(format!("cannot follow referral: {why}")))
         })
     }
 
-    /// Whether nobody between can read what is said, such as the password.
+    /// Whether a connection to this URL is protected from eavesdropping.
     fn is_private(&self, url: &Url) -> bool {
         match url {
             Url::Tcp { tls, .. } => *tls || self.connector.servers().starttls,
@@ -176,7 +176,7 @@ impl Searcher<'_> {
     }
 }
 
-/// What it means that a server ended a search like this.
+/// Interprets the result of a search.
 fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
     let failure = |what: String| Failure::new(url.to_string(), what);
     match done.code {
@@ -189,7 +189,7 @@ fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
         NO_SUCH_OBJECT | INVALID_DN_SYNTAX => Ok(Ending::NoBase(done.to_string())),
         REFERRAL => {
             let to = done.referrals.first().map_or("no server", |url| url.as_str());
-            let what = format!("refers to {to}, and referrals are not followed: {done}");
+            let what = format!("referral to {to}, but referrals are disabled: {done}");
             Err(Trouble::Refused(failure(what)))
         }
         BUSY => Err(Trouble::Busy(failure(done.to_string()))),
@@ -198,7 +198,7 @@ fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
     }
 }
 
-/// Where a referral leads (RFC 4516): `ldap://host:port/dn?attributes?scope?filter`.
+/// The target of a referral (RFC 4516): `ldap://host:port/dn?attributes?scope?filter`.
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     url: Url,
@@ -207,9 +207,9 @@ struct Target {
 }
 
 impl Target {
-    /// Where it leads, or why it cannot be followed.
+    /// Parses a referral URL. The error says why it cannot be followed.
     fn parse(text: &str) -> Result<Target, String> {
-        let bad = || format!("'{text}' is no URL of a search");
+        let bad = || format!("invalid LDAP URL '{text}'");
         let (scheme, rest) = text.split_once("://").ok_or_else(bad)?;
         if !scheme.eq_ignore_ascii_case("ldap") && !scheme.eq_ignore_ascii_case("ldaps") {
             return Err(format!("'{text}' is neither ldap:// nor ldaps://"));
@@ -218,13 +218,13 @@ impl Target {
         let url = format!("{scheme}://{host}").parse().map_err(|error: url::UrlError| error.to_string())?;
         let mut parts = search.split('?');
         let base = url::percent_decoded(parts.next().unwrap_or_default()).ok_or_else(bad)?;
-        // The attributes are those that were asked for.
+        // The requested attributes remain the same.
         let scope = match parts.nth(1).unwrap_or_default() {
             "" => None,
             scope => Some(scope.parse().map_err(|_| bad())?),
         };
         if parts.next().is_some_and(|filter| !filter.is_empty()) {
-            return Err(format!("'{text}' has a filter of its own, which is not followed"));
+            return Err(format!("'{text}' has its own filter, which is not supported"));
         }
         Ok(Target { url, base: Some(base).filter(|base| !base.is_empty()), scope })
     }
@@ -259,23 +259,23 @@ mod tests {
     #[test]
     fn ends_of_searches_are_told_apart() {
         let url: Url = "ldap://dir".parse().unwrap();
-        let end = |code| ending(&url, &Done { code, text: "its words".into(), ..Done::default() });
+        let end = |code| ending(&url, &Done { code, text: "details".into(), ..Done::default() });
         assert_eq!(end(0).unwrap(), Ending::Complete);
-        assert_eq!(end(4).unwrap(), Ending::Keys("sizeLimitExceeded (4): its words".into()));
+        assert_eq!(end(4).unwrap(), Ending::Keys("sizeLimitExceeded (4): details".into()));
         for code in [3, 11, 18, 21] {
             assert!(matches!(end(code), Ok(Ending::Keys(_))), "{code}");
         }
-        assert_eq!(end(32).unwrap(), Ending::NoBase("noSuchObject (32): its words".into()));
+        assert_eq!(end(32).unwrap(), Ending::NoBase("noSuchObject (32): details".into()));
         assert!(matches!(end(51), Err(Trouble::Busy(_))));
         assert!(matches!(end(52), Err(Trouble::Server(_))));
         for code in [1, 8, 50, 53, 80, 12345] {
             let Err(Trouble::Refused(failure)) = end(code) else { panic!("{code}") };
             assert!(failure.to_string().starts_with("ldap://dir:389: "), "{failure}");
             assert!(
-                failure.to_string().ends_with(&format!("{code}): its words"))
-                    || failure.to_string().ends_with(&format!("result code {code}: its words"))
+                failure.to_string().ends_with(&format!("{code}): details"))
+                    || failure.to_string().ends_with(&format!("result code {code}: details"))
             );
         }
-        assert!(matches!(end(10), Err(Trouble::Refused(failure)) if failure.what.contains("are not followed")));
+        assert!(matches!(end(10), Err(Trouble::Refused(failure)) if failure.what.contains("are disabled")));
     }
 }

@@ -1,4 +1,4 @@
-//! What was found for one key so far, and the answer that comes of it.
+//! The entries found for one key so far, and the answer made from them.
 
 use std::collections::HashSet;
 
@@ -7,36 +7,36 @@ use super::message::Entry;
 use super::schema::Schema;
 use crate::Answer;
 
-/// Values up to here are compared one by one to find doubles.
+/// Up to this number of values, duplicates are found by comparing all.
 const FEW: usize = 16;
 
-/// What was found for one key.
+/// The results for one key.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     is_found: bool,
     values: Vec<String>,
-    /// The values again, once they are many.
+    /// The values again, if they are many.
     seen: HashSet<String>,
-    /// Entries that were found themselves.
+    /// DNs of the entries found by the search itself.
     pub(super) dns: Vec<String>,
-    /// DNs of members that were not read yet.
+    /// DNs of members not yet read.
     pub(super) members: Vec<String>,
     /// Why the key cannot be answered.
     fault: Option<String>,
 }
 
 impl Slot {
-    /// One that cannot be answered, and why.
+    /// A key that cannot be answered, with the reason.
     pub(super) fn faulty(why: impl ToString) -> Slot {
         Slot { fault: Some(why.to_string()), ..Slot::default() }
     }
 
-    /// The key cannot be answered. Of several reasons the first counts.
+    /// Marks the key as failed. The first reason is kept.
     pub(super) fn set_fault(&mut self, why: impl ToString) {
         self.fault.get_or_insert_with(|| why.to_string());
     }
 
-    /// Whether nothing can be added that would count.
+    /// Whether the key has failed, so that more entries do not matter.
     pub(super) fn is_faulty(&self) -> bool {
         self.fault.is_some()
     }
@@ -65,7 +65,7 @@ impl Slot {
         }
     }
 
-    /// The answer. An entry from which no value comes is none, unless that it is there is all that was asked.
+    /// The answer. An entry without values counts as not found, unless only existence matters.
     pub(super) fn into_answer(self, config: &Config, server: &str) -> Answer {
         match self.fault {
             Some(fault) => Answer::Unavailable(format!("{server}: {fault}")),
@@ -76,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// False when no more are wanted.
+    /// Adds a value. Returns false when no more are wanted.
     fn add_value(&mut self, value: String, values_max: usize) -> bool {
         let is_double = match self.values.len() {
             0..FEW => self.values.contains(&value),

@@ -1,8 +1,8 @@
-//! The way to a server: TCP, TLS over it or after StartTLS, or a socket of this machine; and messages cut out of what
-//! comes along it.
+//! The transport to a server: TCP, TLS, StartTLS or a Unix socket; and splitting the stream into
+//! messages.
 //!
-//! Certificates are always verified, against the CA file that is given or else the system's. What a server says before
-//! TLS began never counts as said within.
+//! Certificates are always verified, with the configured CA file or the system's CAs. Data received
+//! before TLS is never used after it.
 
 use std::io;
 use std::path::Path;
@@ -19,18 +19,18 @@ use tokio_rustls::TlsConnector;
 use super::message::{self, Response};
 use super::{Url, ber};
 
-/// One message; the entry of a group with 200,000 members fits.
+/// Maximum message length; enough for a group with 200,000 members.
 const MESSAGE_OCTETS_MAX: usize = 16 * 1024 * 1024;
-/// Before TLS nobody has anything long to say.
+/// Maximum message length before TLS.
 const STARTTLS_OCTETS_MAX: usize = 16 * 1024;
 const READ_OCTETS: usize = 16 * 1024;
 
-/// A connection, whatever it goes over.
+/// A connection of any kind.
 pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// Whose certificates are believed.
+/// The TLS configuration that trusts these CAs.
 pub(super) fn trust(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> {
     let mut roots = RootCertStore::empty();
     match ca_file {
@@ -42,7 +42,7 @@ pub(super) fn trust(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> 
                 roots.add(certificate).map_err(|error| failed(&error))?;
             }
             if roots.is_empty() {
-                return Err(failed(&"no certificate is in it"));
+                return Err(failed(&"no certificate found"));
             }
         }
         None => {
@@ -56,29 +56,29 @@ pub(super) fn trust(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> 
     }
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .expect("the provider has the suites of TLS 1.2 and 1.3")
+        .expect("the provider supports TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// No certificates to believe.
+/// The CA certificates cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
-    /// The file of authorities is of no use.
+    /// The CA file is unusable.
     #[error("{}: {why}", path.display())]
     File {
         /// The file.
         path: Box<Path>,
-        /// What is wrong with it.
+        /// What is wrong.
         why: Box<str>,
     },
-    /// The system has none.
-    #[error("the system has no certificates of authorities; name a file of them: {0}")]
+    /// The system has no CA certificates.
+    #[error("no CA certificates found on this system: set ca_file: {0}")]
     System(Box<str>),
 }
 
-/// Opens the way to `url`. `tls` is asked for a configuration where TLS is needed.
+/// Connects to `url`. Calls `tls` for a configuration if TLS is needed.
 pub(super) async fn open(
     url: &Url,
     starttls: bool,
@@ -112,19 +112,19 @@ async fn ask_for_tls(stream: &mut TcpStream) -> io::Result<()> {
     match message::decode(answer).map_err(io::Error::other)? {
         (ID, Some(Response::Done(done))) if done.code == 0 => {}
         (_, Some(Response::Done(done))) => return Err(io::Error::other(format!("StartTLS: {done}"))),
-        _ => return Err(io::Error::other("StartTLS: the server answered something else")),
+        _ => return Err(io::Error::other("StartTLS: unexpected response")),
     }
-    // Whoever stands between could have put it there, to be taken for what the server says within TLS.
+    // An attacker could have inserted data that would later count as sent within TLS.
     match messages.is_empty() {
         true => Ok(()),
-        false => Err(io::Error::other("StartTLS: the server went on talking without TLS")),
+        false => Err(io::Error::other("StartTLS: the server sent data before TLS")),
     }
 }
 
-/// Cuts messages out of what comes.
+/// Splits a stream into messages.
 pub(super) struct Messages {
     buffer: Vec<u8>,
-    /// Where in the buffer the next message begins.
+    /// The start of the next message in the buffer.
     start: usize,
     octets_max: usize,
 }
@@ -134,8 +134,8 @@ impl Messages {
         Messages { buffer: Vec::new(), start: 0, octets_max }
     }
 
-    /// The next message as a whole; None when the other side closed the connection between two of them. An error leaves
-    /// nothing that could be read on. Safe to drop and call again.
+    /// The next message; None if the connection was closed between messages. After an error the
+    /// stream is unusable. Cancel safe.
     pub(super) async fn next(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Box<[u8]>>> {
         loop {
             if let Some(message) = self.cut().map_err(io::Error::other)? {
@@ -147,26 +147,26 @@ impl Messages {
             if from.read_buf(&mut self.buffer).await? == 0 {
                 return match self.buffer.is_empty() {
                     true => Ok(None),
-                    false => Err(io::Error::other("the connection was closed in the middle of a message")),
+                    false => Err(io::Error::other("connection closed within a message")),
                 };
             }
         }
     }
 
-    /// Whether nothing came behind the last message.
+    /// Whether no data follows the last message.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.buffer.len()
     }
 
     fn cut(&mut self) -> Result<Option<Box<[u8]>>, ber::Malformed> {
         let rest = &self.buffer[self.start..];
-        // Refused before the rest has come: whatever is no message shows in its first octet.
+        // Check the first octet before waiting for the rest.
         if rest.first().is_some_and(|&tag| tag != ber::SEQUENCE) {
-            return Err(ber::Malformed("it does not begin as a message does"));
+            return Err(ber::Malformed("unexpected first octet"));
         }
         let Some((_, head, length)) = ber::header(rest)? else { return Ok(None) };
         if length > self.octets_max {
-            return Err(ber::Malformed("it is longer than a message may be"));
+            return Err(ber::Malformed("message too long"));
         }
         let Some(message) = rest.get(..head + length) else { return Ok(None) };
         let message = Box::from(message);

@@ -1,7 +1,8 @@
-//! Where a server is: `ldap://host:port`, `ldaps://host:port`, `ldapi://%2Fpath%2Fof%2Fsocket` or `ldapi:///path/of/socket`.
+//! Server URLs: `ldap://host:port`, `ldaps://host:port`, `ldapi://%2Fpath%2Fof%2Fsocket` or
+//! `ldapi:///path/of/socket`.
 //!
-//! Of the URLs of RFC 4516 this is the part that says how to connect. What to search stands in the configuration, so a
-//! URL with a DN is refused rather than half understood; in a referral the part behind the host is taken off before.
+//! Only the connection part of RFC 4516. Search parameters are separate settings, so a URL with a
+//! DN is rejected; for referrals the part after the host is removed first.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,42 +11,42 @@ use std::str::FromStr;
 const PORT: u16 = 389;
 const PORT_TLS: u16 = 636;
 
-/// Where a server is.
+/// The URL of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Url {
-    /// Over TCP.
+    /// TCP.
     Tcp {
-        /// Its name or address, the latter without brackets.
+        /// Host name or address, without brackets.
         host: Box<str>,
-        /// Its port.
+        /// Port.
         port: u16,
-        /// Whether TLS begins at once (`ldaps`).
+        /// Whether TLS starts immediately (`ldaps`).
         tls: bool,
     },
-    /// Over a socket of this machine.
+    /// A Unix socket.
     Unix {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
 }
 
-/// A text does not say where a server is.
+/// Why a text is not a server URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It begins in another way.
-    #[error("'{0}' is no URL of a directory: expected ldap://, ldaps:// or ldapi://")]
+    /// Another scheme.
+    #[error("'{0}' is not an LDAP URL: expected ldap://, ldaps:// or ldapi://")]
     Scheme(Box<str>),
-    /// No host, or one that cannot be.
-    #[error("'{0}' names no host: expected ldap://host or ldap://host:port")]
+    /// A missing or invalid host.
+    #[error("'{0}' has no valid host: expected ldap://host or ldap://host:port")]
     Host(Box<str>),
-    /// What stands for a port is none.
+    /// An invalid port.
     #[error("'{0}' has no valid port: expected a number from 1 to 65535")]
     Port(Box<str>),
-    /// There is more than host and port.
-    #[error("'{0}' says more than where the server is: base, scope and filter are settings of their own")]
+    /// More than host and port.
+    #[error("'{0}' has more than host and port: base, scope and filter are separate settings")]
     More(Box<str>),
-    /// No path of a socket, or not one that begins at the root.
-    #[error("'{0}' names no socket: expected ldapi:///path or ldapi://%2Fpath")]
+    /// A missing or relative socket path.
+    #[error("'{0}' has no socket path: expected ldapi:///path or ldapi://%2Fpath")]
     Socket(Box<str>),
 }
 
@@ -106,7 +107,7 @@ fn unix(text: &str, rest: &str) -> Result<Url, UrlError> {
     }
 }
 
-/// The text with each `%XX` replaced by its octet (RFC 3986 section 2.1).
+/// Replaces each `%XX` by its octet (RFC 3986 section 2.1).
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut octets = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -137,7 +138,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// The path as it stands in a URL: what could be taken for a part of the syntax or is no printable ASCII is encoded.
+/// The path for a URL, with reserved and non-ASCII characters encoded.
 fn percent_encoded(path: &Path) -> String {
     let mut text = String::new();
     for &octet in path.as_os_str().as_encoded_bytes() {

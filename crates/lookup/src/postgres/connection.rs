@@ -1,6 +1,8 @@
-//! One connection to PostgreSQL: it is opened at the first host that lets us in, prepares the query once, and asks.
+//! A connection to PostgreSQL: connects to the first host that accepts us, prepares the query once,
+//! and runs it.
 //!
-//! A driver task of its own moves its bytes; it ends with the connection, also where the server has fallen silent.
+//! A separate task drives the connection. It ends with the connection, even if the server does not
+//! respond.
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +23,7 @@ use super::url::{Place, Target};
 use crate::Answer;
 use crate::backend::Failure;
 
-/// Rows in the answer to one request.
+/// Maximum rows of one result.
 const ROWS_MAX: usize = 100_000;
 
 /// A connection.
@@ -29,24 +31,24 @@ pub(super) struct Connection {
     client: Client,
     statement: OnceCell<Statement>,
     driver: AbortHandle,
-    /// Where it leads.
+    /// The host it is connected to.
     pub(super) at: Box<str>,
 }
 
-/// How connections are opened.
+/// Opens connections.
 pub(super) struct Opener {
-    /// Everything but the hosts.
+    /// All settings except the hosts.
     pub(super) settings: tokio_postgres::Config,
-    /// The hosts, in the order in which they are tried.
+    /// The hosts in the order to try them.
     pub(super) targets: Vec<Target>,
-    /// What secures them.
+    /// The TLS configuration.
     pub(super) tls: MakeRustlsConnect,
-    /// For one address of one host, until we are logged on.
+    /// Timeout for connecting and logging in, per address.
     pub(super) timeout: Duration,
 }
 
 impl Opener {
-    /// A connection to the first host that lets us in; else what each of them said.
+    /// Connects to the first host that accepts us. Otherwise returns the errors of all hosts.
     pub(super) async fn open(&self) -> Result<Connection, String> {
         let mut errors = Vec::new();
         for target in &self.targets {
@@ -65,7 +67,7 @@ impl Opener {
         match &target.place {
             Place::Name(name) => {
                 settings.host(name);
-                let mut last_error = "its name leads to no address".to_owned();
+                let mut last_error = "the name has no address".to_owned();
                 for address in self.addresses(name, target.port).await? {
                     match self.open_one(settings.clone().hostaddr(address), target).await {
                         Ok(connection) => return Ok(connection),
@@ -89,7 +91,7 @@ impl Opener {
 
     async fn addresses(&self, name: &str, port: u16) -> Result<Vec<IpAddr>, String> {
         let found = timeout(self.timeout, lookup_host((name, port)));
-        let found = found.await.map_err(|_| format!("its name was not resolved within {:?}", self.timeout))?;
+        let found = found.await.map_err(|_| format!("the name was not resolved within {:?}", self.timeout))?;
         Ok(found.map_err(|error| error.to_string())?.map(|address: SocketAddr| address.ip()).collect())
     }
 
@@ -97,19 +99,19 @@ impl Opener {
         let opened = timeout(self.timeout, settings.connect(self.tls.clone())).await;
         let opened = opened.map_err(|_| format!("no connection within {:?}", self.timeout))?;
         let (client, connection) = opened.map_err(|error| words(&error))?;
-        // What ends it shows in the next question.
+        // Errors of the connection show up in the next query.
         let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(Connection { client, statement: OnceCell::new(), driver, at: target.to_string().into() })
     }
 }
 
 impl Connection {
-    /// Whether it is known to be of no more use.
+    /// Whether the connection is known to be closed.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
 
-    /// Asks the query for these keys, which are folded.
+    /// Runs the query for these folded keys.
     pub(super) async fn ask(&self, query: &str, keys: &[&str]) -> Result<Vec<Answer>, Trouble> {
         let statement = self.prepare(query).await?;
         let rows = self.client.query_raw(statement, [&keys as &(dyn ToSql + Sync)]).await;
@@ -126,13 +128,12 @@ impl Connection {
         Ok(answers.answers())
     }
 
-    /// Asks nothing.
+    /// Runs a trivial query.
     pub(super) async fn probe(&self) -> Result<(), Trouble> {
         self.client.simple_query("SELECT 1").await.map(drop).map_err(|error| Trouble::of(&self.at, &error))
     }
 
-    /// Gives it up and tells the server that nobody waits for its answer any more: else it would go on, and each request
-    /// that takes too long would leave one more at work.
+    /// Drops the connection and cancels its query, which would otherwise continue on the server.
     pub(super) fn cancel(self, tls: MakeRustlsConnect, time: Duration) {
         let token = self.client.cancel_token();
         tokio::spawn(async move { drop(timeout(time, token.cancel_query(tls)).await) });
@@ -161,14 +162,14 @@ impl Drop for Connection {
     }
 }
 
-/// Why a query is none for a table, though the server takes it.
+/// Why a valid query cannot be used for a table.
 fn mistake(statement: &Statement) -> Option<String> {
     let columns = statement.columns();
     if columns.is_empty() {
         return Some("the query has no columns; the first must be the key".into());
     }
     if statement.params().len() != 1 {
-        return Some("the query has parameters beside $1".into());
+        return Some("the query has parameters other than $1".into());
     }
     let column = columns.iter().find(|column| !<&str as FromSql>::accepts(column.type_()))?;
     let (name, kind) = (column.name(), column.type_());

@@ -1,4 +1,4 @@
-//! Errors of PostgreSQL in its own words, and what they say of the connection and of the keys.
+//! Errors of PostgreSQL in its own words, and what they mean for the connection and the keys.
 
 use std::error::Error as StdError;
 use std::io;
@@ -9,21 +9,21 @@ use tokio_postgres::error::{DbError, SqlState};
 
 use crate::backend::Failure;
 
-/// A request failed.
+/// A failed request.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The connection is of no more use; another one may do better.
+    /// The connection is unusable; another one may work.
     Connection(Failure),
-    /// There is something among the keys that the database cannot take.
+    /// The database rejects one of the keys.
     Keys(Failure),
-    /// Nothing is to be gained by asking again, and the connection is as good as before.
+    /// A retry would not help. The connection is usable.
     Refused(Failure),
-    /// Nothing is to be gained by asking again, and the answer has not been read to its end.
+    /// A retry would not help, and the result was not read completely.
     Wrong(Failure),
 }
 
 impl Trouble {
-    /// What an error at `at` means.
+    /// Classifies an error of the server at `at`.
     pub(super) fn of(at: &str, error: &Error) -> Self {
         let failure = Failure::new(at, words(error));
         match error.code() {
@@ -34,7 +34,7 @@ impl Trouble {
         }
     }
 
-    /// What came from `at` is not what was meant to come.
+    /// An unexpected result of the server at `at`.
     pub(super) fn wrong(at: &str, what: impl ToString) -> Self {
         Trouble::Wrong(Failure::new(at, what))
     }
@@ -50,20 +50,20 @@ impl Trouble {
     }
 }
 
-/// Whether another connection may do better: this one is being closed (57P), was (08), or has not the statement any more
-/// that was prepared on it, or has it with other columns than the tables have now.
+/// Whether another connection may work: this one is being closed (57P) or is closed (08), or its
+/// prepared statement is gone or outdated.
 fn is_connections(code: &SqlState) -> bool {
     let renewed = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED];
     renewed.contains(code) || code.code().starts_with("08") || code.code().starts_with("57P")
 }
 
-/// Whether it is about what was asked (22, data exception): the database cannot hold a character of a key, or the query
-/// makes a number of it.
+/// Whether the keys are the cause (class 22, data exception): a character that the encoding lacks,
+/// or a failed conversion to a number.
 fn is_keys(code: &SqlState) -> bool {
     code.code().starts_with("22")
 }
 
-/// What the server says, with its hint and its SQLSTATE; else what the client says, with its causes.
+/// The server's message with hint and SQLSTATE, or the client's error with its causes.
 pub(super) fn words(error: &Error) -> String {
     if let Some(error) = error.as_db_error() {
         return server_words(error);
@@ -75,7 +75,7 @@ pub(super) fn words(error: &Error) -> String {
         cause = error.source();
     }
     match is_unvouched(error) {
-        true => format!("{words}; ca_file names who vouches for it, and sslmode=disable goes without TLS"),
+        true => format!("{words}; set ca_file to trust its CA, or sslmode=disable to connect without TLS"),
         false => words,
     }
 }
@@ -85,7 +85,7 @@ fn server_words(error: &DbError) -> String {
     format!("{}: {}{hint} (SQLSTATE {})", error.severity(), error.message(), error.code().code())
 }
 
-/// Whether nobody whom we trust vouches for the server.
+/// Whether the server's certificate is from an unknown CA.
 fn is_unvouched(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     let cause = cause.and_then(|cause| cause.get_ref()).and_then(|cause| cause.downcast_ref::<rustls::Error>());

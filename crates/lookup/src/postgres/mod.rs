@@ -1,7 +1,7 @@
 //! Tables in a PostgreSQL database.
 //!
-//! The query asks for many keys at once: `$1` is their array, the first column of an answer is the key that it is for, in
-//! any case, and the other columns are values.
+//! One query looks up many keys: `$1` is the array of keys, the first column is the key of a row,
+//! in any case, and the other columns are values.
 //!
 //! ```sql
 //! SELECT lower(address), target, second_target FROM aliases WHERE lower(address) = ANY($1)
@@ -10,13 +10,14 @@
 //! | rows                         | answer                                                    |
 //! |------------------------------|-----------------------------------------------------------|
 //! | none with the key            | NotFound                                                  |
-//! | one or several with it       | Found, with the values of all, in the order of the rows   |
-//! | with NULL for a value        | that value is left out                                    |
-//! | without any further column   | Found, without values                                     |
-//! | with a key that nobody asked | the request fails: the query is not what it was meant to be |
+//! | one or more with the key     | Found, with the values of all rows in order               |
+//! | with NULL as a value         | the value is skipped                                      |
+//! | without further columns      | Found, without values                                     |
+//! | with a key not in `$1`       | the request fails, because the query is wrong             |
 //!
-//! All columns are text. A key that the database cannot take (one beyond its encoding, say) is Unavailable by itself.
-//! Every step has its time: past it the connection is given up, and the server is told to stop.
+//! All columns must be text. Only the key itself is Unavailable if the database rejects it, for
+//! example for its encoding. Every step has a timeout, after which the connection is closed and the
+//! query cancelled.
 
 mod connection;
 mod error;
@@ -38,57 +39,57 @@ use error::Trouble;
 
 pub use url::{Url, UrlError};
 
-/// A table, as it is configured.
+/// Configuration of a PostgreSQL table.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the server is; of several hosts the first that can be connected to.
+    /// The server. Of several hosts, the first that accepts a connection is used.
     pub url: Url,
-    /// Stands above a password in the URL.
+    /// Overrides the password in the URL.
     pub password: Option<Box<str>>,
-    /// Certificates in PEM of those who may vouch for the server. None: whom the system trusts. Wherever TLS is used the
-    /// certificate is verified.
+    /// CA certificates in PEM; None: those of the system. With TLS the certificate is always
+    /// verified.
     pub ca_file: Option<PathBuf>,
-    /// What is asked; `$1` is the array of keys, as `text[]`.
+    /// The query; `$1` is the array of keys, as `text[]`.
     pub query: Box<str>,
-    /// How long the answer to one request may take.
+    /// Timeout of one request.
     pub timeout: Duration,
-    /// How long it may take to connect to and log on at one address of one host.
+    /// Timeout for connecting and logging in, per address.
     pub connect_timeout: Duration,
-    /// Connections at most; at least 1.
+    /// Maximum number of connections, at least 1.
     pub connections: usize,
 }
 
-/// Why a table cannot be asked as it is configured.
+/// Why a table cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Without the keys in it a query answers everything.
-    #[error("the query has no $1, which stands for the array of keys: ... WHERE address = ANY($1)")]
+    /// A query without keys would return the same for all requests.
+    #[error("the query has no $1, the array of keys: ... WHERE address = ANY($1)")]
     NoKeys,
-    /// A certificate cannot be read.
+    /// The CA file cannot be read.
     #[error("{}: {what}", path.display())]
     Certificates {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong.
         what: String,
     },
-    /// TLS is not possible as configured.
+    /// The TLS configuration is not possible.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// A table in a PostgreSQL database.
+/// The backend for a PostgreSQL table.
 pub struct Postgres {
     config: Config,
     opener: Opener,
-    /// Connections that nobody uses now; the one used last is last.
+    /// Idle connections, the most recently used one last.
     idle: RefCell<Vec<Connection>>,
-    /// One for each connection that there may be.
+    /// One permit per connection.
     turns: Semaphore,
 }
 
 impl Postgres {
-    /// The table as it is configured. Nothing is connected to before it is asked.
+    /// Creates the backend without connecting.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         if !config.query.contains("$1") {
             return Err(ConfigError::NoKeys);
@@ -103,7 +104,7 @@ impl Postgres {
         Ok(Postgres { config, opener, idle: RefCell::default(), turns })
     }
 
-    /// Where a key spoils the request for others it is halved, until the key stands alone.
+    /// If a key makes the request fail, splits the keys in halves until that key is alone.
     async fn answers(&self, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
         let deadline = Instant::now() + self.config.timeout;
         let mut answers = vec![Answer::NotFound; keys.len()];
@@ -125,7 +126,8 @@ impl Postgres {
         Ok(answers)
     }
 
-    /// Asks on a connection that was used before, if there is one; where it turns out to be dead, and else, on a fresh one.
+    /// Runs `ask` on an idle connection, or on a new one if there is none or it turns out to be
+    /// closed.
     async fn with_connection<T>(&self, ask: impl AsyncFn(&Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
         let Ok(Ok(_turn)) = timeout(self.config.timeout, self.turns.acquire()).await else {
             return Err(Trouble::Refused(self.failure(format!("no connection free within {:?}", self.config.timeout))));
@@ -140,14 +142,14 @@ impl Postgres {
         self.ask_on(connection, &ask).await
     }
 
-    /// A connection that was used before.
+    /// Takes an idle connection.
     fn used(&self) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|connection| !connection.is_closed());
         idle.pop()
     }
 
-    /// Asks on this connection, and keeps it if it is of use afterwards.
+    /// Runs `ask` on this connection and keeps the connection if it is still usable.
     async fn ask_on<T>(
         &self,
         connection: Connection,
@@ -155,7 +157,8 @@ impl Postgres {
     ) -> Result<T, Trouble> {
         let time = self.config.timeout;
         let Ok(result) = timeout(time, ask(&connection)).await else {
-            // A server that is gone is gone for the others too; one that is slow loses little.
+            // If the server is gone the idle connections are too; if it is slow, losing them costs
+            // little.
             self.idle.borrow_mut().clear();
             let failure = Failure::new(connection.at.clone(), format!("no answer within {time:?}"));
             connection.cancel(self.opener.tls.clone(), self.config.connect_timeout);
@@ -177,7 +180,8 @@ impl Postgres {
 impl Backend for Postgres {
     fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
         Box::pin(async move {
-            // No text in PostgreSQL has a NUL: such a key is in no table, and must not spoil the request.
+            // PostgreSQL text cannot contain NUL, so such a key does not exist and must not make
+            // the request fail.
             let can_be_there = |key: &&str| !key.contains('\0');
             let keys = || keys.iter().map(|key| &**key);
             let asked: Vec<&str> = keys().filter(can_be_there).collect();

@@ -1,49 +1,49 @@
-//! Which rows of an answer are whose: each has its key in its first column, and the others are values.
+//! Assigns rows to keys: the first column is the key, the others are values.
 
 use std::collections::HashMap;
 
 use crate::{Answer, fold};
 
-/// Answers that grow row by row.
+/// Answers, collected row by row.
 pub(super) struct Rows<'a> {
-    /// Where each key's answer is.
+    /// The index of each key.
     places: HashMap<&'a str, usize>,
     found: Vec<Option<Vec<String>>>,
 }
 
-/// A row is about none of the keys that were asked: the query is not what it was meant to be.
+/// A row for a key that was not requested, which means that the query is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stray {
     /// Another key.
-    #[error("the query answers for '{0}', which was not asked for; its first column must be the key, out of $1")]
+    #[error("the query returned the key '{0}', which is not in $1; its first column must be the key")]
     Key(String),
-    /// None.
-    #[error("the query answers with NULL for a key; its first column must be the key, out of $1")]
+    /// NULL.
+    #[error("the query returned NULL as a key; its first column must be the key")]
     Null,
 }
 
 impl<'a> Rows<'a> {
-    /// None so far, for these keys, which are folded.
+    /// No rows yet, for these folded keys.
     pub(super) fn new(keys: &[&'a str]) -> Self {
         let places = keys.iter().enumerate().map(|(place, &key)| (key, place)).collect();
         Rows { places, found: vec![None; keys.len()] }
     }
 
-    /// Takes one row. Values that are NULL are left out.
+    /// Adds a row, skipping NULL values.
     pub(super) fn add<'v>(
         &mut self,
         key: Option<&str>,
         values: impl Iterator<Item = Option<&'v str>>,
     ) -> Result<(), Stray> {
         let key = key.ok_or(Stray::Null)?;
-        // Most databases have their keys folded already.
+        // Most databases store folded keys.
         let place = self.places.get(key).or_else(|| self.places.get(&*fold(key)));
         let &place = place.ok_or_else(|| Stray::Key(key.to_owned()))?;
         self.found[place].get_or_insert_default().extend(values.flatten().map(str::to_owned));
         Ok(())
     }
 
-    /// The answers, in the order of the keys.
+    /// The answers in the order of the keys.
     pub(super) fn answers(self) -> Vec<Answer> {
         self.found.into_iter().map(|values| values.map_or(Answer::NotFound, Answer::Found)).collect()
     }

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: who may vouch for a server. Wherever TLS is used its certificate is verified, against its name.
+//! TLS for PostgreSQL. Certificates are always verified, including the host name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{Config, ConfigError};
 
-/// The protocol by its name in ALPN, without which a server takes no handshake that it has not been asked for.
+/// The ALPN protocol name, which servers require for direct TLS.
 const PROTOCOL: &[u8] = b"postgresql";
 
-/// What secures connections, as it is configured.
+/// The TLS connector for this configuration.
 pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigError> {
     let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -36,7 +36,7 @@ fn trusted(config: &Config) -> Result<RootCertStore, ConfigError> {
                 roots.add(certificate)?;
             }
         }
-        // One of the system's that rustls does not take is no reason to do without the others.
+        // Skip certificates of the system that rustls rejects.
         (None, _) => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     Ok(roots)
@@ -47,7 +47,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError
     let certificates: Vec<_> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| failed(error.to_string()))?;
     match certificates.is_empty() {
-        true => Err(failed("there is no certificate in it".into())),
+        true => Err(failed("no certificate found".into())),
         false => Ok(certificates),
     }
 }

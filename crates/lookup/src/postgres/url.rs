@@ -1,8 +1,8 @@
-//! Where a PostgreSQL server is, as libpq writes it: a URL, or settings as `key=value`. Parsed once, when the
-//! configuration is read; shown without its password.
+//! PostgreSQL connection strings in libpq's two forms, URL and `key=value`. Parsed once from the
+//! configuration, and shown without password.
 //!
-//! Several hosts are tried in the order in which they stand. What libpq knows and this does not is an error, so that
-//! nothing that was asked for is silently left out.
+//! Hosts are tried in order. Settings of libpq that are not supported are errors, so that none is
+//! silently ignored.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,60 +16,58 @@ use super::error::words;
 
 const PORT: u16 = 5432;
 
-/// Where the server is and how to log on, such as `postgres://mail@db1,db2:5433/mail?sslmode=require` or
+/// Where and how to connect, such as `postgres://mail@db1,db2:5433/mail?sslmode=require` or
 /// `host=/run/postgresql user=mail dbname=mail`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url(tokio_postgres::Config);
 
-/// Why a text says nothing of where a server is.
+/// Why a text is not a connection string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It is neither form, or a setting is unknown or has a wrong value.
-    #[error(
-        "{0} (expected is a URL such as postgres://user@host:5432/database?sslmode=require, or key=value settings)"
-    )]
+    /// Neither form, or an unknown setting or invalid value.
+    #[error("{0} (expected a URL such as postgres://user@host:5432/database?sslmode=require, or key=value settings)")]
     Syntax(String),
-    /// Nothing can be connected to.
-    #[error("no host is named; a folder of Unix sockets is host=/run/postgresql")]
+    /// No host.
+    #[error("no host: for a Unix socket, give its folder as host=/run/postgresql")]
     NoHost,
-    /// Hosts and addresses are pairs.
-    #[error("there are {hosts} in 'host' and {addresses} in 'hostaddr'; each host has one address, or none has")]
+    /// The numbers of hosts and addresses differ.
+    #[error("{hosts} entries in 'host', but {addresses} in 'hostaddr': give one address per host, or none")]
     Addresses {
-        /// Names given.
+        /// Number of hosts.
         hosts: usize,
-        /// Addresses given.
+        /// Number of addresses.
         addresses: usize,
     },
-    /// Hosts and ports are pairs.
-    #[error("there are {hosts} hosts and {ports} ports; give one port for all, or one for each")]
+    /// The numbers of hosts and ports differ.
+    #[error("{hosts} hosts, but {ports} ports: give one port for all, or one per host")]
     Ports {
-        /// Hosts given.
+        /// Number of hosts.
         hosts: usize,
-        /// Ports given.
+        /// Number of ports.
         ports: usize,
     },
-    /// The order of the hosts is the operator's.
-    #[error("load_balance_hosts=random is not supported: hosts are tried in the order in which they stand")]
+    /// Load balancing is not supported.
+    #[error("load_balance_hosts=random is not supported: hosts are tried in order")]
     Balanced,
 }
 
 /// One of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Where a connection goes.
+    /// Its address.
     pub(super) place: Place,
-    /// The port, which a Unix socket has too: it is part of its name.
+    /// The port, which for a Unix socket is part of its file name.
     pub(super) port: u16,
 }
 
-/// Where a connection goes.
+/// The address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// To a name, which is to be resolved, or an address written as one.
+    /// A name to resolve, or an IP address as text.
     Name(String),
-    /// To this address of a name.
+    /// This address, with the name to verify.
     Address { name: Option<String>, address: IpAddr },
-    /// To the Unix socket in this folder.
+    /// The Unix socket in this folder.
     Unix(PathBuf),
 }
 
@@ -97,12 +95,12 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// Whether there is a password in it, which is never shown.
+    /// Whether it contains a password.
     pub fn has_password(&self) -> bool {
         self.0.get_password().is_some()
     }
 
-    /// The Unix sockets among the hosts; the port is part of the name, as libpq has it.
+    /// The paths of the Unix sockets among the hosts, as libpq names them.
     pub fn sockets(&self) -> Vec<PathBuf> {
         let socket = |target: Target| match target.place {
             Place::Unix(folder) => Some(folder.join(format!(".s.PGSQL.{}", target.port))),
@@ -111,17 +109,17 @@ impl Url {
         self.targets().into_iter().filter_map(socket).collect()
     }
 
-    /// Whether a connection may be, or has to be, encrypted.
+    /// Whether to use TLS.
     pub(super) fn ssl_mode(&self) -> SslMode {
         self.0.get_ssl_mode()
     }
 
-    /// Whether TLS begins by itself or is asked for first.
+    /// Whether TLS starts immediately or is negotiated.
     pub(super) fn ssl_negotiation(&self) -> SslNegotiation {
         self.0.get_ssl_negotiation()
     }
 
-    /// The hosts, in the order in which they are tried.
+    /// The hosts in the order to try them.
     pub(super) fn targets(&self) -> Vec<Target> {
         let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
         let port = |place: usize| ports.get(place).or(ports.first()).copied().unwrap_or(PORT);
@@ -135,7 +133,7 @@ impl Url {
         (0..).map_while(|number| Some(Target { place: place(number)?, port: port(number) })).collect()
     }
 
-    /// Everything but the hosts; `password` stands above that of the URL.
+    /// All settings except the hosts. `password` overrides that of the URL.
     pub(super) fn settings(&self, password: Option<&str>, timeout: Duration) -> tokio_postgres::Config {
         let mut settings = tokio_postgres::Config::new();
         settings

@@ -1,20 +1,20 @@
-//! The answers of a copy, in memory: what each entry has for each of its keys.
+//! The in-memory index of a copy: the values of each entry for each of its keys.
 //!
-//! A table of 256 shards, each behind a lock of its own. Readers of a key see it as it was before a change or after it, and
-//! wait for a shard that is being changed, never for the others: a shard of half a million keys in all holds 2,000, and
-//! growing or compacting it takes some 0.1 ms at most.
+//! The index has 256 shards, each with its own lock. Readers see a key before or after a change,
+//! and wait only while its shard is being changed. With half a million keys a shard holds 2,000 of
+//! them; growing or compacting it takes about 0.1 ms.
 //!
-//! A shard is an [arena](crate::arena) of records, and slots that lead to them. A record is
+//! A shard is an [arena](crate::arena) of records with hash slots. A record has these fields:
 //!
-//! | octets | what                                                                                                    |
+//! | octets | field                                                                                                   |
 //! |--------|---------------------------------------------------------------------------------------------------------|
 //! | 4      | number of the entry                                                                                     |
 //! | 4      | length of the key (9 bits), whether another entry has the key (1 bit), length of the values (22 bits)   |
-//! | 0 or 4 | place of the record of another entry with this key                                                      |
+//! | 0 or 4 | offset of the record of another entry with this key                                                     |
 //! |        | the key, then the values, packed                                                                        |
 //!
-//! so that a user whose key and values have 20 octets each takes some 65 octets. The hash has a key of this process's own:
-//! nobody outside can make keys that meet in one place.
+//! A user with a key and values of 20 octets each takes about 65 octets. The hash is keyed with a
+//! secret of this process, so colliding keys cannot be constructed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,31 +24,31 @@ use super::batch::{NO_TEXT, unpack};
 use crate::arena::{Arena, NOWHERE, Slots, Tag};
 use crate::ldap::schema::is_plain;
 
-/// Octets of a key at most; a mail address has 320.
+/// The longest key, in octets; a mail address has up to 320.
 pub(super) const KEY_OCTETS_MAX: usize = 480;
 
 /// A power of two.
 const SHARDS: usize = 256;
-/// Octets of values that a record can have; where there are more, the directory must be asked itself.
+/// The longest values of a record, in octets. Beyond that the LDAP server has to be asked.
 const VALUES_OCTETS_MAX: usize = (1 << 22) - 1;
 const KEY_BITS: u32 = 9;
-/// In the head of a record: there is a place behind it.
+/// Set in the head of a record that has a link to another one.
 const LINKED: u32 = 1 << KEY_BITS;
-/// Octets of a record before its place, if there is one, and its texts.
+/// Octets of a record before its link, if any, key and values.
 const HEAD: usize = 8;
 
-/// What a copy says of a key.
+/// The answer of a copy for a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Found(Vec<String>),
     NotFound,
-    /// More values than an answer may have.
+    /// The key has more values than allowed.
     TooMany,
-    /// Not a key that could be in a copy, or one of an entry whose values could not: the directory must be asked itself.
+    /// The copy cannot hold this key, or its values; the LDAP server has to be asked.
     Elsewhere,
 }
 
-/// The table.
+/// The index.
 #[derive(Debug)]
 pub(super) struct Answers {
     shards: Box<[RwLock<Shard>]>,
@@ -56,14 +56,14 @@ pub(super) struct Answers {
     records: AtomicU64,
 }
 
-/// One change of the table, of what one entry has for one key.
+/// A change of the values of one entry for one key.
 #[derive(Debug)]
 pub(super) enum Edit<'a> {
-    /// The entry had no such key, and has it now with these values, packed.
+    /// Adds a key to the entry, with packed values.
     Add { key: &'a str, number: u32, values: &'a [u8] },
-    /// The entry has other values for it.
+    /// Changes the values of the entry for the key.
     Replace { key: &'a str, number: u32, values: &'a [u8] },
-    /// The entry has it no more.
+    /// Removes the key from the entry.
     Remove { key: Box<str>, number: u32 },
 }
 
@@ -84,7 +84,8 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// What all entries with this folded key have for it, in the order of their numbers, each value once.
+    /// The values of all entries with this folded key, in the order of their numbers, without
+    /// duplicates.
     pub(super) fn say(&self, key: &str, values_max: usize) -> Said {
         if !indexable(key) {
             return Said::Elsewhere;
@@ -102,19 +103,20 @@ impl Answers {
         said(records.into_iter().map(|(_, values)| values), values_max)
     }
 
-    /// Whether there are entries with this key, and `test` holds for the numbers of all of them.
+    /// Whether any entries have this key and `test` is true for all their numbers.
     pub(super) fn is_there_and_all(&self, key: &str, test: impl Fn(u32) -> bool) -> bool {
         let (shard, tag) = self.place(key);
         let shard = self.shards[shard].read().unwrap_or_else(PoisonError::into_inner);
         shard.find(tag, key).is_some_and(|slot| shard.chain(slot).all(|(_, record)| test(record.number)))
     }
 
-    /// Keys of all entries, counted once for each entry.
+    /// The number of pairs of an entry and a key.
     pub(super) fn len(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Makes all changes, in any order: no two are to be of one key of one entry. Those of one key are seen together.
+    /// Applies the changes in any order. There must be at most one per entry and key. Readers see
+    /// the changes of a key together.
     pub(super) fn change(&self, edits: &[Edit]) {
         let mut order: Vec<(usize, Tag, &Edit)> = Vec::with_capacity(edits.len());
         order.extend(edits.iter().map(|edit| {
@@ -131,14 +133,14 @@ impl Answers {
         }
     }
 
-    /// Adds what an entry has for a key that it did not have.
+    /// Adds a new key of an entry.
     pub(super) fn add(&self, key: &str, number: u32, values: &[u8]) {
         let (shard, tag) = self.place(key);
         self.shards[shard].write().unwrap_or_else(PoisonError::into_inner).add(tag, key, number, values);
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             *shard.write().unwrap_or_else(PoisonError::into_inner) = Shard::default();
@@ -146,7 +148,7 @@ impl Answers {
         self.records.store(0, Ordering::Relaxed);
     }
 
-    /// The shard of a key, and its tag.
+    /// The shard and tag of a key.
     fn place(&self, key: &str) -> (usize, Tag) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
@@ -155,12 +157,12 @@ impl Answers {
     }
 }
 
-/// Whether a key can be in a copy: its length is limited, and it must be of characters of which we know which are equal.
+/// Whether a copy can hold the key: limited in length, and of characters whose equality we know.
 pub(super) fn indexable(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_OCTETS_MAX && is_plain(key.as_bytes())
 }
 
-/// What comes of the values of entries.
+/// Merges the values of several entries.
 fn said<'a>(entries: impl IntoIterator<Item = &'a [u8]>, values_max: usize) -> Said {
     let mut values: Vec<String> = Vec::new();
     for packed in entries {
@@ -186,32 +188,32 @@ struct Shard {
     records: usize,
 }
 
-/// A record as it is read.
+/// A parsed record.
 struct Record<'a> {
     number: u32,
     next: u32,
     key: &'a [u8],
     values: &'a [u8],
-    /// Octets of all of it.
+    /// The length of the record.
     octets: usize,
 }
 
 impl Shard {
-    /// The slot of a key.
+    /// Finds the slot of a key.
     fn find(&self, tag: Tag, key: &str) -> Option<usize> {
         self.slots.find(tag, |place| self.record(place).key == key.as_bytes())
     }
 
-    /// Of the first record of a slot, which is that of a key.
+    /// The offset of the first record of a slot.
     fn place(&self, slot: usize) -> u32 {
         self.slots.at(slot).map_or(NOWHERE, |(_, place)| place)
     }
 
     fn record(&self, place: u32) -> Record<'_> {
-        read(self.arena.at(place)).expect("places are those of records")
+        read(self.arena.at(place)).expect("the offset is that of a record")
     }
 
-    /// All records of the key of a slot, with their places.
+    /// The records of a slot's key, with their offsets.
     fn chain(&self, slot: usize) -> impl Iterator<Item = (u32, Record<'_>)> {
         let mut place = self.place(slot);
         std::iter::from_fn(move || {
@@ -267,7 +269,7 @@ impl Shard {
         }
     }
 
-    /// Writes a record behind all others.
+    /// Appends a record.
     fn append(&mut self, number: u32, next: u32, key: &[u8], values: &[u8]) -> u32 {
         let values = if values.len() > VALUES_OCTETS_MAX { NO_TEXT } else { values };
         let linked = if next == NOWHERE { 0 } else { LINKED };
@@ -284,12 +286,12 @@ impl Shard {
         place.expect("a shard has less than 4 GiB")
     }
 
-    /// Gives the record at `place`, which leads to another one, another one to lead to.
+    /// Changes the link of the record at `place`, which must have one.
     fn link(&mut self, place: u32, next: u32) {
         self.arena.at_mut(place)[HEAD..HEAD + 4].copy_from_slice(&next.to_le_bytes());
     }
 
-    /// Writes the arena anew, where too much of it is of no use any more.
+    /// Compacts the arena if enough of it is unused.
     fn tidy(&mut self) {
         if !self.arena.is_untidy() {
             return;
@@ -310,7 +312,7 @@ impl Shard {
     }
 }
 
-/// The record at the beginning of these octets.
+/// Parses the record at the beginning of `all`.
 fn read(all: &[u8]) -> Option<Record<'_>> {
     let (number, octets) = all.split_first_chunk()?;
     let (head, mut octets) = octets.split_first_chunk()?;

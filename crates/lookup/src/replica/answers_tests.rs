@@ -1,4 +1,4 @@
-//! The table against a model, in memory, and while others read.
+//! The index against a model, its memory use, and concurrent reads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ fn remove(answers: &Answers, key: &str, number: u32) {
 }
 
 impl Answers {
-    /// Octets in memory.
+    /// Allocated memory in octets.
     fn octets(&self) -> usize {
         let shards = self.shards.iter().map(|shard| shard.read().unwrap());
         let octets = shards.map(|shard| shard.slots.octets() + shard.arena.capacity());
@@ -47,7 +47,7 @@ fn entries_with_one_key_are_told_in_their_order_whatever_order_they_came_in() {
     assert_eq!(answers.say("kk", 2), Said::NotFound);
     answers.add("k", 0, NO_TEXT);
     assert_eq!(answers.say("k", 2), Said::Elsewhere);
-    // From the middle, the end and the beginning of what they are linked to.
+    // Removes records from the middle, end and beginning of a chain.
     for (number, left) in [(1, 4), (3, 3), (0, 2), (3, 2), (4, 1)] {
         remove(&answers, "k", number);
         assert_eq!(answers.len(), left);
@@ -91,7 +91,7 @@ fn a_user_takes_seventy_octets_at_most_however_many_there_are() {
         }
     }
     assert_eq!(answers.say("user149999@example", 1), found(&["example/user149999/"]));
-    // What is changed over and over again leaves but an eighth behind.
+    // Repeated changes leave at most an eighth unused.
     for round in 0..5 {
         let values = packed(&[&format!("example/{round:012}")]);
         let keys: Vec<String> = (0..150_000).map(|number| format!("user{number:06}@example")).collect();
@@ -159,7 +159,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One shard, which everything goes to, with tags that meet.
+/// A single shard with colliding tags.
 struct Crowded(Shard);
 
 impl Crowded {

@@ -1,27 +1,27 @@
-//! Changes that wait to be written to the copy together, packed: half a million of them fit in some 30 MB.
+//! Changes to be written to the copy together, in packed form: half a million take about 30 MB.
 //!
-//! Texts are packed as a length (7 bits an octet, low bits first, the top bit says that more follow) and their octets,
-//! one behind the other. The same form is used in the file.
+//! A packed text is its length (7 bits per octet, low bits first, top bit set if more follow) and
+//! its octets. The file uses the same form.
 
-/// What names an entry as long as it lives: its entryUUID (RFC 4530).
+/// The permanent identity of an entry: its entryUUID (RFC 4530).
 pub(super) type Uuid = [u8; 16];
 
-/// In place of packed values: they are not such as could be in a copy.
+/// In place of packed values that a copy cannot hold.
 pub(super) const NO_TEXT: &[u8] = &[0xff];
 
-/// Changes in the order in which they are to take effect.
+/// Changes in order.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     octets: Vec<u8>,
     starts: Vec<usize>,
 }
 
-/// One change.
+/// A change of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change<'a> {
-    /// The entry is there, with these keys and values (packed), and replaces what was there of it.
+    /// Adds or replaces an entry, with packed keys and values.
     Put { uuid: Uuid, keys: &'a [u8], values: &'a [u8] },
-    /// The entry is gone.
+    /// Removes an entry.
     Remove { uuid: Uuid },
 }
 
@@ -34,7 +34,8 @@ impl Change<'_> {
 }
 
 impl Batch {
-    /// An entry with these keys, each once; values of None: such as only the directory can tell.
+    /// Adds or replaces an entry with these distinct keys. `values` is None if only the LDAP server
+    /// can give them.
     pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>) {
         self.begin(uuid, 1);
         let place = self.octets.len();
@@ -66,17 +67,17 @@ impl Batch {
         self.starts.is_empty()
     }
 
-    /// Octets in memory.
+    /// Memory in octets.
     pub(super) fn octets(&self) -> usize {
         self.octets.len() + self.starts.len() * size_of::<usize>()
     }
 
-    /// Forgets all changes, and gives memory back where there was much of it.
+    /// Removes all changes and frees the memory.
     pub(super) fn clear(&mut self) {
         *self = Batch::default();
     }
 
-    /// The change that came `index`th.
+    /// The change at this index.
     pub(super) fn change(&self, index: usize) -> Change<'_> {
         let end = self.starts.get(index + 1).copied().unwrap_or(self.octets.len());
         let record = &self.octets[self.starts[index]..end];
@@ -90,10 +91,10 @@ impl Batch {
         }
     }
 
-    /// The changes by their UUIDs, the last of each alone.
+    /// The indexes of the changes sorted by UUID, only the last one of each entry.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
-        // Stable: what came later stays behind what came before.
+        // The sort is stable, so later changes stay last.
         order.sort_by_key(|&index| self.change(index as usize).uuid());
         let mut last: Vec<u32> = Vec::with_capacity(order.len());
         for index in order {
@@ -108,12 +109,12 @@ impl Batch {
     }
 }
 
-/// Adds a text to packed ones.
+/// Packs a text.
 pub(super) fn pack(octets: &mut Vec<u8>, text: &str) {
     pack_octets(octets, text.as_bytes());
 }
 
-/// Adds the length of these octets, and them.
+/// Packs octets: their length, then themselves.
 pub(super) fn pack_octets(octets: &mut Vec<u8>, packed: &[u8]) {
     let mut length = packed.len();
     while length >= 0x80 {
@@ -124,7 +125,7 @@ pub(super) fn pack_octets(octets: &mut Vec<u8>, packed: &[u8]) {
     octets.extend_from_slice(packed);
 }
 
-/// Packed texts one by one; ends early where the octets are not what [`pack`] made.
+/// Unpacks texts. Ends early at invalid data.
 pub(super) fn unpack(mut octets: &[u8]) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let (text, rest) = unpack_octets(octets)?;
@@ -133,7 +134,7 @@ pub(super) fn unpack(mut octets: &[u8]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The octets that were packed first, and what is behind them.
+/// Unpacks the first octets and returns the rest.
 pub(super) fn unpack_octets(mut octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut length, mut shift) = (0usize, 0);
     loop {

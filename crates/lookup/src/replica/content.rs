@@ -1,4 +1,4 @@
-//! What of an entry is copied: the keys under which it is found, and the values that it gives.
+//! The copied part of an entry: its keys and values.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::ldap::connection::{Control, Entry, Search};
 use crate::ldap::schema::{Rule, Schema};
 use crate::ldap::{Config, Filter, ResultTemplate, Scope};
 
-/// What is copied of a directory.
+/// The definition of what to copy.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     base: Box<str>,
@@ -17,12 +17,12 @@ pub(super) struct Content {
     results: Vec<ResultTemplate>,
     values_max: usize,
     key_attributes: Vec<Box<str>>,
-    /// The filter that finds everything, encoded.
+    /// The encoded filter for all entries.
     all: Vec<u8>,
 }
 
 impl Content {
-    /// What a table can find, if that can be copied.
+    /// The content for a table. Fails if a copy could not answer its lookups.
     pub(super) fn new(config: &Config) -> Result<Self, ReplicaError> {
         if config.members.is_some() {
             return Err(ReplicaError::Members);
@@ -38,17 +38,17 @@ impl Content {
         Ok(Content { base: config.base.clone(), scope: config.scope, filter, results, values_max, key_attributes, all })
     }
 
-    /// What a copy of this, and of nothing else, is called. Servers are not in it: they are to have the same.
+    /// Identifies the content. Servers are not part of it, because all have the same content.
     pub(super) fn identity(&self) -> String {
         let mut identity = format!("{}\n{}\n{}\n{}", self.base, self.scope, self.filter, self.values_max);
         for result in &self.results {
-            // A result has no line end in it that could be taken for this one: it is the last that is written.
+            // Results come last, and no line break in one can be mistaken for this separator.
             let _ = write!(identity, "\n{result}");
         }
         identity
     }
 
-    /// The attributes that are read.
+    /// The attributes to read.
     pub(super) fn attributes(&self) -> Vec<&str> {
         let results = self.results.iter().flat_map(ResultTemplate::attributes);
         let mut attributes: Vec<&str> = Vec::new();
@@ -60,18 +60,20 @@ impl Content {
         attributes
     }
 
-    /// The search for everything.
+    /// The search for all entries.
     pub(super) fn search<'a>(&'a self, attributes: &'a [&'a str], controls: &'a [Control]) -> Search<'a> {
         Search { base: &self.base, scope: self.scope, filter: &self.all, attributes, controls }
     }
 
-    /// How keys are compared with each of the attributes; the first of which that is not known otherwise.
+    /// The equality rules of the key attributes. The error is the first attribute without a known
+    /// rule.
     pub(super) fn rules(&self, schema: &Schema) -> Result<Vec<Rule>, &str> {
         self.key_attributes.iter().map(|name| schema.rule(name).ok_or(&**name)).collect()
     }
 
-    /// The keys and the values of an entry. No keys where a question would not find values; no values where only the
-    /// directory can tell them: they are not text, or too many.
+    /// The keys and values of an entry. No keys if the entry has no values although results are
+    /// configured; values of None if only the LDAP server can give them, because they are not text
+    /// or too many.
     pub(super) fn read(&self, entry: &Entry, schema: &Schema, rules: &[Rule]) -> (Vec<String>, Option<Vec<String>>) {
         let values = self.values(entry, schema);
         if values.as_ref().is_some_and(|values| values.is_empty() && !self.results.is_empty()) {

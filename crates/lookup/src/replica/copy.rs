@@ -1,15 +1,16 @@
-//! The copy as the thread that follows the directory sees it: changes are gathered and committed together, and removals
-//! go no further than they may.
+//! The copy on the thread that follows the server: collects changes, commits them together, and
+//! limits removals.
 //!
-//! | state     | the copy says NotFound | removals                                                        |
+//! | state     | NotFound from the copy | removals                                                        |
 //! |-----------|------------------------|-----------------------------------------------------------------|
-//! | loading   | no                     | all, when the load ends                                         |
-//! | complete  | yes                    | as [`Removals`] allows, the others wait: they are held back     |
+//! | loading   | no                     | all, at the end of the load                                     |
+//! | complete  | yes                    | as [`Removals`] allows; further ones are held back              |
 //!
-//! While removals are held back no cookie is kept: the mark in the file stays at the last agreement, so that the next
-//! refresh, be it after a restart, is told of them again, and decides anew. Additions and changes are kept meanwhile. What
-//! waits is let go when the operator accepts it, and dropped when the directory names the entry again. What turned out to be
-//! harmless, since another entry has its keys now, goes at the next [`review`](Copy::review).
+//! While removals are held back no new cookie is stored, so the next refresh, even after a restart,
+//! reports them again and decides anew. Additions and changes are stored meanwhile. Held removals
+//! are carried out when the operator accepts them, and cancelled when the server reports the entry
+//! again. Those that became harmless, because another entry has the same keys now, are carried out
+//! by the next [`review`](Copy::review).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,9 +24,9 @@ use super::marks::Marks;
 use super::removals::Removals;
 use super::store::{Applied, Mark, Store};
 
-/// Octets of changes that a first load gathers: those are written in the order of the file.
+/// The size of a batch in a first load, in octets; batches are written in the order of the file.
 const LOAD_OCTETS: usize = 48 << 20;
-/// Octets that are gathered otherwise, at most.
+/// The maximum size of other batches, in octets.
 const BATCH_OCTETS: usize = 1 << 20;
 
 /// The copy.
@@ -36,26 +37,26 @@ pub(super) struct Copy {
     mark: Mark,
     removals: Removals,
     held: BTreeSet<Uuid>,
-    /// Those that are there, of what waits or is to go, but have no keys any more.
+    /// Entries, held back or about to go, that still exist but have lost all keys.
     emptied: BTreeSet<Uuid>,
-    /// How many they were at the last commit.
+    /// The number of held removals at the last commit.
     held_told: u64,
     /// The newest cookie, while removals are held back.
     cookie: Option<Vec<u8>>,
     refresh: Option<Refreshing>,
     refreshes: u64,
-    /// Whether the last refresh ended and changes come since.
+    /// Whether the last refresh has ended and changes arrive as they happen.
     follows: bool,
 }
 
-/// A moment, by the clock that goes evenly and by the one on the wall.
+/// A moment by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) at: Instant,
     pub(super) wall: SystemTime,
 }
 
-/// A refresh that is under way.
+/// A refresh in progress.
 struct Refreshing {
     mentioned: Marks,
     gone: BTreeSet<Uuid>,
@@ -64,17 +65,18 @@ struct Refreshing {
     began: Instant,
 }
 
-/// How a refresh ended.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refreshed {
     pub(super) applied: Applied,
     pub(super) took: Duration,
-    /// Entries that would have gone, and did not.
+    /// Removals held back.
     pub(super) held: u64,
 }
 
 impl Copy {
-    /// The copy in `store`. Long work is given up between two commits once `stop` is set, and nothing is marked then.
+    /// The copy in `store`. Once `stop` is set, long work ends between two commits and stores no
+    /// state.
     pub(super) fn new(store: Arc<Store>, removals: Removals, stop: Arc<AtomicBool>) -> heed::Result<Self> {
         let mark = store.mark()?;
         Ok(Copy {
@@ -93,50 +95,50 @@ impl Copy {
         })
     }
 
-    /// The cookie to ask with.
+    /// The cookie for the next request.
     pub(super) fn cookie(&self) -> Option<&[u8]> {
         self.mark.cookie.as_deref()
     }
 
-    /// Removals that wait.
+    /// The number of removals held back.
     pub(super) fn held(&self) -> u64 {
         self.held.len() as u64
     }
 
-    /// Whether changes wait to be committed, or a cookie that covers more than the one that is kept, or others are held back
-    /// than at the last commit.
+    /// Whether there is something to commit: changes, a newer cookie, or another number of held
+    /// removals.
     pub(super) fn has_changes(&self) -> bool {
         !self.batch.is_empty() || self.held_told != self.held() || (self.cookie.is_some() && self.held.is_empty())
     }
 
-    /// Entries, and keys that they have.
+    /// The number of entries and of their keys.
     pub(super) fn counts(&self) -> heed::Result<(u64, u64)> {
         self.store.counts()
     }
 
-    /// Refreshes that ended.
+    /// The number of finished refreshes.
     pub(super) fn refreshes(&self) -> u64 {
         self.refreshes
     }
 
-    /// What is known of removals, for the next copy.
+    /// The state of the removal limit, for the next copy.
     pub(super) fn into_removals(self) -> Removals {
         self.removals
     }
 
-    /// The cookie is worth nothing; the next refresh is to be asked for without one.
+    /// Forgets the cookie, which is invalid; the next refresh starts without one.
     pub(super) fn forget_cookie(&mut self) -> heed::Result<()> {
         self.mark.cookie = None;
         self.cookie = None;
         self.store.apply(&Batch::default(), Some(&self.mark), &mut Marks::default(), &self.stop).map(drop)
     }
 
-    /// Changes do not come any more; what is committed now is not what the master has.
+    /// The connection is lost: from now on commits do not mean that the copy matches the server.
     pub(super) fn lost(&mut self) {
         self.follows = false;
     }
 
-    /// A refresh begins. Of one that did not end only what it put remains.
+    /// Begins a refresh. If the previous one did not finish, its additions and changes remain.
     pub(super) fn begin(&mut self, now: Now) -> heed::Result<()> {
         self.batch.clear();
         self.cookie = None;
@@ -156,8 +158,8 @@ impl Copy {
         Ok(())
     }
 
-    /// The entry is there, and like this. Where it has no keys any more it goes as others do that are gone, for whoever
-    /// asks it is.
+    /// Adds or changes an entry. An entry that has lost all keys is treated as a removal, which it
+    /// is for lookups.
     pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>, now: Now) -> heed::Result<()> {
         self.held.remove(&uuid);
         self.emptied.remove(&uuid);
@@ -180,7 +182,7 @@ impl Copy {
         Ok(())
     }
 
-    /// The entry is there as it was; false if the copy does not have it.
+    /// Confirms an unchanged entry. Returns false if the copy does not have it.
     pub(super) fn keep(&mut self, uuid: Uuid) -> heed::Result<bool> {
         let mut number = self.store.number(uuid)?;
         if number.is_none() && !self.batch.is_empty() {
@@ -189,7 +191,7 @@ impl Copy {
         }
         let (Some(number), Some(refresh)) = (number, &mut self.refresh) else { return Ok(false) };
         refresh.mentioned.set(number);
-        // Unless this refresh has said already that it is there without its keys.
+        // Unless this refresh has already reported it without keys.
         if !(self.emptied.contains(&uuid) && refresh.gone.contains(&uuid)) {
             refresh.gone.remove(&uuid);
             self.held.remove(&uuid);
@@ -198,7 +200,7 @@ impl Copy {
         Ok(true)
     }
 
-    /// The entry is gone; it is removed when the refresh ends.
+    /// Marks an entry for removal at the end of the refresh.
     pub(super) fn gone(&mut self, uuid: Uuid) {
         self.emptied.remove(&uuid);
         if let Some(refresh) = &mut self.refresh {
@@ -206,14 +208,14 @@ impl Copy {
         }
     }
 
-    /// Whatever this refresh did not mention until it ends is gone.
+    /// Marks all entries not mentioned by the refresh for removal at its end.
     pub(super) fn gone_unmentioned(&mut self) {
         if let Some(refresh) = &mut self.refresh {
             refresh.unmentioned = true;
         }
     }
 
-    /// The refresh is over. What it found gone goes, if it is not too much.
+    /// Ends the refresh and carries out its removals, unless they are too many.
     pub(super) fn agreed(&mut self, cookie: Option<Vec<u8>>, now: Now) -> heed::Result<Option<Refreshed>> {
         self.write(None)?;
         if self.stop.load(Ordering::Relaxed) {
@@ -249,22 +251,23 @@ impl Copy {
         Ok(Some(Refreshed { applied: refresh.applied, took, held: self.held() }))
     }
 
-    /// The entry was removed at the master just now. False if it is held back, as one too many.
+    /// Removes an entry that the server has just removed. Returns false if the removal is held
+    /// back.
     pub(super) fn remove(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
         self.emptied.remove(&uuid);
         self.held.remove(&uuid);
         self.lose(uuid, now)
     }
 
-    /// Lets an entry go, or holds it back as one too many.
+    /// Removes an entry, or holds the removal back if there are too many.
     fn lose(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
-        // An entry that came just now must be known as one.
+        // An entry may still be in the batch.
         if self.store.number(uuid)?.is_none() {
             self.batch.remove(uuid);
             return Ok(true);
         }
         let mut lost = self.store.irreplaceable(&[uuid])?.len() as u64;
-        // Others that have its keys may be about to go.
+        // Other entries with its keys may be in the batch for removal.
         if lost == 0 && !self.batch.is_empty() && self.store.has_keys(uuid)? {
             self.write(None)?;
             lost = self.store.irreplaceable(&[uuid])?.len() as u64;
@@ -277,7 +280,7 @@ impl Copy {
         Ok(allowed)
     }
 
-    /// The entry goes, or what it answers.
+    /// Removes an entry, or only its keys if it still exists.
     fn let_go(&mut self, uuid: Uuid) {
         match self.emptied.remove(&uuid) {
             true => self.batch.put(uuid, &[], Some(&[])),
@@ -285,12 +288,12 @@ impl Copy {
         }
     }
 
-    /// All changes so far are in this cookie.
+    /// Sets the cookie that covers all changes so far.
     pub(super) fn covered(&mut self, cookie: Vec<u8>) {
         self.cookie = Some(cookie);
     }
 
-    /// Commits what waits, with the cookie that covers it.
+    /// Commits all changes, with the cookie that covers them.
     pub(super) fn commit(&mut self, now: Now) -> heed::Result<Applied> {
         self.held_told = self.held();
         if self.refresh.is_some() {
@@ -308,7 +311,7 @@ impl Copy {
         self.write(Some(&mark))
     }
 
-    /// Lets go what waits and does no harm any more.
+    /// Carries out held removals that have become harmless.
     pub(super) fn review(&mut self, now: Now) -> heed::Result<()> {
         if self.held.is_empty() || self.refresh.is_some() {
             return Ok(());
@@ -324,7 +327,8 @@ impl Copy {
         Ok(())
     }
 
-    /// The operator lets all removals go that wait, if they are no more than he saw; returns how many went.
+    /// Carries out all held removals, if they are no more than the operator saw. Returns their
+    /// number.
     pub(super) fn accept(&mut self, seen: u64, now: Now) -> heed::Result<u64> {
         if self.held() > seen {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! Refreshes and removals against a file, without a server.
+//! Refreshes and removals with a file, without a server.
 
 use std::time::UNIX_EPOCH;
 
@@ -28,7 +28,7 @@ impl Fixture {
         Fixture { copy, store, answers, now, _folder: folder }
     }
 
-    /// A copy of entries 0 to `count`, each with a key of its own.
+    /// A copy of entries 0 to `count`, each with its own key.
     fn loaded(count: u8) -> Self {
         let mut fixture = Fixture::new();
         fixture.copy.begin(fixture.now).unwrap();
@@ -42,7 +42,7 @@ impl Fixture {
         self.copy.put(uuid(entry), &[key.to_owned()], Some(&[]), self.now).unwrap();
     }
 
-    /// An entry that is there, but has none of its keys.
+    /// Puts an entry that exists but has lost its keys.
     fn put_emptied(&mut self, entry: u8) {
         self.copy.put(uuid(entry), &[], Some(&[]), self.now).unwrap();
     }
@@ -59,7 +59,7 @@ impl Fixture {
         self.copy.agreed(Some(cookie.as_bytes().to_vec()), self.now).unwrap()
     }
 
-    /// Entries that answer, of the first `count`.
+    /// The first `count` entries that have answers.
     fn known(&self, count: u8) -> Vec<u8> {
         (0..count).filter(|entry| self.answers.say(&format!("k{entry}"), 9) == Said::Found(vec![])).collect()
     }
@@ -76,7 +76,7 @@ fn a_load_is_complete_only_when_it_has_ended() {
     fixture.put(1, "k1");
     fixture.copy.commit(fixture.now).unwrap();
     assert!(!fixture.store.mark().unwrap().complete);
-    // The connection is lost, and what was loaded is forgotten: it may be gone by now.
+    // After a lost connection the loaded entries are forgotten, because they may be gone by now.
     fixture.copy.begin(fixture.now).unwrap();
     fixture.put(2, "k2");
     fixture.agreed("c1");
@@ -136,12 +136,13 @@ fn a_refresh_that_would_remove_too_much_adds_and_changes_but_removes_nothing() {
     let refreshed = fixture.agreed("c2").unwrap();
     assert_eq!((refreshed.applied, refreshed.held), (Applied { changed: 1, removed: 0 }, 20));
     assert_eq!(fixture.known(50).len(), 31);
-    // No cookie from now on: after a restart the server must tell of them again.
+    // No cookie is stored from now on, so that after a restart the server reports the removals
+    // again.
     fixture.put(41, "k41");
     fixture.copy.covered(b"c3".to_vec());
     fixture.copy.commit(fixture.now).unwrap();
     assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
-    // A later refresh that would remove less goes through.
+    // A later refresh that removes less goes through.
     fixture.copy.begin(fixture.now).unwrap();
     fixture.keep(0..22);
     fixture.keep(40..42);
@@ -204,7 +205,7 @@ fn removals_one_by_one_are_held_back_when_they_become_too_many() {
     assert!(!fixture.copy.has_changes());
     assert_eq!((fixture.copy.held(), fixture.known(30).len()), (2, 20));
     assert_eq!(fixture.kept_cookie().as_deref(), Some("c1"));
-    // One of them comes back, and another one comes with the key of the other.
+    // One of them returns, and a new entry has the key of the other.
     fixture.put(10, "k10");
     fixture.put(50, "k11");
     fixture.copy.review(fixture.now).unwrap();
@@ -245,7 +246,7 @@ fn entries_that_lose_all_their_keys_in_a_refresh_are_removals() {
     fixture.copy.gone_unmentioned();
     assert_eq!(fixture.agreed("c2").unwrap().held, 25);
     assert_eq!((fixture.known(30).len(), fixture.kept_cookie().as_deref()), (30, Some("c1")));
-    // The next one has keys again for some of them, and says nothing else of others.
+    // The next refresh has keys again for some of them, and confirms others without keys.
     fixture.copy.begin(fixture.now).unwrap();
     (0..5).for_each(|entry| fixture.put(entry, &format!("k{entry}")));
     (5..25).for_each(|entry| fixture.put_emptied(entry));
@@ -255,7 +256,7 @@ fn entries_that_lose_all_their_keys_in_a_refresh_are_removals() {
     assert_eq!(fixture.agreed("c3").unwrap().held, 20);
     assert_eq!(fixture.copy.accept(20, fixture.now).unwrap(), 20);
     assert_eq!(fixture.known(30), [0, 1, 2, 3, 4, 25, 26, 27, 28, 29]);
-    // They are there nevertheless, but for the one that is gone.
+    // All still exist except the removed one.
     assert!(fixture.store.number(uuid(5)).unwrap().is_some());
     assert_eq!(fixture.store.number(uuid(24)).unwrap(), None);
     assert_eq!(fixture.kept_cookie().as_deref(), Some("c3"));
@@ -268,7 +269,7 @@ fn entries_that_lose_all_their_keys_one_by_one_are_removals() {
     fixture.copy.covered(b"c2".to_vec());
     fixture.copy.commit(fixture.now).unwrap();
     assert_eq!((fixture.copy.held(), fixture.known(30).len()), (2, 20));
-    // What waits as such may go for good.
+    // A held entry without keys may be removed entirely.
     assert!(!fixture.remove(10));
     fixture.put(11, "k11");
     assert_eq!(fixture.copy.accept(1, fixture.now).unwrap(), 1);

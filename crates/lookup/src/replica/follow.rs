@@ -1,8 +1,10 @@
-//! Following a directory over one connection: messages go through [`Refresh`], what it makes of them into the [`Copy`].
+//! Following a server over one connection: its messages go through [`Refresh`], whose actions
+//! change the [`Copy`].
 //!
-//! While changes arrive as they are made, those of 50 ms are committed together: one sync of the disk serves a burst. A
-//! connection that died without a word is found by a question to the server's root every 30 seconds, on the same connection;
-//! if neither its answer nor anything else comes within the time-out of an operation, the connection is given up.
+//! Changes that arrive within 50 ms are committed together, so one disk sync serves a burst. To
+//! detect a dead connection, the root DSE is read every 30 seconds on the same connection; if
+//! neither its result nor any other message arrives within the operation timeout, the connection is
+//! closed.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -21,13 +23,13 @@ use crate::ldap::ber::Malformed;
 use crate::ldap::connection::{Entry, Response, Session, Stream};
 use crate::ldap::schema::Rule;
 
-/// How long changes are gathered before they are committed.
+/// How long changes are collected before a commit.
 const GATHER: Duration = Duration::from_millis(50);
-/// Time between two questions whether the server is still there.
+/// Time between two checks whether the server is alive.
 const PULSE: Duration = Duration::from_secs(30);
-/// Time between two looks at what is held back.
+/// Time between two reviews of held removals.
 const REVIEW: Duration = Duration::from_secs(10);
-/// Results that mean that a server does not offer the operation (RFC 4511 appendix A).
+/// Result codes of servers that do not offer the operation (RFC 4511 appendix A).
 const UNAVAILABLE_CRITICAL_EXTENSION: u32 = 12;
 const UNWILLING_TO_PERFORM: u32 = 53;
 
@@ -52,32 +54,33 @@ impl From<heed::Error> for Trouble {
     }
 }
 
-/// What the server does not do.
+/// A limitation of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// It does not offer the Sync Operation: it must be polled.
+    /// The server does not offer the Sync Operation and must be polled.
     None,
 }
 
-/// What comes of one message.
+/// How to continue after a message.
 enum Next {
     Go,
     Restart,
     Unoffered,
 }
 
-/// Who follows.
+/// Follows one server.
 pub(super) struct Follower<'a> {
     pub(super) copy: &'a mut Copy,
     pub(super) content: &'a Content,
     pub(super) shared: &'a Shared,
     pub(super) teller: &'a mut Teller,
-    /// Of one operation.
+    /// The timeout of one operation.
     pub(super) timeout: Duration,
 }
 
 impl Follower<'_> {
-    /// Follows until the connection or the server fails; comes back without trouble only where the server does not offer it.
+    /// Follows until the connection or the server fails. Returns Ok only if the server does not
+    /// offer the operation.
     pub(super) async fn follow(
         &mut self,
         session: &Session,
@@ -92,7 +95,7 @@ impl Follower<'_> {
         }
     }
 
-    /// One operation after the other, until one does not ask for the next.
+    /// Runs one operation after another.
     async fn operations(
         &mut self,
         session: &Session,
@@ -171,7 +174,8 @@ impl Follower<'_> {
                 refresh.handle_message(sync::done(done.code, &done.controls).map_err(malformed)?);
                 match (self.act(refresh, None)?, done.code) {
                     (Next::Restart, REFRESH_REQUIRED) => Ok(Next::Restart),
-                    // As of a master that was restored: what the cookie knows it does not.
+                    // For example after the server was restored from a backup, so that the cookie
+                    // is newer than its data.
                     (_, UNWILLING_TO_PERFORM) if self.copy.cookie().is_some() => Ok(Next::Restart),
                     (_, UNAVAILABLE_CRITICAL_EXTENSION | UNWILLING_TO_PERFORM) => Ok(Next::Unoffered),
                     _ => {
@@ -180,12 +184,12 @@ impl Follower<'_> {
                     }
                 }
             }
-            // Other servers' entries are not copied.
+            // Entries of other servers are not copied.
             Response::Reference(_) | Response::Intermediate { .. } => Ok(Next::Go),
         }
     }
 
-    /// Does what the operation says, to the last.
+    /// Carries out all actions of the operation.
     fn act(
         &mut self,
         refresh: &mut Refresh,
@@ -223,10 +227,10 @@ impl Follower<'_> {
         Ok(Next::Go)
     }
 
-    /// A refresh is over.
+    /// Ends a refresh.
     pub(super) fn agreed(&mut self, cookie: Option<Vec<u8>>) -> Result<(), Trouble> {
         let Some(refreshed) = self.copy.agreed(cookie, self.now())? else { return Ok(()) };
-        // What waits now is not what the operator saw.
+        // The held removals are not those that the operator saw.
         if self.shared.take_accepted().is_some() {
             self.teller.forget_held();
         }
@@ -250,7 +254,8 @@ impl Follower<'_> {
         self.tell_held()
     }
 
-    /// Lets go what waits, if the operator says so; where more waits than he saw he is told of it anew.
+    /// Carries out held removals if the operator accepted them. If there are more than the operator
+    /// saw, reports them again.
     pub(super) fn accept(&mut self) -> Result<(), Trouble> {
         let Some(seen) = self.shared.take_accepted() else { return Ok(()) };
         self.copy.accept(seen, self.now())?;
@@ -271,7 +276,7 @@ impl Follower<'_> {
     }
 }
 
-/// Asks every so often whether the server is there; comes back when it is not.
+/// Checks regularly whether the server responds. Returns when it does not.
 async fn pulse(session: &Session, timeout: Duration, heard: &Cell<u64>) -> Failure {
     loop {
         time::sleep(PULSE).await;
@@ -279,9 +284,9 @@ async fn pulse(session: &Session, timeout: Duration, heard: &Cell<u64>) -> Failu
         match time::timeout(timeout, server::root(session)).await {
             Ok(Ok(_)) => {}
             Ok(Err(failure)) => return failure,
-            // Its answer stands behind others that came meanwhile.
+            // The result is delayed by other messages.
             Err(_) if heard.get() != before => {}
-            Err(_) => return Failure::new(session.url().to_string(), "it does not answer any more"),
+            Err(_) => return Failure::new(session.url().to_string(), "the server no longer responds"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A set of numbers of entries: one bit each.
+//! A set of entry numbers as a bitmap.
 
-/// The set.
+/// The bitmap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(Vec<u64>);
 

@@ -1,20 +1,19 @@
-//! A local copy of what a table asks of a directory, which answers on the caller's thread and outlives outages and
-//! restarts.
+//! A local copy of the part of an LDAP directory that a table needs. It answers on the caller's
+//! thread and survives outages and restarts.
 //!
-//! A thread follows the directory: by the Sync Operation (RFC 4533), whose changes arrive as they are made, or, where the
-//! server does not offer it, by fetching everything every so often. The copy is in a file (LMDB) that this process alone
-//! opens; another one gets [`StoreError::InUse`] and has to do without. Answers come from a table in memory that is made
-//! of it.
+//! A thread follows the server with the Sync Operation (RFC 4533), which reports changes as they
+//! happen. If the server does not offer it, the thread fetches everything at intervals. The copy is
+//! in an LMDB file that only one process can open; another one gets [`StoreError::InUse`] and runs
+//! without a copy. Lookups use an index in memory.
 //!
 //! | state      | answers                                                                                         |
 //! |------------|-------------------------------------------------------------------------------------------------|
-//! | loading    | all keys are asked of the directory itself: half a copy may know half the values of a key          |
-//! | complete   | from the copy, NotFound included, whether the directory is there or not                          |
+//! | loading    | all from the LDAP server, because an incomplete copy may lack values                            |
+//! | complete   | from the copy, including NotFound, even during an outage                                        |
 //!
-//! Keys that a copy cannot hold (longer than 480 octets, or not of printable ASCII, for which servers have rules of their
-//! own) are asked of the directory itself at all times.
-//!
-//! A refresh that would remove too much is held back ([`Config::removals_max`]).
+//! Keys that a copy cannot hold are always looked up on the LDAP server: those over 480 octets, and
+//! those beyond printable ASCII, for which servers have their own rules. A refresh that would
+//! remove too much is held back ([`Config::removals_max`]).
 
 mod answers;
 mod batch;
@@ -52,52 +51,54 @@ use crate::ldap::schema::Rule;
 use crate::ldap::{self, LdapError};
 use crate::{Answer, Answers, Event, Events, Layer, Stats, Table, Trace, Tracing, fold};
 
-/// What is copied, and how.
+/// Configuration of a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What would be asked of the directory, key by key.
+    /// The LDAP table to copy.
     pub ldap: ldap::Config,
-    /// The file of the copy, which is made if it is not there. LMDB has another one beside it, with `-lock` behind its name.
+    /// The file of the copy, created if missing. LMDB adds a lock file with the suffix `-lock`.
     pub file: PathBuf,
-    /// How often everything is fetched from a server that does not tell of changes.
+    /// How often to fetch everything from a server without the Sync Operation.
     pub poll_every: Duration,
-    /// The share of the entries that may go within an hour, from 0 to 1; ten may go in any case. More are held back until
-    /// the operator accepts it or the directory has them again. 1: all may go.
+    /// The share of entries that may be removed within an hour, from 0 to 1; ten removals are
+    /// always allowed. Further ones are held back until the operator accepts them or the entries
+    /// return. 1 means no limit.
     pub removals_max: f64,
 }
 
 impl Config {
-    /// Time between two fetches, unless the configuration says otherwise.
+    /// The default of `poll_every`.
     pub const POLL_EVERY: Duration = Duration::from_secs(300);
-    /// Share of entries, unless the configuration says otherwise.
+    /// The default of `removals_max`.
     pub const REMOVALS_MAX: f64 = 0.1;
 
-    /// Whether a copy could answer what is asked of a directory in this way.
+    /// Checks whether a copy can answer the lookups of this table.
     ///
     /// # Errors
     ///
-    /// [`ReplicaError::Filter`], [`ReplicaError::Members`] or [`ReplicaError::Referrals`] where it could not.
+    /// [`ReplicaError::Filter`], [`ReplicaError::Members`] or [`ReplicaError::Referrals`] if it
+    /// cannot.
     pub fn check(ldap: &ldap::Config) -> Result<(), ReplicaError> {
         Content::new(ldap).map(drop)
     }
 }
 
-/// A copy that cannot be kept.
+/// Why a replica cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// A filter of which a copy could not tell what it finds.
+    /// A copy cannot decide what this filter matches.
     #[error(
         "a replica cannot answer the filter '{0}': expected an equality (attribute={{key}}) or an OR of such, alone or in \
          an AND with parts that do not depend on the key"
     )]
     Filter(Box<str>),
-    /// Members of groups are elsewhere in the directory.
+    /// Group members may be outside the copied content.
     #[error("a replica cannot follow the members of groups: use the direct mode for them")]
     Members,
-    /// What references lead to is on other servers, which do not tell of changes.
+    /// Referrals lead to other servers, which the replica does not follow.
     #[error("a replica cannot follow references to other servers: use the direct mode for them")]
     Referrals,
-    /// The configuration of the directory cannot work.
+    /// The LDAP configuration cannot work.
     #[error(transparent)]
     Ldap(#[from] LdapError),
     /// The file cannot be used.
@@ -108,7 +109,7 @@ pub enum ReplicaError {
     Thread(std::io::Error),
 }
 
-/// A copy, and the thread that follows the directory. Dropped, it ends the thread within a second.
+/// A replica. Dropping it stops its thread within a second.
 pub struct Replica {
     shared: Arc<Shared>,
     direct: Arc<dyn Table>,
@@ -117,8 +118,9 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Opens the copy of the table `name`, and begins to follow the directory. `direct` is the same table without a copy,
-    /// for what the copy cannot say. A damaged file gets another name, which is told as [`Event::Failed`].
+    /// Opens the copy of the table `name` and starts following the server. `direct` is the same
+    /// table without a copy, for lookups that the copy cannot answer. A damaged file is renamed and
+    /// reported as [`Event::Failed`].
     pub fn start(name: &str, config: Config, direct: Arc<dyn Table>, events: Events) -> Result<Replica, ReplicaError> {
         let content = Content::new(&config.ldap)?;
         let connector = Connector::new(config.ldap.servers.clone())?;
@@ -135,7 +137,8 @@ impl Replica {
         Ok(Replica { shared, direct, values_max, thread })
     }
 
-    /// The answers of the copy, and the places of those that only the directory has: what stands there is none.
+    /// The answers of the copy, and the indexes of keys that only the LDAP server can answer; their
+    /// answers are placeholders.
     fn answers_now(&self, keys: &[&str]) -> (Vec<Answer>, Vec<usize>) {
         let mut answers = Vec::with_capacity(keys.len());
         let mut open = Vec::new();
@@ -205,7 +208,7 @@ impl Table for Replica {
         self.shared.accept_removals()
     }
 
-    /// Keys are counted here or by the table that was asked for them, never by both.
+    /// A key is counted either here or by the direct table.
     fn stats(&self) -> Option<Stats> {
         let mut stats = self.direct.stats().unwrap_or_default();
         self.shared.add_to(&mut stats);
@@ -217,16 +220,16 @@ impl Drop for Replica {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // Its panic has ended the process, or is somebody's test that fails by itself.
+            // A panic of the thread has ended the process, or a test that fails anyway.
             let _ = thread.join();
         }
     }
 }
 
-/// Where an answer is to come.
+/// A placeholder for a missing answer.
 const NONE_YET: Answer = Answer::Unavailable(String::new());
 
-/// The form in which a copy has a key. Most keys come in it.
+/// The normalized form of a key. Most keys already have it.
 fn form(key: &str) -> Cow<'_, str> {
     match key.bytes().all(|octet| octet.is_ascii_graphic() && !octet.is_ascii_uppercase()) {
         true => Cow::Borrowed(key),

@@ -1,8 +1,8 @@
-//! Copying from a server that does not tell of changes: everything is fetched, page by page (RFC 2696), and what was not
-//! there is gone.
+//! Copying from a server without the Sync Operation: fetches all entries page by page (RFC 2696)
+//! and removes those that are missing.
 //!
-//! Entries are told apart by their entryUUID (RFC 4530), by the objectGUID of Active Directory, or, where a server has
-//! neither, by a digest of their DN: then an entry that is renamed is another one.
+//! Entries are identified by entryUUID (RFC 4530), by Active Directory's objectGUID, or by a digest
+//! of the DN if there is neither; in that case a renamed entry counts as new.
 
 use super::batch::Uuid;
 use super::follow::{Follower, Trouble};
@@ -13,13 +13,13 @@ use crate::ldap::connection::{Control, Entry, Response, Session};
 use crate::ldap::schema::Rule;
 
 const PAGED: &str = "1.2.840.113556.1.4.319";
-/// Entries of a page; servers may send fewer.
+/// Entries per page; servers may send fewer.
 const PAGE_ENTRIES: u32 = 1000;
 
 impl Follower<'_> {
-    /// Makes the copy what the server has now.
+    /// Makes the copy match the server.
     pub(super) async fn poll(&mut self, session: &Session, server: &Server, rules: &[Rule]) -> Result<(), Trouble> {
-        // It would be of no use once entries have gone by other names.
+        // The cookie is invalid once entries have other identities.
         if self.copy.cookie().is_some() {
             self.copy.forget_cookie()?;
         }
@@ -62,11 +62,11 @@ fn paged(cookie: &[u8]) -> Control {
         writer.number(INTEGER, PAGE_ENTRIES);
         writer.octets(OCTETS, cookie);
     });
-    // Not critical: a server that knows no pages sends everything at once.
+    // Not critical: a server without paging sends everything at once.
     Control { oid: PAGED.into(), critical: false, value: Some(writer.into_octets().into()) }
 }
 
-/// The cookie of the next page; empty: there is none.
+/// The cookie of the next page; empty after the last one.
 fn next(controls: &[Control]) -> Result<Vec<u8>, Malformed> {
     let control = controls.iter().find(|control| *control.oid == *PAGED);
     let Some(value) = control.and_then(|control| control.value.as_deref()) else { return Ok(Vec::new()) };
@@ -75,7 +75,7 @@ fn next(controls: &[Control]) -> Result<Vec<u8>, Malformed> {
     reader.expect(OCTETS).map(<[u8]>::to_vec)
 }
 
-/// What names an entry.
+/// The identity of an entry.
 fn uuid(entry: &Entry) -> Uuid {
     let value = |wanted: &str| {
         let mut attributes = entry.attributes().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
@@ -85,7 +85,7 @@ fn uuid(entry: &Entry) -> Uuid {
     named.unwrap_or_else(|| digest(&entry.dn().to_lowercase()))
 }
 
-/// The octets of a UUID in its text form (RFC 4122 section 3).
+/// Parses the text form of a UUID (RFC 4122 section 3).
 fn parse(text: &[u8]) -> Option<Uuid> {
     let mut digits = text.iter().filter(|&&octet| octet != b'-').map(|&octet| char::from(octet).to_digit(16));
     let mut uuid = [0; 16];
@@ -95,7 +95,7 @@ fn parse(text: &[u8]) -> Option<Uuid> {
     digits.next().is_none().then_some(uuid)
 }
 
-/// FNV-1a of 128 bits: the same in each version of us, which is all that is asked of it.
+/// 128-bit FNV-1a. It must stay the same in all versions.
 fn digest(text: &str) -> Uuid {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

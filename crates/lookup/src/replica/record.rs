@@ -1,16 +1,17 @@
-//! An entry as it is in the file: its number (u32, big-endian), its keys, and its values.
+//! An entry in the file: its number (u32, big-endian), then its keys, then its values.
 //!
-//! Keys are packed, and as a whole packed once more, with their length before them; the values, packed, are the rest.
+//! The keys are packed, and packed again as a whole with their length; the rest is the packed
+//! values.
 
 use super::batch::{pack_octets, unpack_octets};
 
-/// What the file has of an entry.
+/// A parsed entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) number: u32,
-    /// Packed.
+    /// The packed keys.
     pub(super) keys: &'a [u8],
-    /// Packed, or [`NO_TEXT`](super::batch::NO_TEXT); empty where there are no keys to have them.
+    /// The packed values, or [`NO_TEXT`](super::batch::NO_TEXT); empty if there are no keys.
     pub(super) values: &'a [u8],
 }
 
@@ -19,7 +20,7 @@ impl<'a> Record<'a> {
         Record { number, keys, values: if keys.is_empty() { &[] } else { values } }
     }
 
-    /// The record of these octets; None if they are not of one.
+    /// Parses an entry; None if it is invalid.
     pub(super) fn parse(octets: &'a [u8]) -> Option<Self> {
         let (number, octets) = octets.split_first_chunk()?;
         let (keys, values) = unpack_octets(octets)?;

@@ -1,33 +1,32 @@
-//! One Sync Operation as its client sees it (RFC 4533): messages of the server in, what to do with the copy out.
+//! The client side of one Sync Operation (RFC 4533): takes messages of the server and gives actions
+//! for the copy.
 //!
-//! | stage   | message                          | means                                                      | section |
+//! | stage   | message                          | action                                                     | section |
 //! |---------|----------------------------------|------------------------------------------------------------|---------|
 //! | refresh | entry add, modify                | [`Put`](Act::Put)                                          | 3.3.2   |
 //! | refresh | entry present, set of present    | [`Keep`](Act::Keep)                                        | 3.3.2   |
-//! | refresh | entry delete, set of deleted     | [`Gone`](Act::Gone), when the refresh ends                 | 3.3.2   |
-//! | refresh | refreshPresent, end with refreshDeletes false | what was not mentioned is gone, when it ends  | 1.3.1   |
-//! | refresh | refreshDone, end with success    | [`Agreed`](Act::Agreed), and the persist stage             | 3.4.1   |
+//! | refresh | entry delete, set of deleted     | [`Gone`](Act::Gone), at the end of the refresh             | 3.3.2   |
+//! | refresh | refreshPresent, end with refreshDeletes false | removes unmentioned entries at the end        | 1.3.1   |
+//! | refresh | refreshDone, end with success    | [`Agreed`](Act::Agreed), then the persist stage            | 3.4.1   |
 //! | persist | entry add, modify                | [`Put`](Act::Put)                                          | 3.4.2   |
-//! | persist | entry delete, set of deleted     | [`Remove`](Act::Remove) at once                            | 3.4.2   |
+//! | persist | entry delete, set of deleted     | [`Remove`](Act::Remove)                                    | 3.4.2   |
 //! | any     | end with e-syncRefreshRequired   | [`Restart`](Act::Restart), without a cookie                | 3.8     |
 //!
-//! A cookie is the state after everything that came before it, removals included. In a refresh removals come last, so a
-//! cookie that arrives meanwhile is kept back until [`Agreed`](Act::Agreed): whoever stops before that goes on from the
-//! cookie that he had, and misses nothing. In the persist stage a cookie counts from where it stands.
-//!
-//! A refresh that began without a cookie mentions everything there is (section 3.3.1): whichever way it ends, what it did
-//! not mention is gone.
+//! A cookie covers everything before it, including removals. In a refresh removals come last, so
+//! cookies are held until [`Agreed`](Act::Agreed); an interrupted refresh continues from the old
+//! cookie and misses nothing. In the persist stage a cookie is valid immediately. A refresh without
+//! a cookie mentions all entries (section 3.3.1), so unmentioned ones are removed however it ends.
 
 use std::collections::VecDeque;
 
 use super::batch::Uuid;
 
-/// Of a result: the server cannot tell what changed since the cookie (RFC 4533 section 2.6).
+/// Result code: the server cannot tell what changed since the cookie (RFC 4533 section 2.6).
 pub(super) const REFRESH_REQUIRED: u32 = 4096;
-/// Of a result: it is over, and all is well (RFC 4511 appendix A).
+/// Result code of success (RFC 4511 appendix A).
 pub(super) const SUCCESS: u32 = 0;
 
-/// What a server says, but for the contents of entries.
+/// A message of the server, without the content of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// A SearchResultEntry with a Sync State Control (section 2.3).
@@ -59,7 +58,7 @@ pub(super) enum Message {
     },
 }
 
-/// Of an entry, in its Sync State Control (section 2.3).
+/// The state of an entry in its Sync State Control (section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Present,
@@ -68,26 +67,27 @@ pub(super) enum State {
     Delete,
 }
 
-/// What to do with the copy.
+/// An action for the copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// The entry of this message is in the content, as it is there.
+    /// Add or replace the entry of this message.
     Put(Uuid),
-    /// The entry is in the content, as the copy has it. If the copy has it not, it is no copy: start anew without a cookie.
+    /// The entry is unchanged. If the copy does not have it the copy is invalid: start again
+    /// without a cookie.
     Keep(Uuid),
-    /// The entry is not in the content. To be removed when the refresh ends.
+    /// Remove the entry at the end of the refresh.
     Gone(Uuid),
-    /// What was neither put nor kept since the refresh began is not in the content. The same.
+    /// Remove all entries without a Put or Keep at the end of the refresh.
     GoneUnmentioned,
-    /// The entry was removed from the content just now.
+    /// Remove the entry.
     Remove(Uuid),
-    /// The refresh is over: when what is gone is removed the copy agrees with the content, up to this cookie.
+    /// End the refresh. After its removals the copy matches the server, up to this cookie.
     Agreed(Option<Vec<u8>>),
-    /// All changes so far are in this cookie.
+    /// This cookie covers all changes so far.
     Cookie(Vec<u8>),
-    /// The cookie is worth nothing: ask again without one.
+    /// The cookie is invalid: request again without one.
     Restart,
-    /// The operation is over, with this result.
+    /// The operation ended with this result code.
     Ended(u32),
 }
 
@@ -108,17 +108,17 @@ enum Stage {
 }
 
 impl Refresh {
-    /// An operation that was asked for with or without a cookie.
+    /// An operation requested with or without a cookie.
     pub(super) fn new(with_cookie: bool) -> Self {
         Refresh { stage: Stage::Refresh, with_cookie, cookie: None, acts: VecDeque::new() }
     }
 
-    /// Whether the refresh is over and changes come as they are made.
+    /// Whether the refresh has ended and changes arrive as they happen.
     pub(super) fn is_live(&self) -> bool {
         self.stage == Stage::Persist
     }
 
-    /// Takes what the server says next.
+    /// Handles the next message of the server.
     pub(super) fn handle_message(&mut self, message: Message) {
         if self.stage == Stage::Over {
             return;
@@ -140,7 +140,7 @@ impl Refresh {
         }
     }
 
-    /// What to do next, in this order.
+    /// The next action, in order.
     pub(super) fn poll_act(&mut self) -> Option<Act> {
         self.acts.pop_front()
     }
@@ -151,7 +151,7 @@ impl Refresh {
             (State::Delete, Stage::Refresh) => Act::Gone(uuid),
             (State::Delete, _) => Act::Remove(uuid),
             (State::Present, Stage::Refresh) => Act::Keep(uuid),
-            // Nothing is said by it once the refresh is over.
+            // Meaningless after the refresh.
             (State::Present, _) => return,
         };
         self.acts.push_back(act);
@@ -167,7 +167,7 @@ impl Refresh {
 
     fn handle_phase_end(&mut self, cookie: Option<Vec<u8>>, deletes: bool, done: bool) {
         self.handle_cookie(cookie);
-        // Some servers repeat the end of the refresh to hand out a cookie.
+        // Some servers repeat the end of the refresh to send a cookie.
         if self.stage != Stage::Refresh {
             return;
         }
@@ -182,11 +182,11 @@ impl Refresh {
 
     fn handle_done(&mut self, code: u32, cookie: Option<Vec<u8>>, deletes: bool) {
         match code {
-            // A server that ends the operation where it should persist has refreshed nevertheless.
+            // The refresh is complete even if the server does not continue with the persist stage.
             SUCCESS => self.handle_phase_end(cookie, deletes, true),
             REFRESH_REQUIRED if self.with_cookie || self.stage == Stage::Persist => self.acts.push_back(Act::Restart),
-            // Whoever ends a refresh early has not got to where its cookie goes; in the persist stage it is the newest one
-            // (section 3.7).
+            // A refresh that ends early has not reached the state of its cookie. In the persist
+            // stage the cookie is the newest one (section 3.7).
             _ if self.stage == Stage::Persist => self.handle_cookie(cookie),
             _ => {}
         }

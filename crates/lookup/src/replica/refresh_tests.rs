@@ -1,4 +1,4 @@
-//! Transcripts of Sync Operations: what the server says, line by line, and what it comes to.
+//! Transcripts of Sync Operations: messages of the server and the resulting actions.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn done(code: u32, deletes: bool, name: &str) -> Message {
     Message::Done { code, cookie: cookie(name), deletes }
 }
 
-/// Each message with what it must come to.
+/// Checks the actions after each message.
 fn play(with_cookie: bool, transcript: &[(Message, &[Act])]) -> Refresh {
     let mut refresh = Refresh::new(with_cookie);
     for (message, expected) in transcript {
@@ -168,7 +168,7 @@ fn a_cookie_that_the_server_does_not_know_leads_to_a_restart_without_one() {
             (done(REFRESH_REQUIRED, false, ""), &[Act::Restart, Act::Ended(REFRESH_REQUIRED)]),
         ],
     );
-    // Who asked without one would go round for ever.
+    // Restarting without a cookie again would loop.
     play(false, &[(done(REFRESH_REQUIRED, false, ""), &[Act::Ended(REFRESH_REQUIRED)])]);
 }
 

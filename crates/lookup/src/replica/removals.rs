@@ -1,13 +1,12 @@
-//! How many entries may go before somebody has to look: a mistake at the master must not make everybody unknown.
+//! Limits removals, so that a mistake on the server does not make all users unknown.
 //!
-//! The rule: within an hour no more entries go than a share of all (and 10 in any case), by refreshes and by changes as
-//! they are made, taken together. A refresh's removals go all or none; those that come one by one go until the rest would
-//! be too many. It makes no difference to a postmaster whether half of his users went while the connection was there or
-//! while it was not. What goes while other entries keep its keys is not counted, since nobody becomes unknown by it.
-//! An entry from which all keys go, or all values that it answers with, is as one that goes: that is what a server shows of
-//! an attribute that it does not let us read any more. An entry that loses some of its keys and keeps others is not counted.
+//! Within an hour only a share of the entries (and always ten) may be removed, by refreshes and
+//! single changes together. The removals of a refresh are allowed all or none; single ones until
+//! the limit. A removed entry is not counted if other entries have all its keys. An entry that
+//! loses all its keys, or all its values, counts as removed: this is what happens when the server
+//! stops letting us read an attribute. An entry that keeps some keys is not counted.
 //!
-//! The count falls evenly, by the whole allowance in an hour, and begins at nothing with each start of the process.
+//! The count decays evenly, by the whole limit in an hour, and starts at zero with the process.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio::time::Instant;
 const HOUR: Duration = Duration::from_secs(3600);
 const ALLOWED_ALWAYS: f64 = 10.0;
 
-/// What went lately.
+/// Recent removals.
 #[derive(Debug)]
 pub(super) struct Removals {
     share_max: f64,
@@ -25,12 +24,12 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// At most this share of the entries may go; 1 and more: all of them.
+    /// Allows this share of the entries; 1 or more means no limit.
     pub(super) fn new(share_max: f64, now: Instant) -> Self {
         Removals { share_max, lately: 0.0, at: now }
     }
 
-    /// Whether `count` of `entries` may go now; they are counted if so.
+    /// Whether `count` of `entries` may be removed now. If so, counts them.
     pub(super) fn allow(&mut self, count: u64, entries: u64, now: Instant) -> bool {
         let allowance = (self.share_max * entries as f64).max(ALLOWED_ALWAYS);
         let passed = now.saturating_duration_since(self.at).as_secs_f64() / HOUR.as_secs_f64();

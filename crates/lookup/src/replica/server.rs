@@ -1,4 +1,5 @@
-//! What a server tells of itself before it is followed: whether it offers the Sync Operation, and its schema.
+//! Information about a server before following it: whether it offers the Sync Operation, and its
+//! schema.
 
 use std::time::Duration;
 
@@ -9,17 +10,18 @@ use crate::ldap::ber::{OCTETS, Writer};
 use crate::ldap::connection::{Response, Search, Session};
 use crate::ldap::schema::Schema;
 
-/// A server.
+/// A server's capabilities.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Whether it lists the Sync Operation among its controls (RFC 4533 section 2).
+    /// Whether the root DSE lists the Sync Operation as a supported control (RFC 4533 section 2).
     pub(super) offers_sync: bool,
-    /// What it says of the attributes that matter.
+    /// The schema of the relevant attributes.
     pub(super) schema: Schema,
 }
 
 impl Server {
-    /// Asks the server for its root (RFC 4512 section 5.1), and for the schema that this names (section 4.4).
+    /// Reads the root DSE (RFC 4512 section 5.1) and the subschema entry that it names (section
+    /// 4.4).
     pub(super) async fn learn(session: &Session, names: &[&str], timeout: Duration) -> Result<Self, Failure> {
         let late = |_| Failure::new(session.url().to_string(), "timed out");
         let root = tokio::time::timeout(timeout, root(session)).await.map_err(late)??;
@@ -31,7 +33,7 @@ impl Server {
     }
 }
 
-/// The root of a server: a question that costs it nothing.
+/// Reads the root DSE, which is cheap for the server.
 pub(super) async fn root(session: &Session) -> Result<Vec<(String, String)>, Failure> {
     let mut filter = Writer::default();
     filter.octets(0x87, b"objectClass");
@@ -47,7 +49,7 @@ async fn schema(session: &Session, place: &str) -> Result<Vec<(String, String)>,
     texts(session, place, &filter.into_octets(), &["attributeTypes"]).await
 }
 
-/// The attributes of one entry, as pairs of a name in lower case and a value.
+/// The attributes of one entry as pairs of lower-case name and value.
 async fn texts(
     session: &Session,
     base: &str,

@@ -1,4 +1,5 @@
-//! What callers and the thread of a replica have in common: the copy, how it stands, and what is asked of the thread.
+//! State shared by callers and the thread of a replica: the copy, its status, and requests to the
+//! thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,25 +11,25 @@ use super::answers::Answers;
 use super::store::Store;
 use crate::{Answer, ReplicaStats, Stats};
 
-/// In common.
+/// The shared state.
 pub(super) struct Shared {
     pub(super) name: Box<str>,
-    /// None while it is opened anew.
+    /// None while the file is being reopened.
     store: RwLock<Option<Arc<Store>>>,
-    /// Those of each store that takes its place, one after the other.
+    /// The index, used by each store in turn.
     pub(super) answers: Arc<Answers>,
-    /// Odd while the copy is complete; another number each time that it becomes so or is so no more.
+    /// Odd while the copy is complete; incremented at each change.
     completions: AtomicU64,
     live: AtomicBool,
-    /// Milliseconds since the epoch; 0: never.
+    /// Milliseconds since the epoch; 0 means never.
     agreed: AtomicU64,
     held: AtomicU64,
-    /// How many removals waited when the operator let them go; 0: that was done, or is void.
+    /// The number of held removals that the operator accepted; 0 if none are pending.
     accepted: AtomicU64,
     pub(super) stopped: Arc<AtomicBool>,
-    /// Wakes the thread when it is to end.
+    /// Wakes the thread to stop it.
     pub(super) stopping: Notify,
-    /// Wakes the thread when the operator lets removals go.
+    /// Wakes the thread when the operator has accepted removals.
     pub(super) accepting: Notify,
     found: AtomicU64,
     not_found: AtomicU64,
@@ -36,7 +37,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Of a copy that was opened with these answers.
+    /// Creates the state for an open store and its index.
     pub(super) fn new(name: &str, store: Store, answers: Arc<Answers>) -> Self {
         let shared = Shared {
             name: name.into(),
@@ -58,12 +59,12 @@ impl Shared {
         shared
     }
 
-    /// The copy, for the thread alone; None only while it is opened anew.
+    /// The store, for the thread only; None only while the file is being reopened.
     pub(super) fn store(&self) -> Option<Arc<Store>> {
         self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A copy that was opened; how it stands is read from it.
+    /// Sets a newly opened store and takes the status from it.
     pub(super) fn set_store(&self, store: Arc<Store>) {
         let mark = store.mark().unwrap_or_default();
         let agreed = mark.agreed.map_or(0, millis);
@@ -73,16 +74,17 @@ impl Shared {
         self.set_whole(mark.complete);
     }
 
-    /// Lets the copy go, which is closed when nobody reads it any more: that is, when this returns.
+    /// Drops the store, which closes the file before this returns.
     pub(super) fn drop_store(&self) {
         self.set_whole(false);
         *self.store.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Asks the copy. None where it cannot be asked: it is not complete.
+    /// Reads the index. Returns None if the copy is not complete.
     ///
-    /// There is no lock around it that all readers would have to write to. A copy that ends meanwhile is marked as such before
-    /// its answers are forgotten shard by shard; whoever finds a shard without them finds the mark as well.
+    /// There is no lock that all readers would have to write to. A copy that is dropped is marked
+    /// incomplete before its index is cleared shard by shard, so a reader of a cleared shard also
+    /// sees the mark.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&Answers) -> T) -> Option<T> {
         let before = self.completions.load(Ordering::Acquire);
         if before.is_multiple_of(2) {
@@ -92,7 +94,7 @@ impl Shared {
         (self.completions.load(Ordering::Acquire) == before).then_some(said)
     }
 
-    /// The first load is complete, or was.
+    /// The first load is complete.
     pub(super) fn set_complete(&self) {
         self.set_whole(true);
     }
@@ -101,14 +103,14 @@ impl Shared {
         !self.completions.load(Ordering::Acquire).is_multiple_of(2)
     }
 
-    /// For the thread alone.
+    /// For the thread only.
     fn set_whole(&self, whole: bool) {
         if self.is_complete() != whole {
             self.completions.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Changes arrive as they are made.
+    /// Changes now arrive as they happen.
     pub(super) fn set_live(&self, now: SystemTime) {
         if self.held.load(Ordering::Relaxed) == 0 {
             self.set_agreed(now);
@@ -116,19 +118,20 @@ impl Shared {
         self.live.store(true, Ordering::Relaxed);
     }
 
-    /// They do no more.
+    /// Changes no longer arrive.
     pub(super) fn set_lost(&self, now: SystemTime) {
         if self.live.swap(false, Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0 {
             self.set_agreed(now);
         }
     }
 
-    /// The copy is as its master at this moment.
+    /// The copy matches the server at this moment.
     pub(super) fn set_agreed(&self, now: SystemTime) {
         self.agreed.store(millis(now), Ordering::Relaxed);
     }
 
-    /// Removals that wait. While changes arrive, the copy is as its master until the first of them and from the last.
+    /// Sets the number of held removals. A live copy matches the server until the first and after
+    /// the last of them.
     pub(super) fn set_held(&self, held: u64, now: SystemTime) {
         let before = self.held.swap(held, Ordering::Relaxed);
         if self.live.load(Ordering::Relaxed) && (before == 0) != (held == 0) {
@@ -136,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// How long ago the copy was as its master, as far as is known; None: never.
+    /// Time since the copy last matched the server; None if it never did.
     pub(super) fn age(&self) -> Option<Duration> {
         let is_same = self.live.load(Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0;
         match (is_same, self.agreed.load(Ordering::Relaxed)) {
@@ -146,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Asks the thread to let go as many as wait now; false if nothing does.
+    /// Accepts the removals held back now. Returns false if there are none.
     pub(super) fn accept_removals(&self) -> bool {
         let held = self.held.load(Ordering::Relaxed);
         if held > 0 {
@@ -156,18 +159,18 @@ impl Shared {
         held > 0
     }
 
-    /// How many removals the operator lets go, if he does. Whoever asks uses it up: it is for what waited then.
+    /// Takes the number of removals that the operator accepted, if any.
     pub(super) fn take_accepted(&self) -> Option<u64> {
         Some(self.accepted.swap(0, Ordering::Relaxed)).filter(|&accepted| accepted > 0)
     }
 
-    /// Asks the thread to end.
+    /// Stops the thread.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.stopping.notify_one();
     }
 
-    /// Counts an answer of the copy.
+    /// Counts an answer from the copy.
     pub(super) fn count(&self, answer: &Answer) {
         let counter = match answer {
             Answer::Found(_) => &self.found,
@@ -177,7 +180,7 @@ impl Shared {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds what is counted here.
+    /// Adds the counters and status of the replica.
     pub(super) fn add_to(&self, stats: &mut Stats) {
         stats.found += self.found.load(Ordering::Relaxed);
         stats.not_found += self.not_found.load(Ordering::Relaxed);
@@ -221,7 +224,7 @@ mod tests {
         store.apply(&batch, Some(&mark), &mut Marks::default(), &AtomicBool::default()).unwrap();
         let shared = Shared::new("t", store, answers.clone());
         assert_eq!(shared.ask(|copy| copy.say("k", 1)), Some(Said::Found(vec![])));
-        // Somebody who has begun to ask when it ends, and has not ended when it is there again.
+        // A reader that starts before the copy is dropped and ends after it is back.
         let asked = shared.ask(|copy| {
             shared.drop_store();
             assert_eq!(shared.ask(|_| ()), None);

@@ -1,22 +1,22 @@
-//! The copy: entries by UUID in its file, for the thread that follows the directory, and answers by key in memory, for
-//! whoever asks.
+//! The storage of a copy: a file with entries by UUID, for the thread that follows the server, and
+//! an index in memory by key, for callers.
 //!
 //! | database  | key             | value                                                                    |
 //! |-----------|-----------------|--------------------------------------------------------------------------|
-//! | `entries` | UUID            | number of the entry, its keys, its values: see [`Record`]                |
-//! | `state`   | a name          | format, what it is a copy of, cookie, completeness, moment               |
+//! | `entries` | UUID            | number, keys and values of the entry: see [`Record`]                     |
+//! | `state`   | a name          | format, identity of the content, cookie, completeness, time              |
 //!
-//! Numbers are given in the order of arrival and never given twice. An entry without values has no answers where values
-//! are asked for; it is in `entries` nevertheless, since the directory speaks of entries by their UUIDs.
+//! Numbers follow the order of arrival and are never reused. Entries without values are stored too,
+//! because the server refers to entries by UUID, but they have no answers if values are required.
 //!
-//! A [`Batch`] and the [`Mark`] that it leads to (the cookie above all) are committed in one transaction, or, where it is
-//! large, in several of which the last has the mark: what the cookie covers is in the file whenever the cookie is. The
-//! [`Answers`] are made of the entries when the copy is opened, and changed after the commits of a batch: what is answered
-//! is in the file. Readers see of a key what it was before a batch or what it is after it, and nothing in between, also
-//! where it went from one entry to another.
+//! A [`Batch`] and the resulting [`Mark`] with its cookie are committed in one transaction, or in
+//! several with the mark in the last one, so the file always contains what its cookie covers. The
+//! [`Answers`] are built when the copy is opened, and changed after each commit, so answers are
+//! always in the file. A reader sees a key before or after a batch, even if it moves between
+//! entries.
 //!
-//! A file that is damaged or foreign is given another name and never deleted; the copy starts anew. So is one of another
-//! version's format.
+//! A damaged or foreign file, or one of another format version, is renamed, never deleted, and the
+//! copy starts empty.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use super::marks::Marks;
 use super::record::Record;
 use super::sys::{self, Environment, OpenError};
 
-/// Changes in one transaction: what is not yet committed is in memory twice.
+/// Changes per transaction. Uncommitted changes are in memory twice.
 const CHANGES_PER_COMMIT: usize = 10_000;
 const MAP_OCTETS: usize = 1 << 30;
 const FORMAT: &[u8] = b"mailrace replica 2";
@@ -51,23 +51,23 @@ pub(super) struct Store {
 /// Why a copy cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process, or another table of this one, has the file.
+    /// Another process or table has the file open.
     #[error("{}: another process or table has this copy open", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The system refused something about this file.
+    /// An I/O error.
     #[error("{}: {what}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         what: Box<str>,
     },
 }
 
-/// A file that was no copy, or not a whole one, and was given another name.
+/// A damaged or foreign file that was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SetAside {
     path: PathBuf,
@@ -82,7 +82,7 @@ impl fmt::Display for SetAside {
 }
 
 impl OpenError {
-    /// What it means to whoever wants the copy at `path`.
+    /// The error for the copy at `path`.
     fn of(self, path: &Path) -> StoreError {
         match self {
             OpenError::InUse => StoreError::InUse { path: path.into() },
@@ -91,29 +91,29 @@ impl OpenError {
     }
 }
 
-/// Up to where the copy goes.
+/// How far the copy follows the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// What the server knows us by (RFC 4533 section 2.1.2).
+    /// The server's cookie for the state of the copy (RFC 4533 section 2.1.2).
     pub(super) cookie: Option<Vec<u8>>,
-    /// Whether the first load was completed.
+    /// Whether the first load has finished.
     pub(super) complete: bool,
-    /// When the copy was last known to be as its master.
+    /// When the copy last matched the server.
     pub(super) agreed: Option<SystemTime>,
 }
 
-/// What a batch did.
+/// The effect of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Applied {
-    /// Entries that were added, or are not as they were.
+    /// Entries added or changed.
     pub(super) changed: u64,
-    /// Entries that were there and are gone.
+    /// Entries removed.
     pub(super) removed: u64,
 }
 
 impl Store {
-    /// Opens the copy of what `of` names; a copy of anything else is emptied first. `answers` become those of this copy,
-    /// whatever they were of before.
+    /// Opens the copy with the identity `of`; a copy of anything else is cleared first. `answers`
+    /// becomes the index of this copy, replacing its content.
     pub(super) fn open(path: &Path, of: &str, answers: &Arc<Answers>) -> Result<(Self, Option<SetAside>), StoreError> {
         Store::open_with_map(path, of, answers, MAP_OCTETS)
     }
@@ -138,7 +138,7 @@ impl Store {
         }
     }
 
-    /// Gives a file another name that was found to be `what`, and is not open.
+    /// Renames a file that is not open, for the reason `what`.
     pub(super) fn set_aside(path: &Path, what: impl Into<Box<str>>) -> Result<SetAside, StoreError> {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now_at = sys::set_aside(path, seconds).map_err(|error| error.of(path))?;
@@ -152,7 +152,7 @@ impl Store {
         let empty = store.read(|txn| Ok(store.state.is_empty(txn)? && store.entries.is_empty(txn)?))?;
         let format = store.state_octets("format")?;
         if !empty && format.as_deref() != Some(FORMAT) {
-            return Err(OpenError::Damaged("it is of another format".into()));
+            return Err(OpenError::Damaged("unknown format".into()));
         }
         let same = store.state_octets("of")?.as_deref() == Some(of.as_bytes());
         if !same || !store.mark()?.complete {
@@ -162,7 +162,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Makes the answers of the entries.
+    /// Builds the index from the entries.
     fn read_answers(&self) -> heed::Result<()> {
         self.answers.clear();
         self.read(|txn| {
@@ -174,7 +174,7 @@ impl Store {
         })
     }
 
-    /// Forgets everything, and is a copy of what `of` names from now on.
+    /// Removes everything; the copy is one of `of` from now on.
     fn empty(&self, of: &str) -> heed::Result<()> {
         self.answers.clear();
         self.environment.write(|txn| {
@@ -185,33 +185,33 @@ impl Store {
         })
     }
 
-    /// Forgets all entries, before a first load that begins anew.
+    /// Removes all entries before a first load.
     pub(super) fn clear(&self) -> heed::Result<()> {
         let of = self.state_octets("of")?.unwrap_or_default();
         self.empty(&String::from_utf8_lossy(&of))
     }
 
-    /// The number of an entry; None if it is not there.
+    /// The number of an entry, if it exists.
     pub(super) fn number(&self, uuid: Uuid) -> heed::Result<Option<u32>> {
         self.read(|txn| Ok(self.entry(txn, uuid)?.map(|record| record.number)))
     }
 
-    /// Whether an entry is there and has keys.
+    /// Whether an entry exists and has keys.
     pub(super) fn has_keys(&self, uuid: Uuid) -> heed::Result<bool> {
         self.read(|txn| Ok(self.entry(txn, uuid)?.is_some_and(|record| !record.keys.is_empty())))
     }
 
-    /// Entries, and keys that they have.
+    /// The number of entries and of their keys.
     pub(super) fn counts(&self) -> heed::Result<(u64, u64)> {
         self.read(|txn| Ok((self.entries.len(txn)?, self.answers.len())))
     }
 
-    /// Octets of the file.
+    /// The size of the file in octets.
     pub(super) fn octets(&self) -> u64 {
         self.environment.octets()
     }
 
-    /// Up to where it goes.
+    /// The stored mark.
     pub(super) fn mark(&self) -> heed::Result<Mark> {
         let agreed = self.state_octets("agreed")?.and_then(|octets| Some(u64::from_be_bytes(octets.try_into().ok()?)));
         Ok(Mark {
@@ -225,8 +225,8 @@ impl Store {
         self.read(|txn| Ok(self.state.get(txn, name.as_bytes())?.map(<[u8]>::to_vec)))
     }
 
-    /// Makes all changes, notes which entries were put, and sets the mark, if there is one. Once `stop` is set
-    /// no transaction begins: the rest is left, and the mark as it was.
+    /// Applies all changes, adds the numbers of written entries to `put`, and stores the mark, if
+    /// any. Once `stop` is set no further transaction begins and the mark stays unchanged.
     pub(super) fn apply(
         &self,
         batch: &Batch,
@@ -236,12 +236,12 @@ impl Store {
     ) -> heed::Result<Applied> {
         let mut edits = Vec::new();
         let applied = self.commit(batch, mark, put, stop, &mut edits);
-        // Also where a later transaction failed: what was committed is answered.
+        // Even if a later transaction failed, the committed changes apply to the index.
         self.answers.change(&edits);
         applied
     }
 
-    /// The part of it that concerns the file; tells what is to be done to the answers.
+    /// Applies the changes to the file and collects those for the index.
     fn commit<'b>(
         &self,
         batch: &'b Batch,
@@ -260,7 +260,7 @@ impl Store {
             let mark = mark.filter(|_| last);
             let committed = edits.len();
             let done = self.environment.write(|txn| {
-                // It may be called again.
+                // The closure may run more than once.
                 edits.truncate(committed);
                 self.change_all(txn, batch, run, mark, put, edits)
             });
@@ -295,7 +295,7 @@ impl Store {
                 Change::Remove { uuid } => applied.removed += u64::from(self.remove(txn, uuid, edits)?),
             }
         }
-        // A refresh that changes nothing writes nothing.
+        // A refresh without changes writes nothing.
         if next != self.next_number(txn)? {
             self.state.put(txn, b"next", &next.to_be_bytes())?;
         }
@@ -303,7 +303,7 @@ impl Store {
         Ok(applied)
     }
 
-    /// Puts one entry; returns its number, and whether anything is not as it was.
+    /// Writes one entry. Returns its number and whether anything changed.
     fn put<'b>(
         &self,
         txn: &mut RwTxn,
@@ -342,9 +342,9 @@ impl Store {
         self.entries.delete(txn, &uuid)
     }
 
-    /// The same as [`apply`](Store::apply) for a first load, which has nothing but entries: they are written in the order of
-    /// the file, so that each page of it is written about once, and full where the copy was empty. Nobody reads meanwhile,
-    /// so that the answers need not wait for all of it.
+    /// Like [`apply`](Store::apply), for the batches of a first load, which contain only entries.
+    /// They are written in the order of the file, so each page is written about once. There are no
+    /// readers yet, so the index need not wait for the last transaction.
     pub(super) fn load(&self, batch: &Batch, stop: &AtomicBool) -> heed::Result<Applied> {
         let flags = match self.read(|txn| self.entries.is_empty(txn))? {
             true => PutFlags::APPEND,
@@ -361,7 +361,7 @@ impl Store {
         Ok(Applied { changed: order.len() as u64, removed: 0 })
     }
 
-    /// Writes the entries of a load. One that an earlier part of the load had (it was changed meanwhile) is another one now.
+    /// Writes entries of a load. An entry that an earlier batch had too gets a new number.
     fn load_entries<'b>(
         &self,
         txn: &mut RwTxn,
@@ -406,7 +406,7 @@ impl Store {
         millis.map_or(Ok(()), |millis| self.state.put(txn, b"agreed", &millis.to_be_bytes()))
     }
 
-    /// The UUIDs of all entries whose numbers are not marked.
+    /// The UUIDs of all entries whose numbers are not in the set.
     pub(super) fn unmarked(&self, marks: &Marks) -> heed::Result<Vec<Uuid>> {
         self.read(|txn| {
             let mut unmarked = Vec::new();
@@ -420,8 +420,8 @@ impl Store {
         })
     }
 
-    /// Those of the entries without which a key would be known no more, if all of them went. The others can go without
-    /// harm: entries that stay have their keys.
+    /// The entries in `going` without which some key would no longer exist, if all of them were
+    /// removed. The keys of the others also belong to remaining entries.
     pub(super) fn irreplaceable(&self, going: &[Uuid]) -> heed::Result<Vec<Uuid>> {
         self.read(|txn| {
             let mut numbers = Marks::default();
@@ -454,7 +454,7 @@ fn databases(environment: &Environment) -> heed::Result<[Pairs; 2]> {
     Ok(made.unwrap_commit())
 }
 
-/// The record of these octets.
+/// Parses an entry of the file.
 fn record(octets: &[u8]) -> heed::Result<Record<'_>> {
     Record::parse(octets).ok_or(heed::Error::Mdb(MdbError::Corrupted))
 }

@@ -1,4 +1,5 @@
-//! The file: what is put is found, what is removed is not, and what happens to files that are not ours, or no more.
+//! The file: entries can be found until they are removed, and damaged or foreign files are set
+//! aside.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +31,7 @@ fn complete() -> Mark {
     Mark { cookie: Some(b"cookie".to_vec()), complete: true, agreed: Some(UNIX_EPOCH + Duration::from_secs(7)) }
 }
 
-/// Entries of (UUID, keys, values), and the mark.
+/// Writes entries of (UUID, keys, values), and the mark.
 fn put(store: &Store, entries: &[(u8, &[&str], &[&str])]) -> Applied {
     let mut batch = Batch::default();
     for (uuid, keys, values) in entries {
@@ -160,7 +161,7 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     for hole in &holes {
         std::fs::write(&path, hole).unwrap();
         let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
-        // A page that is free may be anything.
+        // An unused page may contain anything.
         assert_eq!(said(&store, "a"), if aside.is_some() { Said::NotFound } else { found(&["x"]) });
         in_use += usize::from(aside.is_some());
     }
@@ -172,7 +173,7 @@ fn a_file_of_another_format_and_one_with_an_entry_that_is_none_are_set_aside() {
     let (_folder, path) = folder();
     type Change = fn(&Store, &mut RwTxn) -> heed::Result<()>;
     let changes: [(Change, &str); 2] = [
-        (|store, txn| store.state.put(txn, b"format", b"mailrace replica 1"), "it is of another format"),
+        (|store, txn| store.state.put(txn, b"format", b"mailrace replica 1"), "unknown format"),
         (|store, txn| store.entries.put(txn, &[1; 16], &[0, 0, 0, 0, 9]), "MDB_CORRUPTED"),
     ];
     for (change, what) in changes {
@@ -208,7 +209,7 @@ fn a_key_that_goes_from_one_entry_to_another_is_there_all_the_time() {
             })
             .collect();
         for round in 0..200 {
-            // Back and forth, so that it is once the first and once the last to be written that has it.
+            // Both directions, so that the new owner of the keys is written first as well as last.
             let (loses, gains) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
             let value = if round % 2 == 0 { "new" } else { "old" };
             put(&store, &[(loses, &["other"], &[]), (gains, &["moves", "stays"], &[value])]);
@@ -226,7 +227,7 @@ fn what_was_committed_before_it_failed_or_stopped_is_answered_as_it_is_in_the_fi
     put(&store, &[(1, &["a"], &["x"])]);
     store.environment.write(|txn| store.entries.put(txn, &[3; 16], &[0, 0, 0, 0, 9])).unwrap();
     let mut batch = Batch::default();
-    // More than one transaction: the last of them meets the entry that is none.
+    // More than one transaction; the last one meets the invalid entry.
     for entry in 0..CHANGES_PER_COMMIT as u32 {
         let mut uuid = [2; 16];
         uuid[..4].copy_from_slice(&entry.to_be_bytes());
@@ -318,7 +319,7 @@ fn only_entries_without_which_a_key_is_lost_are_irreplaceable() {
     assert_eq!(irreplaceable(&[3, 4, 5]), [3, 5]);
 }
 
-/// What is done to the file and to the model alike.
+/// A step for the file and for the model.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, Vec<String>, Option<Vec<String>>),
@@ -342,7 +343,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An entry of the model: when it came, its keys, its values.
+/// An entry of the model: time of arrival, keys, values.
 type Modelled = (usize, Vec<String>, Option<Vec<String>>);
 
 fn said_by(model: &BTreeMap<u8, Modelled>, key: &str) -> Said {
@@ -432,7 +433,7 @@ proptest! {
                     open_store.apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
                     batch.clear();
                 }
-                // A load knows of no removals and leaves no marks.
+                // A load has no removals and adds nothing to the set.
                 Step::Load if (0..batch.len()).all(|at| matches!(batch.change(at), Change::Put { .. })) => {
                     open_store.load(&batch, &GO_ON).unwrap();
                     for at in 0..batch.len() {
@@ -454,7 +455,7 @@ proptest! {
                     model.retain(|uuid, _| mentioned.contains(uuid));
                     marks = Marks::default();
                     mentioned.clear();
-                    // What stays was not mentioned since.
+                    // Remaining entries have not been mentioned since.
                     open_store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap();
                     batch.clear();
                 }

@@ -1,13 +1,13 @@
-//! The messages of the Sync Operation as octets (RFC 4533 section 2): the control that asks, and what comes with answers.
+//! Encoding and decoding of the controls and messages of the Sync Operation (RFC 4533 section 2).
 
 use super::batch::Uuid;
 use super::refresh::{Message, SUCCESS, State};
 use crate::ldap::ber::{BOOLEAN, ENUMERATED, Malformed, OCTETS, Reader, SEQUENCE, SET, Writer};
 use crate::ldap::connection::Control;
 
-/// What a server that offers the operation lists among its controls.
+/// The OID of the Sync Request Control, listed by servers that offer the operation.
 pub(super) const REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
-/// What its intermediate messages are called.
+/// The OID of Sync Info Messages.
 pub(super) const INFO: &str = "1.3.6.1.4.1.4203.1.9.1.4";
 const STATE: &str = "1.3.6.1.4.1.4203.1.9.1.2";
 const DONE: &str = "1.3.6.1.4.1.4203.1.9.1.3";
@@ -18,8 +18,8 @@ const REFRESH_DELETE: u8 = 0xa1;
 const REFRESH_PRESENT: u8 = 0xa2;
 const ID_SET: u8 = 0xa3;
 
-/// Asks for what changed since the cookie, or for everything, and then for changes as they are made (section 2.2). It is
-/// critical: a server that does not know it must not answer with a plain search, which would tell of no change.
+/// Requests the changes since the cookie, or everything, and then changes as they happen (section
+/// 2.2). Critical, because a plain search would not report changes.
 pub(super) fn request(cookie: Option<&[u8]>) -> Control {
     let mut writer = Writer::default();
     writer.within(SEQUENCE, |writer| {
@@ -31,22 +31,22 @@ pub(super) fn request(cookie: Option<&[u8]>) -> Control {
     Control { oid: REQUEST.into(), critical: true, value: Some(writer.into_octets().into()) }
 }
 
-/// What came with an entry (section 2.3).
+/// Decodes the Sync State Control of an entry (section 2.3).
 pub(super) fn entry(controls: &[Control]) -> Result<Message, Malformed> {
-    let value = value_of(controls, STATE).ok_or(Malformed("an entry without a Sync State Control"))?;
+    let value = value_of(controls, STATE).ok_or(Malformed("entry without Sync State Control"))?;
     let mut reader = Reader::new(value).within(SEQUENCE)?;
     let state = match reader.number(ENUMERATED)? {
         0 => State::Present,
         1 => State::Add,
         2 => State::Modify,
         3 => State::Delete,
-        _ => return Err(Malformed("a state that is none")),
+        _ => return Err(Malformed("unknown sync state")),
     };
     let uuid = uuid(reader.expect(OCTETS)?)?;
     Ok(Message::Entry { state, uuid, cookie: cookie(&mut reader)? })
 }
 
-/// An intermediate message (section 2.5).
+/// Decodes a Sync Info Message (section 2.5).
 pub(super) fn info(value: &[u8]) -> Result<Message, Malformed> {
     let (tag, content) = Reader::new(value).element()?;
     let mut reader = Reader::new(content);
@@ -65,16 +65,16 @@ pub(super) fn info(value: &[u8]) -> Result<Message, Malformed> {
             }
             Ok(Message::IdSet { cookie, deletes, uuids })
         }
-        _ => Err(Malformed("a Sync Info Message of a kind that there is not")),
+        _ => Err(Malformed("unknown Sync Info Message")),
     }
 }
 
-/// How the operation ended (section 2.4). Success without the control is none: whoever knows of the operation sends it, and
-/// without it all that was not mentioned would be gone.
+/// Decodes the end of the operation (section 2.4). Success requires the control: without it, all
+/// unmentioned entries would be removed.
 pub(super) fn done(code: u32, controls: &[Control]) -> Result<Message, Malformed> {
     let Some(value) = value_of(controls, DONE) else {
         return match code {
-            SUCCESS => Err(Malformed("a success without a Sync Done Control")),
+            SUCCESS => Err(Malformed("success without Sync Done Control")),
             _ => Ok(Message::Done { code, cookie: None, deletes: false }),
         };
     };
@@ -87,7 +87,7 @@ fn value_of<'a>(controls: &'a [Control], oid: &str) -> Option<&'a [u8]> {
 }
 
 fn uuid(octets: &[u8]) -> Result<Uuid, Malformed> {
-    octets.try_into().map_err(|_| Malformed("a UUID that has not 16 octets"))
+    octets.try_into().map_err(|_| Malformed("a UUID must have 16 octets"))
 }
 
 fn cookie(reader: &mut Reader<'_>) -> Result<Option<Vec<u8>>, Malformed> {

@@ -1,16 +1,15 @@
-//! The file of a copy, mapped into memory: everything about it that the compiler cannot vouch for.
+//! The memory-mapped file of a copy, with all unsafe code.
 //!
-//! LMDB trusts that nobody else changes a file that it has mapped, that one process opens it once, and that no transaction
-//! is under way while its map grows. The first two are kept by a lock on the file (`flock`), which fails at once where
-//! somebody else, or ourselves, have it; the third by a gate that every reader goes through.
+//! LMDB requires that nobody else changes a mapped file, that a process opens it once, and that no
+//! transaction runs while the map grows. A lock on the file (`flock`), which fails immediately if
+//! it is held, ensures the first two, and a gate that all readers pass ensures the third. LMDB also
+//! trusts the content of the file, so it is checked before it is opened.
 //!
-//! LMDB trusts what is in the file, too: it is walked over before it is opened, and refused where it is not whole.
-//!
-//! A commit syncs what it wrote, but not the page that makes it count: a power cut may undo the last commits, whole ones
-//! and never parts, and with them the cookie that says up to where the copy goes (`MDB_NOMETASYNC`).
+//! A commit syncs its data but not the meta page (`MDB_NOMETASYNC`): a power failure may undo the
+//! last commits as a whole, together with their cookies.
 #![expect(
     unsafe_code,
-    reason = "heed's open, its flags and its resize are unsafe; the lock and the gate are what they ask for"
+    reason = "heed's open, flags and resize are unsafe; the lock and the gate meet their conditions"
 )]
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -24,20 +23,20 @@ use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
 
 use super::walk::{Broken, walk};
 
-/// Threads that may read at once; each keeps its slot until it ends.
+/// Maximum number of reading threads; each keeps its slot until it ends.
 const READERS_MAX: u32 = 1024;
 const DATABASES_MAX: u32 = 2;
 
 /// Why a file cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// Another process, or another table of this one, has it.
-    #[error("somebody else has it open")]
+    /// Another process or table has it open.
+    #[error("already open")]
     InUse,
-    /// It is not a file of LMDB, or not all of one.
+    /// Not an LMDB file, or an incomplete one.
     #[error("{0}")]
     Damaged(Box<str>),
-    /// The system refused.
+    /// An I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -52,30 +51,30 @@ impl From<heed::Error> for OpenError {
     }
 }
 
-/// Whether an error means that the file is of no more use; otherwise it is the disk that is full, or the system that fails.
+/// Whether an error means that the file is damaged. Others mean a full disk or a failing system.
 pub(super) fn is_damage(error: &heed::Error) -> bool {
     use MdbError::{Corrupted, Incompatible, Invalid, PageNotFound, Problem, VersionMismatch};
     matches!(error, heed::Error::Mdb(Corrupted | Incompatible | Invalid | PageNotFound | Problem | VersionMismatch))
 }
 
-/// Whether an error means that what is in memory of a file is of no more use, as after a write that failed: it is to be
-/// opened anew. That says nothing about the file.
+/// Whether an error means that the file must be reopened, as after a failed write. The file itself
+/// may be fine.
 pub(super) fn is_spent(error: &heed::Error) -> bool {
     matches!(error, heed::Error::Mdb(MdbError::BadTxn | MdbError::Panic))
 }
 
-/// An open file. Fields are dropped in their order: the lock goes last.
+/// An open file. Fields are dropped in order, the lock last.
 pub(super) struct Environment {
     env: Env,
     /// Held for reading by readers, for writing while the map grows.
     gate: RwLock<()>,
-    /// The map is gone: it could not be made larger, nor be as it was.
+    /// The map is gone: it could neither grow nor be restored.
     unmapped: AtomicBool,
     _lock: File,
 }
 
 impl Environment {
-    /// Opens or makes the file, for us alone (mode 0600), with a map of at least `map_octets`.
+    /// Opens or creates the file with mode 0600 and a map of at least `map_octets`.
     pub(super) fn open(path: &Path, map_octets: usize) -> Result<Self, OpenError> {
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         try_lock(&lock)?;
@@ -87,20 +86,21 @@ impl Environment {
         let map_octets = map_octets.max(usize::try_from(octets).unwrap_or(usize::MAX)).next_power_of_two();
         let mut options = EnvOpenOptions::new();
         options.map_size(map_octets).max_dbs(DATABASES_MAX).max_readers(READERS_MAX);
-        // SAFETY: NO_SUB_DIR concerns names alone; NO_META_SYNC may undo commits but never tears them. The lock keeps
-        // everybody else who goes through here from the file; whoever else writes to it could damage any file of ours.
+        // SAFETY: NO_SUB_DIR only concerns names; NO_META_SYNC may undo commits but never tears
+        // them. The lock excludes all users that go through here; other writers could damage any
+        // file of ours.
         let env = unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_META_SYNC).open(path) }?;
         Ok(Environment { env, gate: RwLock::new(()), unmapped: AtomicBool::new(false), _lock: lock })
     }
 
-    /// Reads one state of the file, whatever is written meanwhile. Must not be called within itself.
+    /// Reads a consistent state of the file during writes. Must not be nested.
     pub(super) fn read<T>(&self, read: impl FnOnce(&RoTxn) -> heed::Result<T>) -> heed::Result<T> {
         let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.check_map()?;
         read(&*self.env.read_txn()?)
     }
 
-    /// Writes all or nothing; where the map is full it grows, and `write` is called again.
+    /// Writes everything or nothing. If the map is full it grows and `write` runs again.
     pub(super) fn write<T>(&self, mut write: impl FnMut(&mut RwTxn) -> heed::Result<T>) -> heed::Result<T> {
         loop {
             self.check_map()?;
@@ -113,12 +113,12 @@ impl Environment {
         }
     }
 
-    /// The same, for what opens its databases.
+    /// The LMDB environment, for opening its databases.
     pub(super) fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Octets of the file that are in use or were.
+    /// The size of the file in octets.
     pub(super) fn octets(&self) -> u64 {
         self.env.real_disk_size().unwrap_or(0)
     }
@@ -126,14 +126,16 @@ impl Environment {
     fn grow(&self) -> heed::Result<()> {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let octets = self.env.info().map_size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull))?;
-        // SAFETY: readers are shut out by the gate, and the writer, who alone calls this, has ended its transaction.
+        // SAFETY: the gate excludes readers, and the only writer calls this after ending its
+        // transaction.
         let resized = unsafe { self.env.resize(octets) };
-        // LMDB gives up the map that it has before it makes the other one.
+        // LMDB unmaps the old map before it creates the new one.
         self.unmapped.store(resized.is_err(), Ordering::Relaxed);
         resized
     }
 
-    /// Fails as [`is_spent`] once there is no map, for LMDB does not look. The gate orders it for readers.
+    /// Fails as [`is_spent`] if there is no map, which LMDB does not check. The gate orders this
+    /// for readers.
     fn check_map(&self) -> heed::Result<()> {
         match self.unmapped.load(Ordering::Relaxed) {
             true => Err(heed::Error::Mdb(MdbError::Panic)),
@@ -142,7 +144,7 @@ impl Environment {
     }
 }
 
-/// Makes a file ours alone as long as it is open.
+/// Locks a file exclusively for as long as it is open.
 fn try_lock(file: &File) -> Result<(), OpenError> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => OpenError::InUse,
@@ -150,7 +152,7 @@ fn try_lock(file: &File) -> Result<(), OpenError> {
     })
 }
 
-/// Gives a file that nobody has open another name beside it, under which nothing is yet.
+/// Renames a file that is not open to an unused name beside it.
 pub(super) fn set_aside(path: &Path, at: u64) -> Result<PathBuf, OpenError> {
     let lock = File::open(path)?;
     try_lock(&lock)?;
@@ -172,7 +174,7 @@ mod tests {
     fn a_map_that_cannot_grow_ends_reading_and_writing_until_it_is_opened_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("copy");
-        // Twice as much is more than a process may have.
+        // Doubling this exceeds the address space.
         let environment = Environment::open(&path, 1 << 46).unwrap();
         assert!(environment.read(|_| Ok(())).is_ok());
         assert!(environment.grow().is_err());

@@ -1,9 +1,9 @@
-//! What a replica has to tell: each change of its state once.
+//! Reports changes of a replica's state, each once.
 
 use super::copy::Refreshed;
 use crate::{Event, Events};
 
-/// Tells.
+/// Reports to the event handler of a table.
 pub(super) struct Teller {
     table: Box<str>,
     events: Events,
@@ -13,13 +13,13 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Tells of this table.
+    /// A reporter for this table.
     pub(super) fn new(table: &str, events: Events) -> Self {
         Teller { table: table.into(), events, agrees: false, lost: false, held: false }
     }
 
-    /// A refresh ended. It is told where the copy did not agree before, or did not go as far as it should; not each time that
-    /// a server is polled.
+    /// Reports the end of a refresh if the copy did not match the server before or removals are
+    /// held back; not every poll.
     pub(super) fn refreshed(&mut self, refreshed: &Refreshed, entries: u64) {
         self.lost = false;
         self.held(refreshed.held, entries);
@@ -38,19 +38,19 @@ impl Teller {
         }
     }
 
-    /// So many removals are held back.
+    /// Reports that removals are held back.
     pub(super) fn held(&mut self, removals: u64, entries: u64) {
         if !std::mem::replace(&mut self.held, removals > 0) && removals > 0 {
             (self.events)(Event::HeldBack { table: self.table.clone(), removals, entries });
         }
     }
 
-    /// What is held back is to be told again.
+    /// Makes held removals be reported again.
     pub(super) fn forget_held(&mut self) {
         self.held = false;
     }
 
-    /// The master cannot be followed.
+    /// Reports that the server cannot be followed.
     pub(super) fn lost(&mut self, error: &str) {
         self.agrees = false;
         if !std::mem::replace(&mut self.lost, true) {
@@ -58,7 +58,7 @@ impl Teller {
         }
     }
 
-    /// The file had to be given up.
+    /// Reports that the file had to be replaced.
     pub(super) fn damaged(&self, error: String) {
         (self.events)(Event::Failed { table: self.table.clone(), error: error.into(), left_out: 0 });
     }

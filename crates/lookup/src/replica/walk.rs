@@ -1,11 +1,11 @@
-//! Whether a file of LMDB is whole: a walk over all its pages that are in use, before LMDB maps it.
+//! Checks all used pages of an LMDB file before LMDB maps it.
 //!
-//! LMDB trusts its file. A page of zeroes is an empty one to it, so that keys are not found which are there, and one of
-//! garbage ends the process. The walk finds pages that are not the ones that belong there, nodes that reach out of their
-//! page, keys that are out of order, and entries that are missing. What it cannot find is a change within a value: pages
-//! have no checksums. It reads a page at a time, some 14,000 for half a million entries.
+//! LMDB trusts its file. It takes a page of zeroes for an empty one, so that keys are missing, and
+//! garbage can crash the process. This check finds misplaced pages, nodes that exceed their page,
+//! keys out of order, and missing entries. It cannot find changes within values, because pages have
+//! no checksums. It reads about 14,000 pages for half a million entries.
 //!
-//! The format is that of version 1, on 64-bit machines whose numbers begin with their low octets.
+//! Supports format version 1 on 64-bit little-endian machines.
 
 use std::fs::File;
 use std::io;
@@ -13,11 +13,12 @@ use std::os::unix::fs::FileExt;
 
 const MAGIC: u32 = 0xBEEF_C0DE;
 const VERSION: u32 = 1;
-/// Octets of a page's header, of a node's, of a tree's description.
+/// Header sizes of a page and a node, and the size of a tree description, in octets.
 const HEADER: usize = 16;
 const NODE: usize = 8;
 const TREE: usize = 48;
-/// Where things are in a page of meta data: two descriptions of trees, then the last page, then the transaction.
+/// Offsets in a meta page: two tree descriptions, then the last page number, then the transaction
+/// ID.
 const TREES_AT: usize = 40;
 const LAST_AT: usize = TREES_AT + 2 * TREE;
 const DEPTH_MAX: u16 = 32;
@@ -29,24 +30,24 @@ const BIG_DATA: u16 = 1;
 const SUB_DATA: u16 = 2;
 const NO_PAGE: u64 = u64::MAX;
 
-/// Why a file is not whole.
+/// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
-    /// It is no file of LMDB, or not one of ours.
-    #[error("it is no copy of a directory")]
+    /// Not an LMDB file, or not one of ours.
+    #[error("not a replica file")]
     Foreign,
-    /// A page in use is damaged or missing.
+    /// A used page is damaged or missing.
     #[error("page {0} is damaged or missing")]
     Page(u64),
-    /// A tree has not as many entries as it says.
+    /// A tree has another number of entries than stated.
     #[error("entries are missing")]
     Entries,
-    /// The system refused.
+    /// An I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A tree of pages, as it is described.
+/// The description of a tree.
 struct Tree {
     depth: u16,
     entries: u64,
@@ -56,11 +57,11 @@ struct Tree {
 struct Walk<'f> {
     file: &'f File,
     page_octets: usize,
-    /// Pages in use, at most; fewer with each that was seen, so that a loop ends.
+    /// Pages that may still be visited, so that a loop ends.
     left: u64,
 }
 
-/// Walks over all pages in use; an empty file has none.
+/// Checks all used pages. An empty file is valid.
 pub(super) fn walk(file: &File) -> Result<(), Broken> {
     if file.metadata()?.len() == 0 || cfg!(not(all(target_endian = "little", target_pointer_width = "64"))) {
         return Ok(());
@@ -79,10 +80,10 @@ pub(super) fn walk(file: &File) -> Result<(), Broken> {
     if u32_at(&other, HEADER) != MAGIC {
         return Err(Broken::Page(1));
     }
-    // The one that was committed last is the one that counts.
+    // The meta page with the newer transaction is valid.
     let meta = if u64_at(&other, LAST_AT + 8) > u64_at(&head, LAST_AT + 8) { other } else { head };
     let mut walk = Walk { file, page_octets, left: u64_at(&meta, LAST_AT).saturating_add(1) };
-    // Numbers are the keys of the first one, in an order of their own.
+    // The keys of the first tree are numbers in their own order.
     walk.tree(&Tree::read(&meta[TREES_AT..]), false)?;
     walk.tree(&Tree::read(&meta[TREES_AT + TREE..]), true)
 }
@@ -107,7 +108,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Counts the entries under a page that is `depth` pages above the ground.
+    /// Counts the entries below a page at `depth` levels, 1 being a leaf.
     fn page(&mut self, number: u64, depth: u16, ordered: bool) -> Result<u64, Broken> {
         let broken = || Broken::Page(number);
         let mut page = vec![0; self.page_octets];
@@ -125,7 +126,7 @@ impl Walk<'_> {
             let node = page.get(node..).filter(|it| node >= upper && it.len() >= NODE).ok_or_else(broken)?;
             let (flags, key_octets) = (u16_at(node, 4), usize::from(u16_at(node, 6)));
             let key = node.get(NODE..NODE + key_octets).ok_or_else(broken)?;
-            // The first key of a branch is not there: it stands for everything before the second.
+            // The first key of a branch is empty and precedes all others.
             let is_first = place == HEADER;
             if ordered && (before.is_some_and(|before| before >= key) || (key.is_empty() && !(is_first && depth > 1))) {
                 return Err(broken());
@@ -139,7 +140,7 @@ impl Walk<'_> {
         Ok(entries)
     }
 
-    /// One entry, whose data begin at `data` of its node.
+    /// Checks an entry whose data begin at offset `data` of its node.
     fn leaf(&mut self, number: u64, flags: u16, node: &[u8], data: usize) -> Result<u64, Broken> {
         let octets = u32_at(node, 0) as usize;
         let here = if flags & BIG_DATA != 0 { 8 } else { octets };
@@ -156,7 +157,7 @@ impl Walk<'_> {
         Ok(1)
     }
 
-    /// Pages that hold one value.
+    /// Checks the overflow pages of one value.
     fn overflow(&mut self, number: u64, octets: usize) -> Result<(), Broken> {
         let mut page = vec![0; self.page_octets];
         self.read_page(number, &mut page)?;
@@ -181,7 +182,7 @@ impl Walk<'_> {
 }
 
 fn read(file: &File, octets: &mut [u8], place: u64) -> io::Result<()> {
-    // A place beyond what the system can count is beyond the file.
+    // An offset that the system cannot represent is past the end of the file.
     match i64::try_from(place) {
         Ok(_) => file.read_exact_at(octets, place),
         Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),

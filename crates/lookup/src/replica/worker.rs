@@ -1,7 +1,6 @@
-//! The thread of a replica: connects, follows or polls, and begins anew when that fails.
-//!
-//! The pause before it connects again begins at 100 ms and doubles up to 1.5 s, which is cheap for a server that is not
-//! there and soon enough for one that is back.
+//! The thread of a replica: connects, follows or polls, and retries after failures. The pause
+//! between attempts grows from 100 ms to 1.5 s, which is short enough for a server that returns and
+//! cheap for one that does not.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::ldap::connection::Connector;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(1500);
 
-/// What the thread works on.
+/// The state of the thread.
 pub(super) struct Worker {
     file: PathBuf,
     poll_every: Duration,
@@ -50,7 +49,7 @@ impl Worker {
         Worker { file, poll_every, removals_max, content, connector, shared, teller }
     }
 
-    /// Works until it is stopped.
+    /// Runs until it is stopped.
     pub(super) fn run(mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let shared = self.shared.clone();
@@ -117,13 +116,13 @@ impl Worker {
         }
     }
 
-    /// One connection. Without trouble: the server was polled, and is to be polled again.
+    /// Runs one connection. Ok means that the server was polled and is to be polled again.
     async fn follow_once(&mut self, copy: &mut Copy) -> Result<(), Trouble> {
         let session = self.connector.connect().await?;
         let timeout = self.connector.servers().timeout;
         let server = Server::learn(&session, &self.content.attributes(), timeout).await?;
         let rules = self.content.rules(&server.schema).map_err(|attribute| {
-            let unknown = format!("its schema does not say how values of '{attribute}' are equal");
+            let unknown = format!("the schema has no supported equality rule for '{attribute}'");
             Failure::new(session.url().to_string(), unknown)
         })?;
         let (content, shared, teller) = (&self.content, &*self.shared, &mut self.teller);
@@ -134,7 +133,7 @@ impl Worker {
         follower.poll(&session, &server, &rules).await
     }
 
-    /// Waits, with an ear for the operator.
+    /// Waits, but accepts removals meanwhile.
     async fn wait(&mut self, copy: &mut Copy, pause: Duration) -> Result<(), Trouble> {
         let until = Instant::now() + pause;
         let (content, shared, teller) = (&self.content, &*self.shared, &mut self.teller);

@@ -1,4 +1,4 @@
-//! The LDAP backend against a directory that answers and misbehaves as it is told.
+//! The LDAP backend with a test server that can misbehave.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -84,11 +84,11 @@ async fn keys_that_can_share_a_search_do() {
     assert_eq!(answers, [found(&["/home/u1"]), found(&["/home/u2"]), found(&["/home/u0"])]);
     let equal = |key: &str| Filter::Equal("mail".to_owned(), key.to_owned());
     assert_eq!(server.filters(), [Filter::Or(keys.iter().map(|key| equal(key)).collect())]);
-    // The schema is read once for a connection, and the connection is used again.
+    // The schema is read once per connection, and the connection is reused.
     ask(&ldap, &keys).await.unwrap();
     assert_eq!(server.log().len(), 2 + 2);
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
-    // Where nobody is found nothing is in doubt.
+    // If nothing is found, the result is certain.
     assert_eq!(ask(&ldap, &["x", "y", "z"]).await.unwrap(), [const { Answer::NotFound }; 3]);
     assert_eq!(server.filters().len(), 3);
 }
@@ -108,9 +108,9 @@ async fn an_entry_may_be_found_by_what_is_not_shown() {
     let keys = ["bob@example.org", "x", "robert@example.org", "u1@example.org", "y"];
     let answers = ask(&ldap, &keys).await.unwrap();
     assert_eq!(answers, [bob.clone(), Answer::NotFound, bob, found(&["/home/u1"]), Answer::NotFound]);
-    // All together, those that nothing was for together, and these one by one.
+    // One search for all, one for the keys without entries, and one for each of these.
     assert_eq!(server.filters().len() - before, 1 + 1 + 3);
-    // Those that are not there are asked for once more, together.
+    // Keys that do not exist are searched once more, together.
     let before = server.filters().len();
     let answers = ask(&ldap, &["u0@example.org", "x", "y", "z"]).await.unwrap();
     assert_eq!(answers[1..], [const { Answer::NotFound }; 3]);
@@ -154,7 +154,7 @@ async fn values_find_their_keys_as_the_schema_says() {
 async fn an_attribute_goes_by_all_its_names() {
     let server = Server::start(people(2), TYPES).await;
     let results = vec!["0.9.2342.19200300.100.1.3".parse().unwrap()];
-    // This server knows no synonyms: it gives what is asked for by its first name.
+    // This server has no synonyms and returns attributes by the requested name.
     let filter = "(mail={key})".parse().unwrap();
     let ldap = Ldap::new(Config { filter, results, ..config(&server) }, 1).unwrap();
     let answers = ask(&ldap, &["u0@example.org", "u1@example.org"]).await.unwrap();
@@ -184,20 +184,20 @@ async fn keys_do_not_share_a_search_where_equality_is_unknown() {
 
 #[tokio::test]
 async fn a_key_that_only_the_server_can_compare_is_not_missed() {
-    // A fullwidth letter is equal to the plain one for servers (RFC 4518 section 2.3).
+    // Servers treat a full-width letter as equal to the plain one (RFC 4518 section 2.3).
     let mut entries = people(2);
     entries.push(Entry::new(&format!("cn=b,{BASE}"), &[("mail", "\u{ff42}ob@example.org"), ("home", "/home/bob")]));
     let server = Server::start(entries, TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
     let answers = ask(&ldap, &["u0@example.org", "bob@example.org", "\u{ff42}ob@example.org"]).await.unwrap();
     assert_eq!(answers, [found(&["/home/u0"]), found(&["/home/bob"]), found(&["/home/bob"])]);
-    // Beside another value, by which the entry is a key's for certain.
+    // The same with another value that matches a key for certain.
     let both = [("mail", "\u{ff42}ob@example.org"), ("mail", "u9@example.org"), ("home", "/home/bob")];
     let server = Server::start(vec![Entry::new(&format!("cn=b,{BASE}"), &both)], TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
     let answers = ask(&ldap, &["bob@example.org", "u9@example.org"]).await.unwrap();
     assert_eq!(answers, [found(&["/home/bob"]), found(&["/home/bob"])]);
-    // And where the value may be searched, but not be read.
+    // And with a value that can be searched but not read.
     let hidden = Entry::new(&format!("cn=h,{BASE}"), &[("!mail", "hidden@example.org"), ("home", "/home/hidden")]);
     let server = Server::start(vec![person("u0"), hidden], TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
@@ -215,12 +215,12 @@ async fn nobody_is_there_by_another_spelling() {
     assert_eq!(ask_one(&ldap, "bob@example.org").await, found(&["/home/bob"]));
     assert_eq!(ask_one(&ldap, wide).await, Answer::NotFound);
     assert_eq!(ask(&ldap, &["x", wide, "\u{fc}wer x"]).await.unwrap()[1..], [Answer::NotFound, found(&["/own"])]);
-    // Where what was compared does not show, or not all of it, nobody can say.
-    assert!(why(ask_one(&ldap, "hi\u{ff42}@example.org").await).ends_with("does not show whether by this spelling"));
+    // If compared values are not all visible, the result is unknown.
+    assert!(why(ask_one(&ldap, "hi\u{ff42}@example.org").await).ends_with("does not show how it is spelled"));
     let filter = "(|(mail={key})(alias={key}))".parse().unwrap();
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
     why(ask_one(&ldap, wide).await);
-    // What the filter compares otherwise is the operator's own.
+    // If the filter compares differently, every match counts.
     let filter = "(&(mail={key})(mail={key}))".parse().unwrap();
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
     assert_eq!(ask_one(&ldap, wide).await, found(&["/home/bob"]));
@@ -234,7 +234,7 @@ async fn case_counts_where_the_schema_says_so() {
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
     assert_eq!(ask(&ldap, &["x y", "x  y"]).await.unwrap(), [found(&["/home/bob"]), found(&["/home/bob"])]);
     assert_eq!(server.filters().len(), 1);
-    // By the schema the entry is not for this one, so the server is asked again.
+    // By the schema the entry does not match this key, so the server is asked again.
     ask(&ldap, &["bob", "x y"]).await.unwrap();
     assert_eq!(server.filters()[2..], [Filter::Equal("exact".to_owned(), "bob".to_owned())]);
 }
@@ -258,7 +258,7 @@ async fn too_many_entries_split_the_batch() {
             assert_eq!(answer, found(&[&format!("/home/u{number}")]));
         }
     }
-    // One key that the server does not take as a value harms no other.
+    // A key that the server rejects as a value does not affect others.
     server.set(Manner::Splits(21));
     assert_eq!(ask_one(&ldap, "u3@example.org").await, found(&["/home/u3"]));
     assert!(ask(&ldap, &keys[..8]).await.unwrap().iter().all(|answer| matches!(answer, Answer::Found(_))));
@@ -271,7 +271,7 @@ async fn a_key_with_too_many_values_is_not_read_to_its_end() {
     let ldap = Ldap::new(Config { values_max: 10, ..config(&server) }, 1).unwrap();
     assert_eq!(why(ask_one(&ldap, "many@example.org").await), format!("{}: more than 10 values", server.url));
     server.heard(&Request::Abandon).await;
-    // What still comes of it is nobody's.
+    // Remaining responses of the abandoned search are ignored.
     assert_eq!(ask_one(&ldap, "nobody@example.org").await, Answer::NotFound);
     assert_eq!(server.log().last().unwrap().0, 0);
     let ldap = Ldap::new(Config { values_max: 1000, ..config(&server) }, 1).unwrap();
@@ -293,17 +293,17 @@ async fn what_servers_refuse_is_never_an_absence() {
     }
     ldap.probe().await.unwrap();
     for code in [1, 2, 8, 50, 52, 53, 80, 99] {
-        server.set(Manner::Code(code, "its own words", Vec::new()));
+        server.set(Manner::Code(code, "details", Vec::new()));
         let failure = ask(&ldap, &keys).await.unwrap_err();
         assert_eq!(*failure.at, server.url);
-        assert!(failure.what.contains(&code.to_string()) && failure.what.ends_with(": its own words"), "{failure}");
+        assert!(failure.what.contains(&code.to_string()) && failure.what.ends_with(": details"), "{failure}");
         ldap.probe().await.unwrap_err();
     }
     server.set(Manner::Code(10, "", vec!["ldap://elsewhere/dc=x".to_owned()]));
     let failure = ask(&ldap, &keys).await.unwrap_err();
-    let expected = "refers to ldap://elsewhere/dc=x, and referrals are not followed: referral (10)";
+    let expected = "referral to ldap://elsewhere/dc=x, but referrals are disabled: referral (10)";
     assert_eq!(&*failure.what, expected);
-    // References to other parts of the tree are another matter: what is here counts.
+    // References to other parts of the tree do not affect entries found here.
     server.set(Manner::References(vec!["ldap://elsewhere/dc=x".to_owned()]));
     assert_eq!(ask_one(&ldap, keys[0]).await, found(&["/home/u0"]));
     server.set(Manner::Proper);
@@ -315,7 +315,7 @@ async fn what_servers_refuse_is_never_an_absence() {
 async fn a_probe_asks_what_requests_ask() {
     let server = Server::start(people(1), TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
-    // Nothing is known of any key.
+    // No key is known yet.
     ldap.probe().await.unwrap();
     assert_eq!(server.filters().pop(), Some(Filter::Present("objectClass".to_owned())));
     let asks = |key: &str| Some(Filter::Equal("mail".to_owned(), key.to_owned()));
@@ -328,7 +328,7 @@ async fn a_probe_asks_what_requests_ask() {
     server.set(Manner::Code(53, "not indexed", Vec::new()));
     ask(&ldap, &["bad"]).await.unwrap_err();
     ldap.probe().await.unwrap_err();
-    // One that was once answered shows whether the server works, whoever asks for others.
+    // An answered key shows whether the server works, even if later requests were for others.
     assert_eq!(server.filters().pop(), asks("good"));
 }
 
@@ -376,7 +376,7 @@ async fn a_busy_server_is_asked_again_after_a_pause() {
     let (answers, ()) = tokio::join!(ask(&ldap, &["u0@example.org", "u1@example.org"]), free_later);
     assert_eq!(answers.unwrap(), [found(&["/home/u0"]), found(&["/home/u1"])]);
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
-    // Not for ever.
+    // Not forever.
     server.set(Manner::Code(51, "later", Vec::new()));
     let servers = Servers { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
@@ -396,11 +396,11 @@ async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
     keys.extend(slow.iter().map(String::as_str));
     let began = std::time::Instant::now();
     let answers = ask(&ldap, &keys).await.unwrap();
-    // Of six windows each would have its own time.
+    // Six windows, each with its own timeout, would take longer.
     assert!(began.elapsed() < timeout * 5, "{:?}", began.elapsed());
     assert_eq!(answers[0], found(&["/home/u0"]));
     assert!(why(answers[1].clone()).ends_with("search: no answer within 0.2 s"));
-    assert!(why(answers[90].clone()).ends_with("not all is answered within 0.6 s"));
+    assert!(why(answers[90].clone()).ends_with("not all keys answered within 0.6 s"));
 }
 
 #[tokio::test]
@@ -441,7 +441,7 @@ async fn what_cannot_work_is_refused_at_once() {
     let empty = folder.path().join("ca.pem");
     std::fs::write(&empty, "nothing").unwrap();
     let empty = Servers { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
-    assert!(with(empty).unwrap().to_string().ends_with("no certificate is in it"));
+    assert!(with(empty).unwrap().to_string().ends_with("no certificate found"));
 }
 
 #[tokio::test]
@@ -449,33 +449,33 @@ async fn malformed_answers_fail_and_harm_nobody() {
     let server = Server::start(people(1), TYPES).await;
     let servers = Servers { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
-    // Elements within elements.
+    // Nested elements.
     let nested = (0..5000).fold(Vec::new(), |within, _| element(0x30, &within));
     let entry = |attributes: &[u8]| element(0x64, &[element(4, b"cn=x"), attributes.to_vec()].concat());
     let wrong: Vec<(&str, Vec<u8>)> = vec![
-        ("no LDAP at all", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        ("not LDAP", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         ("an empty message", element(0x30, b"")),
         ("no number", element(0x30, &element(4, b""))),
         ("no operation", element(0x30, &element(2, &[4]))),
-        ("a number that is negative", element(0x30, &[element(2, &[0xff; 4]), done(0x65, 0, "", &[])].concat())),
-        ("an operation nobody knows", message(3, &element(0x7e, b""))),
-        ("an end of another form", message(3, &element(0x65, &element(4, b"x")))),
-        ("an end cut short", message(3, &[0x65, 0x20, 0x0a, 1, 0])),
-        ("an entry without anything", message(3, &element(0x64, b""))),
-        ("attributes of another form", message(3, &entry(&element(0x30, &element(4, b"x"))))),
-        ("values of another form", message(3, &entry(&element(0x30, &element(0x30, &element(4, b"mail")))))),
-        ("a DN that is no text", message(3, &element(0x64, &[element(4, &[0xff]), element(0x30, b"")].concat()))),
-        ("an absurd length", vec![0x30, 0x84, 0xff, 0xff, 0xff, 0xff, 2, 1, 3]),
-        ("a more absurd length", vec![0x30, 0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
-        ("a length that is not given", vec![0x30, 0x80, 2, 1, 3, 0, 0]),
-        ("a tower", message(3, &element(0x64, &nested))),
-        ("a tower of controls", message(3, &[done(0x65, 0, "", &[]), element(0xa0, &nested)].concat())),
+        ("a negative number", element(0x30, &[element(2, &[0xff; 4]), done(0x65, 0, "", &[])].concat())),
+        ("an unknown operation", message(3, &element(0x7e, b""))),
+        ("an invalid result", message(3, &element(0x65, &element(4, b"x")))),
+        ("a truncated result", message(3, &[0x65, 0x20, 0x0a, 1, 0])),
+        ("an empty entry", message(3, &element(0x64, b""))),
+        ("invalid attributes", message(3, &entry(&element(0x30, &element(4, b"x"))))),
+        ("invalid values", message(3, &entry(&element(0x30, &element(0x30, &element(4, b"mail")))))),
+        ("a DN that is not UTF-8", message(3, &element(0x64, &[element(4, &[0xff]), element(0x30, b"")].concat()))),
+        ("a huge length", vec![0x30, 0x84, 0xff, 0xff, 0xff, 0xff, 2, 1, 3]),
+        ("an even larger length", vec![0x30, 0x88, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ("an indefinite length", vec![0x30, 0x80, 2, 1, 3, 0, 0]),
+        ("deep nesting", message(3, &element(0x64, &nested))),
+        ("deeply nested controls", message(3, &[done(0x65, 0, "", &[]), element(0xa0, &nested)].concat())),
     ];
     for (what, octets) in wrong {
         server.set(Manner::Says(octets.clone()));
         let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
         assert!(failure.what.contains("malformed message"), "{what}: {failure}");
-        // In the middle, at any place.
+        // Cut at any position.
         for cut in [1, octets.len() / 2, octets.len() - 1] {
             server.set(Manner::SaysAndCloses(octets[..cut].to_vec()));
             let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
@@ -483,7 +483,7 @@ async fn malformed_answers_fail_and_harm_nobody() {
             assert!(is_told, "{what}: {failure}");
         }
     }
-    // Each promises more than ever comes, but not more than there could be.
+    // Each promises more data than arrives, but within the limit.
     let promises = std::iter::repeat_n([0x30, 0x84, 0, 0xf0, 0, 0], 100_000).flatten().collect();
     server.set(Manner::Says(promises));
     assert!(ask(&ldap, &["u0@example.org"]).await.unwrap_err().what.contains("no answer within"));
@@ -502,7 +502,7 @@ async fn a_server_that_takes_its_leave_is_quoted() {
     for leave in [leave, other] {
         server.set(Manner::Says(leave));
         let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
-        assert_eq!(&*failure.what, "the server ends the connection: unavailable (52): going down");
+        assert_eq!(&*failure.what, "the server is closing the connection: unavailable (52): going down");
     }
 }
 
@@ -515,7 +515,7 @@ async fn a_silent_server_is_given_up_and_the_search_abandoned() {
     let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
     assert_eq!(failure, Failure::new(&*server.url, "search: no answer within 0.1 s"));
     server.heard(&Request::Abandon).await;
-    // Once more, on a fresh connection, and both are gone.
+    // The request was repeated on a new connection, and both were closed.
     server.heard(&Request::Unbind).await;
     assert_eq!(server.filters().len(), 2);
 }
@@ -529,7 +529,7 @@ async fn a_connection_that_was_lost_is_replaced() {
     assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
     let answered = server.log().last().unwrap().0;
     assert_eq!(answered, 1);
-    // One that closes without a word each time fails, after two connections and no more.
+    // A server that closes every connection fails the request after two connections.
     server.set(Manner::SaysAndCloses(Vec::new()));
     let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
     assert!(failure.what.contains("closed") || failure.what.contains("lost"), "{failure}");
@@ -561,11 +561,11 @@ async fn the_next_server_answers_for_one_that_fails() {
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]), "{manner:?}");
         assert!(first.log().len() > asked);
         let asked = first.filters().len();
-        // It is not asked again at once.
+        // The failed server is not asked again immediately.
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
         assert_eq!((first.filters().len(), second.filters().len()), (asked, before + 2), "{manner:?}");
     }
-    // What both would say is no matter of failing over.
+    // An error that both servers would return causes no failover.
     first.set(Manner::Code(50, "", Vec::new()));
     let ldap = Ldap::new(Config { servers: both(wait), ..config(&first) }, 1).unwrap();
     assert_eq!(*ask(&ldap, &["u0@example.org"]).await.unwrap_err().at, first.url);
@@ -614,14 +614,14 @@ async fn results_are_made_of_attributes_and_templates() {
     assert_eq!(answers.pop(), Some(Answer::NotFound));
     assert_eq!(why(answers.pop().unwrap()), format!("{}: more than 1000 values", server.url));
     let expected =
-        format!("{}: 'cn=part,{BASE}' has more values than the server gives at once: 'home;range=0-1499'", server.url);
+        format!("{}: 'cn=part,{BASE}' has more values than the server returned: 'home;range=0-1499'", server.url);
     assert_eq!(why(answers.pop().unwrap()), expected);
     assert_eq!(
         why(answers.pop().unwrap()),
         format!("{}: a value of 'home' of 'cn=bad,{BASE}' is not UTF-8", server.url)
     );
     assert_eq!(answers, [found(&["/home/one/Maildir/", "one@example.org"]), found(&["two@example.org"])]);
-    // An entry of which nothing is left is none; unless that it is there is all that was asked.
+    // An entry without values counts as not found, unless only existence matters.
     assert_eq!(ask_one(&with(&["home"]), "two@example.org").await, Answer::NotFound);
     assert_eq!(ask_one(&with(&[]), "two@example.org").await, found(&[]));
     assert_eq!(ask_one(&with(&[]), "bad@example.org").await, found(&[]));
@@ -654,14 +654,14 @@ async fn members_of_groups_are_followed() {
     let staff = found(&["/home/u0", "/home/u1", "/home/u2", "/home/u3"]);
     assert_eq!(answers, [staff.clone(), found(&["/home/u1"]), Answer::NotFound]);
     let ldap = with(members(3), 1000);
-    let expected = format!("{}: groups within groups, more than 3 deep", server.url);
+    let expected = format!("{}: groups nested more than 3 deep", server.url);
     assert_eq!(why(ask_one(&ldap, "tower@example.org").await), expected);
     assert_eq!(ask_one(&with(members(4), 1000), "tower@example.org").await, staff);
     assert_eq!(
         why(ask_one(&with(members(9), 3), "four@example.org").await),
         format!("{}: more than 3 values", server.url)
     );
-    let expected = format!("{}: a group of more than 4 entries", server.url);
+    let expected = format!("{}: group with more than 4 entries", server.url);
     assert_eq!(why(ask_one(&with(members(9), 2), "staff@example.org").await), expected);
 }
 
@@ -680,14 +680,14 @@ async fn referrals_are_followed_where_they_may_be() {
     assert_eq!(there.log()[0].1, Request::Bind { dn: "cn=mail".to_owned(), password: "secret".to_owned() });
     here.set(Manner::Code(10, "", vec![url]));
     assert_eq!(ask_one(&ldap, "far@example.org").await, found(&["/far"]));
-    // Around in a circle.
+    // A referral loop.
     let before = here.filters().len();
     here.set(Manner::Code(10, "", vec![here.url.clone()]));
     let failure = ask(&ldap, &["far@example.org"]).await.unwrap_err();
-    assert_eq!(&*failure.what, "more than 3 referrals lead from one to the next");
+    assert_eq!(&*failure.what, "more than 3 referrals in a row");
     assert_eq!(here.filters().len() - before, 4);
     here.set(Manner::Code(10, "", vec!["ldap://127.0.0.1:1".to_owned()]));
-    assert!(ask(&ldap, &["far@example.org"]).await.unwrap_err().what.starts_with("a referral cannot be followed: "));
+    assert!(ask(&ldap, &["far@example.org"]).await.unwrap_err().what.starts_with("cannot follow referral: "));
 }
 
 #[tokio::test]
@@ -710,7 +710,7 @@ async fn passwords_do_not_follow_referrals_into_the_open() {
     let servers = Servers { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
     let ldap = Ldap::new(Config { referrals: true, servers, ..config(&here) }, 1).unwrap();
     let failure = ask(&ldap, &["u1@example.org"]).await.unwrap_err();
-    let expected = format!("a referral cannot be followed: {} is open, and {} is not", there.url, failure.at);
+    let expected = format!("cannot follow referral: {} is not encrypted, but {} is private", there.url, failure.at);
     assert_eq!(&*failure.what, expected);
     assert!(there.log().is_empty());
     passing_on.abort();
@@ -727,15 +727,9 @@ async fn tls_is_not_left_out_and_nothing_comes_before_it() {
     let agreed = message(1, &done(0x78, 0, "", &[]));
     for (octets, expected) in [
         (message(1, &done(0x78, 2, "no TLS", &[])), "StartTLS: protocolError (2): no TLS"),
-        (
-            [agreed.clone(), message(2, &done(0x61, 0, "", &[]))].concat(),
-            "StartTLS: the server went on talking without TLS",
-        ),
-        (
-            message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())),
-            "StartTLS: the server answered something else",
-        ),
-        (b"+OK".to_vec(), "malformed message: it does not begin as a message does"),
+        ([agreed.clone(), message(2, &done(0x61, 0, "", &[]))].concat(), "StartTLS: the server sent data before TLS"),
+        (message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())), "StartTLS: unexpected response"),
+        (b"+OK".to_vec(), "malformed message: unexpected first octet"),
     ] {
         server.set(Manner::ForTls(octets));
         let failure = ask(&ldap, &["x"]).await.unwrap_err();

@@ -1,6 +1,5 @@
-//! A directory in this process, on a port of its own: it answers searches from its entries and misbehaves as it is told.
-//!
-//! It reads and writes its messages by hand, so that what it says can be wrong in any way.
+//! A test LDAP server in this process, on a free port. It answers searches from its entries and can
+//! misbehave. Messages are read and written by hand, so that responses can be invalid in any way.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// An element: its tag and what it contains.
+/// An element with this tag and content.
 pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut octets = vec![tag];
     match content.len() {
@@ -20,12 +19,12 @@ pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     octets
 }
 
-/// A message of this number.
+/// A message with this ID.
 pub(crate) fn message(id: u32, operation: &[u8]) -> Vec<u8> {
     element(0x30, &[element(2, &id.to_be_bytes()), operation.to_vec()].concat())
 }
 
-/// The end of an operation.
+/// The result of an operation.
 pub(crate) fn done(tag: u8, code: u8, text: &str, referrals: &[String]) -> Vec<u8> {
     let mut content = [element(0x0a, &[code]), element(4, b""), element(4, text.as_bytes())].concat();
     if !referrals.is_empty() {
@@ -57,7 +56,7 @@ fn head(octets: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// A message from the client.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Bind { dn: String, password: String },
@@ -109,7 +108,7 @@ impl Filter {
     }
 }
 
-/// As caseIgnoreMatch takes values for equal, and some that only RFC 4518 does.
+/// Normalizes like caseIgnoreMatch, with one of the mappings of RFC 4518.
 fn form(value: &str) -> String {
     let value = value.replace('\u{ff42}', "b");
     value.to_lowercase().split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -123,7 +122,7 @@ fn bytes(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
-/// An entry of the directory.
+/// An entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) dn: String,
@@ -142,7 +141,7 @@ impl Entry {
         entry
     }
 
-    /// Those of `!mail` are values of `mail` that may be searched and not be read.
+    /// Values of `!mail` are values of `mail` that can be searched but not read.
     fn values(&self, name: &str) -> Vec<Vec<u8>> {
         let base = |other: &str| {
             let other = other.split(';').next().unwrap_or_default();
@@ -165,43 +164,43 @@ impl Entry {
     }
 }
 
-/// What the server does with searches that are not for its own schema.
+/// How the server answers searches outside its own schema, binds and StartTLS.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Manner {
-    /// It answers them.
+    /// Normally.
     #[default]
     Proper,
-    /// It ends them with this code and these words, and referrals.
+    /// Ends searches with this code, message and referrals.
     Code(u8, &'static str, Vec<String>),
-    /// It finds this many entries at the most.
+    /// Returns at most this number of entries.
     SizeLimit(usize),
-    /// It ends them with this code while more than one key is asked for.
+    /// Ends searches for more than one key with this code.
     Splits(u8),
-    /// It ends those that ask for this key, among others or alone, with this code.
+    /// Ends searches that include this key with this code.
     Refuses(&'static str, u8),
-    /// It says nothing.
+    /// Does not answer.
     Silent,
-    /// It says nothing to those that ask for keys that begin like this.
+    /// Does not answer searches for keys with this prefix.
     SilentTo(&'static str),
-    /// It says this, and then waits.
+    /// Sends these octets.
     Says(Vec<u8>),
-    /// It says this, and closes the connection.
+    /// Sends these octets and closes the connection.
     SaysAndCloses(Vec<u8>),
-    /// It answers with references beside its entries.
+    /// Adds these references to the entries.
     References(Vec<String>),
-    /// A bind fails with this code and these words.
+    /// Ends binds with this code and message.
     NoBind(u8, &'static str),
-    /// It says nothing to binds.
-    #[allow(dead_code, reason = "only tests of passwords are about binds that are not answered")]
+    /// Does not answer binds.
+    #[allow(dead_code, reason = "used by the credentials tests only")]
     SilentToBinds,
-    /// It closes the connection on which a bind comes.
+    /// Closes the connection at a bind.
     #[allow(dead_code, reason = "the same")]
     ClosesAtBinds,
-    /// This comes for StartTLS.
+    /// Sends these octets as the answer to StartTLS.
     ForTls(Vec<u8>),
 }
 
-/// A server.
+/// The server.
 pub(crate) struct Server {
     pub(crate) url: String,
     shared: Arc<Shared>,
@@ -211,14 +210,14 @@ pub(crate) struct Server {
 struct Shared {
     manner: Mutex<Manner>,
     entries: Mutex<Vec<Entry>>,
-    /// What clients said, with the number of their connection.
+    /// The requests received, with the number of their connection.
     log: Mutex<Vec<(usize, Request)>>,
     said: Notify,
     hang_up: Notify,
 }
 
 impl Server {
-    /// One with these entries, whose schema has these `attributeTypes`.
+    /// Starts a server with these entries and these `attributeTypes` in its schema.
     pub(crate) async fn start(entries: Vec<Entry>, types: &[&str]) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ldap://{}", listener.local_addr().unwrap());
@@ -248,19 +247,19 @@ impl Server {
         self.shared.hang_up.notify_waiters();
     }
 
-    /// Closes all connections, and takes no more.
+    /// Closes all connections and stops accepting new ones.
     pub(crate) async fn stop(self) {
         self.hang_up();
         self.task.abort();
         let _ = self.task.await;
     }
 
-    /// What clients said so far, with the number of the connection.
+    /// The requests received so far, with the number of their connection.
     pub(crate) fn log(&self) -> Vec<(usize, Request)> {
         lock(&self.shared.log).clone()
     }
 
-    /// The filters of searches for keys so far.
+    /// The filters of all searches for keys so far.
     pub(crate) fn filters(&self) -> Vec<Filter> {
         let is_own = |base: &str| base.is_empty() || base == "cn=Subschema";
         let filters = self.log().into_iter().filter_map(|(_, request)| match request {
@@ -270,7 +269,7 @@ impl Server {
         filters.collect()
     }
 
-    /// Waits until there were this many searches for keys.
+    /// Waits until this number of searches for keys was received.
     pub(crate) async fn asked(&self, count: usize) {
         let hearing = async {
             loop {
@@ -281,10 +280,10 @@ impl Server {
                 said.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("as many searches as are waited for");
+        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("the searches arrive in time");
     }
 
-    /// Waits until a client has said this.
+    /// Waits until this request was received.
     pub(crate) async fn heard(&self, request: &Request) {
         let hearing = async {
             loop {
@@ -295,7 +294,7 @@ impl Server {
                 said.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("a client says what is waited for");
+        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("the request arrives in time");
     }
 }
 
@@ -362,7 +361,7 @@ fn read_request((tag, content): &(u8, Vec<u8>)) -> Request {
     }
 }
 
-/// What the server says to a request, and whether it closes the connection then.
+/// The response to a request, and whether to close the connection after it.
 fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Vec<u8>, bool) {
     let say = |operation: Vec<u8>| (message(id, &operation), false);
     match (request, manner) {

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test's own: its data in a temporary folder, on a free port of 127.0.0.1.
+//! A temporary PostgreSQL server for a test, on a free port of 127.0.0.1.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
-/// The server refuses to run as root, so root starts it as this user.
+/// The server refuses to run as root; root starts it as this user.
 const USER: &str = "postgres";
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -22,7 +22,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A server with an empty database; None where none is installed.
+    /// Starts a server with an empty database; None if PostgreSQL is not installed.
     pub(crate) fn start() -> Option<Self> {
         let programs = programs()?;
         let folder = tempfile::Builder::new().prefix("mailrace-pg-").tempdir().unwrap();
@@ -49,7 +49,7 @@ impl Cluster {
         format!("host={} port={} user={USER} dbname=postgres", self.folder.path().display(), self.port)
     }
 
-    /// Starts it again, on the same port and data.
+    /// Starts the server again with the same port and data.
     pub(crate) fn restart(&mut self) {
         let mut server = self.program("postgres");
         let settings =
@@ -61,7 +61,7 @@ impl Cluster {
         self.psql_until("SELECT 1");
     }
 
-    /// Ends it and all its connections.
+    /// Stops the server and closes all connections.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             let mut stop = self.program("pg_ctl");
@@ -73,34 +73,34 @@ impl Cluster {
         }
     }
 
-    /// Does what the text says.
+    /// Runs SQL statements.
     pub(crate) async fn sql(&self, text: &str) {
         self.client().await.batch_execute(text).await.unwrap();
     }
 
-    /// The same from another process, while no task of this thread runs.
+    /// Runs SQL statements in another process, without running tasks of this thread.
     pub(crate) fn sql_apart(&self, text: &str) {
         assert!(self.psql(text).status().unwrap().success());
     }
 
-    /// Waits until this is true.
+    /// Waits until the condition is true.
     pub(crate) async fn until(&self, condition: &str) {
         let client = self.client().await;
         let deadline = Instant::now() + START_MAX;
         while !client.query_one(condition, &[]).await.unwrap().get::<_, bool>(0) {
-            assert!(Instant::now() < deadline, "it never came: {condition}");
+            assert!(Instant::now() < deadline, "timed out waiting for {condition}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// How many connections tables have to it.
+    /// The number of connections from tables.
     pub(crate) async fn clients(&self) -> i64 {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mailrace'";
         self.client().await.query_one(count, &[]).await.unwrap().get(0)
     }
 
-    /// Gives it a certificate for this name, and takes connections with TLS. Returns the certificates of who vouches for
-    /// it, and of somebody else.
+    /// Gives the server a certificate for this name and enables TLS. Returns the CA certificate
+    /// that signed it and an unrelated one.
     pub(crate) fn secure(&mut self, name: &str) -> (PathBuf, PathBuf) {
         let file = |name: &str| self.folder.path().join(name);
         let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
@@ -133,14 +133,14 @@ impl Cluster {
         (ours, another)
     }
 
-    /// Lets nobody in over TCP without a password from now on.
+    /// Requires passwords over TCP.
     pub(crate) fn want_passwords(&self) {
         fs::write(self.data_file("pg_hba.conf"), "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
             .unwrap();
         self.reload();
     }
 
-    /// Lets it read its settings again. New sessions have what the process that starts them has read.
+    /// Reloads the settings and waits until new sessions have them.
     fn reload(&self) {
         let before = self.psql("SELECT pg_conf_load_time()").arg("-At").stdout(Stdio::piped()).output().unwrap();
         let before = String::from_utf8(before.stdout).unwrap();
@@ -149,12 +149,12 @@ impl Cluster {
         self.psql_until(&is_read);
     }
 
-    /// Waits until this is no error any more.
+    /// Waits until the statement succeeds.
     fn psql_until(&self, text: &str) {
         let deadline = Instant::now() + START_MAX;
         while !self.psql(text).status().unwrap().success() {
             let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();
-            assert!(Instant::now() < deadline, "it never came: {text}: {}", log());
+            assert!(Instant::now() < deadline, "timed out waiting for {text}: {}", log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -197,7 +197,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Where the newest server is: Debian keeps it out of PATH.
+/// The programs of the newest version: Debian does not put them in PATH.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let programs = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));

@@ -1,4 +1,4 @@
-//! Tables in PostgreSQL, asked on a server that each test starts for itself. Where none is installed the tests say so
+//! PostgreSQL tables, each test with its own server. Without PostgreSQL the tests print a message
 //! and pass.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -40,7 +40,7 @@ fn found(values: &[&str]) -> Answer {
     Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
-/// Runs a test on a server with a few aliases, if there is one to run.
+/// Runs a test with a server that has a few aliases, if PostgreSQL is installed.
 fn with_cluster(test: impl AsyncFnOnce(&mut Cluster)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let Some(mut cluster) = Cluster::start() else {
@@ -86,11 +86,11 @@ fn a_query_that_is_none_for_a_table_fails_with_a_clear_text() {
             ),
             (
                 "SELECT address FROM aliases WHERE address = ANY($1) OR address = $2",
-                "the query has parameters beside $1",
+                "the query has parameters other than $1",
             ),
             ("SELECT FROM aliases WHERE address = ANY($1)", "the query has no columns"),
-            ("SELECT address FROM aliases WHERE 'x' = ANY($1) OR true", "answers for 'Bob@X', which was not asked for"),
-            ("SELECT NULL::text FROM aliases WHERE 'x' != ALL($1)", "answers with NULL for a key"),
+            ("SELECT address FROM aliases WHERE 'x' = ANY($1) OR true", "returned the key 'Bob@X', which is not in $1"),
+            ("SELECT NULL::text FROM aliases WHERE 'x' != ALL($1)", "returned NULL as a key"),
         ] {
             let table = table(&cluster.url(), query);
             for turn in ["first", "next"] {
@@ -115,7 +115,7 @@ fn a_key_that_the_database_cannot_take_spoils_no_other() {
                 "{answers:?}"
             );
         }
-        assert_eq!(cluster.clients().await, 1, "the connection is as good as before");
+        assert_eq!(cluster.clients().await, 1, "the connection is kept");
     });
 }
 
@@ -126,12 +126,13 @@ fn a_connection_that_died_unnoticed_costs_no_answer() {
         let bob = || async { ask(&table, &["bob@x"]).await.unwrap() };
         let first = bob().await;
         assert_eq!(cluster.clients().await, 1);
-        // The server ends it while we do not look: no task of this thread runs before the next question.
+        // The server closes the connection unnoticed: no task of this thread runs before the next
+        // query.
         cluster.sql_apart(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailrace'",
         );
         assert_eq!(bob().await, first);
-        // What was prepared has another result now.
+        // The prepared statement has another result type now.
         cluster.sql("ALTER TABLE aliases ALTER second TYPE varchar(50)").await;
         assert_eq!(bob().await, first);
         let (one, other) = tokio::join!(bob(), bob());
@@ -177,7 +178,7 @@ fn what_takes_too_long_is_given_up_on_the_server_too() {
 #[test]
 fn the_first_host_that_lets_us_in_answers() {
     with_cluster(async |cluster| {
-        // One where nobody listens, one that never says a word, one whose name leads nowhere.
+        // Hosts that refuse connections, accept but never respond, and have no address.
         let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let (mute, port) = (silent.local_addr().unwrap().port(), cluster.port());
@@ -259,7 +260,7 @@ fn what_can_never_work_is_refused_before_anything_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    for (path, expected) in [(empty, "there is no certificate in it"), ("/proc/no such file".into(), "No such file")] {
+    for (path, expected) in [(empty, "no certificate found"), ("/proc/no such file".into(), "No such file")] {
         let config = Config { ca_file: Some(path.clone()), ..config(url, BY_ADDRESS) };
         let error = Postgres::new(config).err().unwrap().to_string();
         assert!(error.starts_with(&format!("{}: ", path.display())) && error.contains(expected), "{error}");

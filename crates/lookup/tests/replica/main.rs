@@ -1,4 +1,4 @@
-//! A replica and its master, from the first load through losses and restarts.
+//! A replica and its server, from the first load through outages and restarts.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,7 +15,7 @@ use lookup::replica::{Config, Replica, ReplicaError};
 use lookup::{Answer, Answers, Event, Layer, ReplicaStats, Table};
 use master::{Master, add, cookie, delete, done, present, refreshed};
 
-/// The table without a copy: it says who was asked for.
+/// The table without a copy; records the keys it is asked for.
 #[derive(Default)]
 struct Direct(Mutex<Vec<String>>);
 
@@ -68,7 +68,7 @@ impl Fixture {
         fixture
     }
 
-    /// A copy of entries 0 to `count`, and the search that goes on.
+    /// A copy of entries 0 to `count`, and the running search.
     fn loaded(count: u8) -> (Self, master::Search) {
         let fixture = Fixture::new(true);
         let search = fixture.master.search();
@@ -92,7 +92,7 @@ impl Fixture {
     }
 
     fn event(&self) -> Event {
-        self.events.recv_timeout(Duration::from_secs(20)).expect("something is told")
+        self.events.recv_timeout(Duration::from_secs(20)).expect("an event arrives")
     }
 
     fn copy(&self) -> ReplicaStats {
@@ -104,7 +104,7 @@ impl Fixture {
         runtime.block_on(self.replica().lookup(&[key])).remove(0)
     }
 
-    /// Of one entry.
+    /// Waits for this answer for one entry.
     fn says(&self, number: u8, answer: &Answer) {
         self.until(|| self.ask(&format!("uSER{number}@example.org")) == *answer);
     }
@@ -161,7 +161,7 @@ fn a_copy_answers_while_its_master_is_away_and_goes_on_from_its_cookie() {
     fixture.says(1, &found("new"));
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c2"));
-    // A present phase that is cut short: nothing of it may go.
+    // An interrupted present phase removes nothing.
     search.say(&[present(0), add(4, "four")]);
     search.hang_up();
     let search = fixture.master.search();
@@ -192,7 +192,7 @@ fn a_cookie_that_is_not_known_any_more_leads_to_a_whole_refresh() {
     search.say(&[refreshed(true, "c9")]);
     fixture.says(0, &Answer::NotFound);
     fixture.says(1, &found("new"));
-    // And so does one that was given for entries that the copy has not.
+    // The same if the server reports an entry that the copy does not have.
     search.hang_up();
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c9"));
@@ -213,7 +213,7 @@ fn a_refresh_that_would_remove_too_much_waits_for_the_operator() {
     fixture.says(19, &found("v"));
     fixture.until(|| fixture.copy().live);
     assert_eq!(fixture.copy().held_back, Some(19));
-    // Though it follows: it is as old as before.
+    // Though it is live, its age counts from before.
     assert!(fixture.copy().age.is_some_and(|age| age > Duration::ZERO));
     assert!(fixture.replica().accept_removals());
     fixture.says(19, &Answer::NotFound);
@@ -257,7 +257,7 @@ fn a_server_that_does_not_tell_of_changes_is_polled() {
     for (round, values) in [(0, ["a", "b"]), (1, ["a", "c"])] {
         let search = fixture.master.search();
         assert!(!search.is_sync);
-        // The state control goes unread: entries are told apart by their DNs here.
+        // The state control is ignored: entries are identified by DN here.
         search.say(&[add(1, values[0]), add(2, values[1]), done(0)]);
         if round == 0 {
             assert!(matches!(fixture.event(), Event::Loaded { entries: 2, .. }));

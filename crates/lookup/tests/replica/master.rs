@@ -1,4 +1,4 @@
-//! A directory in this process that says of the Sync Operation what it is told to, word by word.
+//! A test LDAP server with a scripted Sync Operation.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const SYNC: &str = "1.3.6.1.4.1.4203.1.9.1.";
 const TYPES: &str = "( 0.9.2342.19200300.100.1.3 NAME 'mail' EQUALITY caseIgnoreIA5Match )";
 
-/// An element: its tag and what it contains.
+/// An element with this tag and content.
 pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = (content.len() as u32).to_be_bytes();
     [&[tag, 0x84][..], &length, content].concat()
@@ -29,18 +29,18 @@ fn with_control(operation: &[u8], oid: &str, value: &[u8]) -> Vec<u8> {
     [operation.to_vec(), element(0xa0, &control)].concat()
 }
 
-/// An entry that was added: its number is its UUID and its key, `value` is what it gives.
+/// An added entry: `number` determines UUID and key, `value` is its value.
 pub(crate) fn add(number: u8, value: &str) -> Vec<u8> {
     let attributes = [attribute("mail", &[&format!("User{number}@example.org")]), attribute("description", &[value])];
     with_control(&entry(&format!("cn={number}"), &attributes), &format!("{SYNC}2"), &state(1, number))
 }
 
-/// An entry that is there as it was, or is not.
+/// An unchanged entry.
 pub(crate) fn present(number: u8) -> Vec<u8> {
     with_control(&entry("", &[]), &format!("{SYNC}2"), &state(0, number))
 }
 
-/// An entry that was deleted.
+/// A deleted entry.
 pub(crate) fn delete(number: u8) -> Vec<u8> {
     with_control(&entry("", &[]), &format!("{SYNC}2"), &state(3, number))
 }
@@ -49,7 +49,7 @@ fn state(state: u8, number: u8) -> Vec<u8> {
     element(0x30, &[element(0x0a, &[state]), element(4, &[number; 16])].concat())
 }
 
-/// The end of a refresh whose last phase was a present or a delete phase.
+/// The end of a refresh, after a delete phase or a present phase.
 pub(crate) fn refreshed(deletes: bool, cookie: &str) -> Vec<u8> {
     info(&element(if deletes { 0xa1 } else { 0xa2 }, &element(4, cookie.as_bytes())))
 }
@@ -69,11 +69,11 @@ pub(crate) fn done(code: u16) -> Vec<u8> {
     element(0x65, &[element(0x0a, &code), element(4, b""), element(4, b"")].concat())
 }
 
-/// A search for the content that a client began.
+/// A client's search for the content.
 pub(crate) struct Search {
     stream: TcpStream,
     id: Vec<u8>,
-    /// Of its Sync Request Control, if it has one.
+    /// The cookie of the Sync Request Control, if any.
     pub(crate) cookie: Option<String>,
     pub(crate) is_sync: bool,
 }
@@ -92,7 +92,7 @@ impl Search {
     }
 }
 
-/// A server.
+/// The server.
 pub(crate) struct Master {
     pub(crate) url: String,
     searches: Receiver<Search>,
@@ -112,7 +112,7 @@ impl Master {
         Master { url, searches }
     }
 
-    /// The next search for the content.
+    /// Waits for the next search for the content.
     pub(crate) fn search(&self) -> Search {
         self.searches.recv_timeout(Duration::from_secs(20)).expect("a client searches")
     }
