@@ -24,7 +24,7 @@ pub struct Summary<'a>(pub &'a Loaded);
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.0.config;
-        writeln!(f, "{} has no faults", self.0.source)?;
+        writeln!(f, "{} has no errors", self.0.source)?;
         writeln!(f, "  hostname   {}", config.hostname)?;
         for listener in &config.listeners {
             let protocol = match listener.protocol {

@@ -297,7 +297,7 @@ fn queues_that_stand_in_each_others_way_are_told() {
 fn a_thousand_queues_are_enough() {
     let queues = |count| (0..count).map(|n| format!("[[queue]]\nname = \"q{n}\"\n")).collect::<String>();
     assert_eq!(parse(&queues(997)).unwrap().queues.len(), 1000);
-    assert!(faults(&queues(998)).contains("there are too many queues"));
+    assert!(faults(&queues(998)).contains("too many queues"));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_text_full_of_faults_does_not_fill_the_screen() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let shown = faults(&text);
     assert_eq!(shown.matches("error: ").count(), 50);
-    assert!(shown.ends_with("5000 faults in mailrace.toml, the first 50 are shown"));
+    assert!(shown.ends_with("5000 errors in mailrace.toml, only the first 50 are shown"));
 }
 
 /// Texts that are nearly configurations: known keys with values of every kind, in any order.

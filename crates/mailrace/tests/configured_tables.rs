@@ -25,7 +25,7 @@ fn minutes(minutes: u64) -> Duration {
 
 /// The tables of the text that has every key.
 fn tables() -> Vec<Table> {
-    parse(include_str!("tables.toml")).expect("the text has no faults").tables
+    parse(include_str!("tables.toml")).expect("the text has no errors").tables
 }
 
 fn kind(name: &str) -> TableKind {
@@ -231,5 +231,5 @@ fn a_thousand_tables_are_enough() {
         (1..count).map(table).collect::<String>() + &last
     };
     assert_eq!(parse(&tables(1000)).unwrap().tables.len(), 1000);
-    assert!(faults(&tables(1001)).contains("there are too many tables"));
+    assert!(faults(&tables(1001)).contains("too many tables"));
 }

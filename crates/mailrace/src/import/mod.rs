@@ -57,7 +57,7 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
     made.alarms.iter().for_each(|alarm| say(format_args!("mailrace: {alarm}")));
     match made.alarms.len() {
         0 if faults.is_none() => Ok(()),
-        0 => Err(Exit { code: exit::NO, text: "the new configuration has the faults above".into() }.into()),
+        0 => Err(Exit { code: exit::NO, text: "the new configuration has the errors above".into() }.into()),
         number => {
             let kinds =
                 if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };

@@ -114,7 +114,7 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
             ('%', Some('u')) => filter.push_str("{local}"),
             ('%', Some('d')) => filter.push_str("{domain}"),
             ('%', Some('%')) => filter.push('%'),
-            ('%', other) => return Err(format!("query_filter: %{} stands for nothing here", other.unwrap_or(' '))),
+            ('%', other) => return Err(format!("query_filter: %{} is not a known placeholder", other.unwrap_or(' '))),
             _ => filter.push(c),
         }
     }

@@ -13,7 +13,7 @@ enum Kind {
     Count,
     /// With this unit, where it names none.
     Span(char),
-    /// So many in `anvil_rate_time_unit`; zero for no bound.
+    /// So many in `anvil_rate_time_unit`; zero for no limit.
     Rate,
 }
 

@@ -47,11 +47,11 @@ fn filled(query: &str, terms: &Terms, local: bool) -> Result<String, String> {
     }
     match asks {
         true => Ok(done.split_whitespace().collect::<Vec<_>>().join(" ")),
-        false => Err("the query does not ask for a key".into()),
+        false => Err("the query does not contain the key".into()),
     }
 }
 
-/// What a text in quotes becomes: terms stand outside of quotes.
+/// What a string in quotes becomes: terms stand outside of quotes.
 fn concatenated(pieces: &[(bool, String)]) -> String {
     let piece = |(is_term, piece): &(bool, String)| if *is_term { piece.clone() } else { format!("'{piece}'") };
     match pieces {
@@ -71,7 +71,7 @@ fn pieces(text: &str, terms: &Terms, local: bool) -> Result<Vec<(bool, String)>,
             ('%', Some('s')) => terms.key,
             ('%', Some('u')) => terms.local,
             ('%', Some('d')) => terms.domain,
-            ('%', Some(other)) if other != '%' => return Err(format!("%{other} in a query stands for nothing here")),
+            ('%', Some(other)) if other != '%' => return Err(format!("%{other} in a query is not a known placeholder")),
             _ => {
                 match pieces.last_mut() {
                     Some((false, text)) => text.push(c),
