@@ -34,7 +34,7 @@ fn each_command_has_a_page_that_tells_what_its_help_does() {
         insta::assert_snapshot!(snapshot, page.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
     let root = &pages.iter().find(|(name, _)| name == "mailrace.1").unwrap().1;
-    assert!(root.contains("Exit codes:\n   0  done\n"), "{root}");
+    assert!(root.contains("Exit codes:\n   0  success\n"), "{root}");
     assert!(pages.iter().all(|(name, _)| !name.contains("help")));
 }
 
