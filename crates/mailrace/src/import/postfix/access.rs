@@ -1,10 +1,11 @@
-//! From lists of restrictions to `[[access]]` rules.
+//! Converts lists of restrictions to `[[access]]` rules.
 //!
-//! Postfix asks each list to its end, or to what permits, and takes mail that no list refuses. So does the server for rules
-//! that have a `list`: what accepts ends the asking of that list alone. All rules are asked at RCPT, as with
-//! `smtpd_delay_reject = yes`. Whoever logs in is left out by a rule itself, where `permit_sasl_authenticated` let him pass it.
+//! Postfix evaluates each list up to its end or to a permit, and accepts mail that no list rejects.
+//! Rules with a `list` work the same way: `accept` skips only the rest of that list. All rules are
+//! checked at RCPT, as with `smtpd_delay_reject = yes`. Rules do not apply to users who have logged
+//! in if `permit_sasl_authenticated` let them pass.
 //!
-//! To relay is another matter, which `restrictions` looks at and `listeners` writes down.
+//! Relaying is separate: `restrictions` determines it and `listeners` writes it.
 
 use std::path::Path;
 
@@ -22,37 +23,37 @@ use super::words::{braced, list};
 
 /// Rules that one table of networks may become.
 const RUNS_MAX: usize = 100;
-/// The place of what postscreen asks, behind all lists.
+/// The index of postscreen's checks, after all lists.
 const SCREEN: usize = LISTS.len();
-/// What the lists are called here.
+/// The names of the lists in rules.
 pub(super) const NAMES: [&str; SCREEN + 1] = ["client", "helo", "sender", "relay", "recipient", "postscreen"];
 
-/// One rule on its way.
+/// A rule to be written.
 pub(super) struct Rule {
-    /// Which list it is from.
+    /// The index of its list.
     pub(super) list: usize,
-    /// What it is from.
+    /// The restriction that it comes from.
     pub(super) from: String,
     pub(super) what: What,
     pub(super) spares_users: bool,
 }
 
-/// What a rule is about.
+/// The condition of a rule.
 pub(super) enum What {
-    /// Whoever it is, with this action.
+    /// All clients, with this action.
     All(&'static str),
-    /// Whoever is in mynetworks passes.
+    /// Clients in mynetworks; they pass.
     Networks,
-    /// Whoever is on a list in the DNS, with this action.
+    /// Clients on a DNS list, with this action.
     Listed(Zone, &'static str),
     /// What a table says.
     Table(Subject, Named, Content),
-    /// Whoever names a sender of this table without logging in.
+    /// Clients that use a sender from this table without logging in.
     Owned(String),
 }
 
 impl Rule {
-    /// Whether it lets anybody pass.
+    /// Whether it may let clients pass.
     pub(super) fn passes(&self) -> bool {
         match &self.what {
             What::Networks => true,
@@ -63,14 +64,14 @@ impl Rule {
     }
 }
 
-/// What becomes of a restriction.
+/// The result of converting a restriction.
 enum Step {
     Rule(What),
-    /// The server does so by itself, or it does nothing.
+    /// The server always does this, or the restriction has no effect.
     Same(&'static str),
-    /// It does not hold here.
+    /// Not supported.
     Lost(&'static str),
-    /// Nothing behind it is asked.
+    /// The rest of the list is not evaluated.
     End(&'static str),
 }
 
@@ -78,7 +79,7 @@ const BEHIND_PERMIT: &str = "nothing behind it is asked";
 const FOR_OTHERS: &str =
     "what comes behind it is for other people's domains, to which only `relay.networks` and users may send anyway";
 
-/// Restrictions, and what this server does by itself.
+/// Restrictions that are built into the server or not needed.
 const SAME: [(&str, &str); 13] = [
     ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (users = false)"),
     ("reject_unauth_destination", "always"),
@@ -95,7 +96,7 @@ const SAME: [(&str, &str); 13] = [
     ("defer_if_reject", "what is refused is refused, and not put off"),
 ];
 
-/// Restrictions that do not hold here, and why.
+/// Restrictions that are not supported, and why.
 const LOST: [(&str, &str); 14] = [
     ("check_policy_service", "policy services are not asked"),
     ("reject_rhsbl_", "lists of domains in the DNS are not asked"),
@@ -117,7 +118,8 @@ const LOST: [(&str, &str); 14] = [
 ];
 
 impl Conversion<'_> {
-    /// Writes the rules of the first service that others come in by; what other services ask beside is told.
+    /// Writes the rules of the first service for other servers; differences of other services are
+    /// reported.
     pub(super) fn access(&mut self) {
         let front = self.front_door().cloned();
         let (lists, values) = match &front {
@@ -201,13 +203,14 @@ impl Conversion<'_> {
             };
             self.draft.rules.push((told, does.to_owned()));
         }
-        // What lets pass the rest of a list that has no rest says nothing.
+        // A permit at the end of a list has no effect.
         while rules.last().is_some_and(|last| last.list == list && matches!(last.what, What::Networks)) {
             rules.pop();
         }
     }
 
-    /// Whom Postfix lets relay by something else than his address or his login: rules let nobody relay.
+    /// Reports clients that Postfix lets relay for another reason than their address or a login:
+    /// rules do not allow relaying.
     fn other_relays(&mut self) {
         let own = self.own_domains();
         for door in self.doors.clone().iter().filter(|door| !door.is_local()) {
@@ -225,7 +228,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Whether a restriction lets pass mail to other people's domains, as Postfix reads it.
+    /// Whether Postfix lets mail to other domains pass by this restriction.
     fn may_relay(&mut self, element: &Element, own: &[String]) -> bool {
         let known = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "permit_auth_destination"];
         if known.contains(&element.rule.as_str()) || !may_pass(&element.rule) {
@@ -238,7 +241,7 @@ impl Conversion<'_> {
         self.readable_content(subject, &named).is_none_or(|content| content.may_relay(subject, own))
     }
 
-    /// What becomes of mail without this restriction.
+    /// Reports what happens to mail without this restriction.
     fn alarm_of_lost(&mut self, told: &str, element: &Element, why: &str) {
         let mail = if element.rule.starts_with("permit") {
             "Mail that it let pass is asked by the rules behind it"
@@ -248,7 +251,7 @@ impl Conversion<'_> {
         self.draft.alarm(format!("{mail} ({told}): {why}."));
     }
 
-    /// Whether no service that users log in to asks this of them.
+    /// Whether no service with logins applies this to users.
     fn spares_users(&self, list: usize, element: &Element) -> bool {
         let asks = |door: &super::doors::Door| door.has_logins && door.lists.reach(list, element, Who::User);
         self.has_users && !self.doors.iter().any(asks)
@@ -302,9 +305,9 @@ impl Conversion<'_> {
         if self.values.value(parameter).starts_with('4') { "defer" } else { "refuse" }
     }
 
-    /// What the table of a check says.
+    /// The contents of the table of a check.
     fn content(&mut self, subject: Subject, argument: &str) -> Option<(Named, Content)> {
-        // In braces the table comes first, its own settings behind it.
+        // In braces, the table comes first, then its own settings.
         let named = match braced(argument) {
             Some(inside) => Named::read(list(inside).first()?)?,
             None => Named::read(argument)?,
@@ -323,7 +326,8 @@ impl Conversion<'_> {
         Some((named, content))
     }
 
-    /// Of patterns for clients those that are for addresses. Postfix asks for names of clients, too, which are not known here.
+    /// Keeps only the patterns for client addresses. Postfix also looks up host names of clients,
+    /// which are not known here.
     fn about_addresses(&mut self, subject: Subject, named: &Named, mut lines: Patterns) -> Patterns {
         if subject != Subject::Client {
             return lines;
@@ -346,7 +350,7 @@ impl Conversion<'_> {
         lines
     }
 
-    /// What a table says that is read here.
+    /// The contents of a table that can be read.
     fn readable_content(&mut self, subject: Subject, named: &Named) -> Option<Content> {
         Some(match named.kind.as_str() {
             "static" => {
@@ -365,7 +369,8 @@ impl Conversion<'_> {
         })
     }
 
-    /// The table in the place of one that is not read here. It puts mail off, and tells why, unless it can be asked.
+    /// The table in place of one that cannot be read. Unless it can be queried, it defers mail, and
+    /// this is reported.
     fn opaque(&mut self, subject: Subject, named: &Named) -> Option<String> {
         match named.kind.as_str() {
             "regexp" | "pcre" => self.unavailable(named, Use::Access, "the file cannot be read"),
@@ -388,7 +393,7 @@ impl Conversion<'_> {
         Ok(networks)
     }
 
-    /// What postscreen asks of lists: those that are enough by themselves become rules.
+    /// Converts postscreen's DNS lists: those that suffice on their own become rules.
     fn screen(&mut self, rules: &mut Vec<Rule>) {
         let is_screened = self.doors.iter().any(|door| door.is_screened);
         let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
@@ -431,7 +436,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Restrictions that only services for others ask.
+    /// Reports restrictions that only other services have.
     fn other_doors(&mut self, front: &Lists) {
         let expected =
             ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
@@ -451,7 +456,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Who may speak for others, where it is the same for all services.
+    /// The proxies that may use XCLIENT, if all services agree.
     fn proxies(&mut self) {
         let name = "smtpd_authorized_xclient_hosts";
         let Some(value) = self.values.given(name) else { return };
@@ -470,7 +475,7 @@ impl Conversion<'_> {
     }
 }
 
-/// Whether a restriction lets anybody pass: also what a table or a service may say that it asks.
+/// Whether a restriction may let clients pass, including through a table or a policy service.
 fn may_pass(rule: &str) -> bool {
     rule.starts_with("permit") || rule.starts_with("check_")
 }

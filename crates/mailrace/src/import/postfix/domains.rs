@@ -1,4 +1,4 @@
-//! Whose mail is taken: the four classes of domains that Postfix knows, and where the mail of each goes.
+//! Converts the four address classes of Postfix to `[[domain]]` sections and transports.
 //!
 //! | Postfix                    | who exists                | who stands for whom                  | where it goes          |
 //! |----------------------------|---------------------------|--------------------------------------|------------------------|
@@ -20,13 +20,13 @@ use super::text::{self, Use};
 use super::transports::Kind;
 use super::words::list;
 
-/// Domains of a text that become sections of their own; more stay in a table.
+/// Domains in a text that become separate sections; more stay in a table.
 const NAMED_MAX: usize = 100;
-/// The same where each may have a way of its own.
+/// The same for relay domains, which may have different next hops.
 const RELAYED_MAX: usize = 2000;
-/// The domain of a server that keeps nothing: nobody can have this name.
+/// The domain of a server without local mail, a name that cannot exist.
 const NO_DOMAIN: &str = "nothing-kept-here.invalid";
-/// What transports of each kind of domain are called.
+/// The names of new transports, by class.
 const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 
 /// The elements of a parameter that names domains.
@@ -34,11 +34,12 @@ const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 struct Members {
     names: Vec<String>,
     tables: Vec<String>,
-    /// What stands behind a `!`: what comes behind it does not take these in. `.example.org` is all below it.
+    /// Elements after a `!`: later elements do not include them. `.example.org` means its
+    /// subdomains.
     excepted: Vec<String>,
-    /// An excepted name is for all below it, too.
+    /// Excluded names also exclude their subdomains.
     for_subdomains: bool,
-    /// Something is excepted of which nobody knows what: nothing behind it is taken in.
+    /// An excluded element is unknown, so nothing after it is included.
     is_closed: bool,
 }
 
@@ -60,22 +61,22 @@ impl Members {
     }
 }
 
-/// What the domains of one class have in common.
+/// The common settings of the domains in one class.
 struct Class {
     kind: Kind,
     parameter: &'static str,
-    /// None: everybody exists.
+    /// None: all addresses exist.
     mailboxes: Option<String>,
-    /// The table of addresses with places of their own, for domains whose mail goes into Maildirs.
+    /// The table of mailbox folders, for domains with Maildirs.
     places: Option<String>,
     aliases: Option<String>,
     catch_all: Option<String>,
-    /// Domains of which everybody exists.
+    /// Domains in which all addresses exist.
     open: BTreeSet<String>,
 }
 
 impl Conversion<'_> {
-    /// What names without a domain are completed with; has to be known before tables are read.
+    /// Finds the domain for names without one, which is needed to read tables.
     pub(super) fn find_site(&mut self) {
         let origin = self.values.value("myorigin");
         self.site.origin = match origin.starts_with('/') {
@@ -103,8 +104,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// Nothing is kept here. The one domain that has to be there is none that mail could mean (RFC 2606), and its postmaster
-    /// is at the origin, where Postfix sends mail for him.
+    /// Nothing is stored here. The domain that must exist cannot receive mail (RFC 2606), and its
+    /// postmaster is at the origin, where Postfix sends the postmaster's mail.
     fn no_domain(&mut self) {
         let nobody = self.nobody();
         let origin = self.site.origin.clone();
@@ -124,7 +125,8 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// Postfix asks virtual_alias_maps for all recipients; here aliases are of domains.
+    /// Reports aliases at other domains: Postfix applies virtual_alias_maps to all recipients, but
+    /// here aliases belong to domains.
     fn stray_aliases(&mut self) {
         let (own, has_tables) = (self.own_domains(), self.draft.blocks.iter().any(is_of_names));
         let mut strays = Vec::new();
@@ -142,7 +144,7 @@ impl Conversion<'_> {
                  redirects it, and only addresses at domains of this host have aliases here."
             ));
             let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is at no domain of this host";
-            // access(5) has all of a domain without an @.
+            // access(5): a key without @ matches the whole domain.
             self.stopped.push((key.trim_start_matches('@').to_owned(), reply.to_owned()));
         }
     }
@@ -174,17 +176,17 @@ impl Conversion<'_> {
         self.class(class, names, taken);
     }
 
-    /// Aliases need no mailbox here, so that their tables say nothing of who has one.
+    /// Aliases need no mailbox here, so alias tables do not define mailboxes.
     fn local_users(&mut self) -> Option<String> {
         self.draft.mapped("local_recipient_maps");
         let aliases: Vec<Option<Named>> =
             list(&self.values.value("alias_maps")).iter().map(|it| Named::read(it)).collect();
         let value = self.values.value("local_recipient_maps");
         if value.is_empty() && self.target(Kind::Local, None).channel != "local" {
-            // The other server knows who exists.
+            // The next hop knows which users exist.
             return None;
         }
-        // Postfix takes mail for everybody then, and local(8) returns it where there is no such user.
+        // Postfix then accepts mail for all users, and local(8) bounces it for unknown ones.
         let value = if value.is_empty() { "unix:passwd.byname".to_owned() } else { value };
         let users: Vec<Named> = list(&value)
             .iter()
@@ -193,12 +195,13 @@ impl Conversion<'_> {
             .collect();
         match self.chain(users, Use::LocalUsers) {
             Some(table) => Some(table),
-            // Without a table everybody would exist.
+            // Without a table, all addresses would exist.
             None => Some(self.nobody()),
         }
     }
 
-    /// Who gets mail for unknown users. local(8) asks it only where local_recipient_maps is empty.
+    /// The recipient of mail for unknown users. local(8) uses it only if local_recipient_maps is
+    /// empty.
     fn luser_relay(&mut self) -> Option<String> {
         let raw = self.main.value("luser_relay").filter(|raw| !raw.is_empty())?;
         if !self.values.value("local_recipient_maps").is_empty() {
@@ -269,7 +272,7 @@ impl Conversion<'_> {
         self.recipients(Kind::Relay, "relay_domains", "relay_recipient_maps", aliases, names, taken);
     }
 
-    /// A class whose table of recipients is `maps`.
+    /// A class with `maps` as its table of recipients.
     fn recipients(
         &mut self,
         kind: Kind,
@@ -307,7 +310,7 @@ impl Conversion<'_> {
         self.class(Class { kind, parameter, mailboxes, places, aliases, catch_all: None, open }, names, taken);
     }
 
-    /// Domains for which a table of recipients has an entry for everybody: `@example.org`.
+    /// Domains with an entry for all addresses in a recipient table: `@example.org`.
     fn open_domains(&mut self, maps: &str) -> BTreeSet<String> {
         let named: Vec<Named> = list(&self.values.value(maps)).iter().filter_map(|it| Named::read(it)).collect();
         let entries = named.iter().filter_map(|named| self.entries(named, false)).flatten();
@@ -339,7 +342,8 @@ impl Conversion<'_> {
             Way::Maildirs if class.kind == Kind::Local => (class.mailboxes.clone(), class.catch_all.clone()),
             Way::Maildirs => {
                 let catch_all = is_open.then(|| format!("{}@{value}", text::CATCH_ALL));
-                // Without a table virtual(8) knows nobody; here everybody would get a Maildir.
+                // Without a table, virtual(8) knows no mailbox; here every address would get a
+                // Maildir.
                 let places = class.places.clone().unwrap_or_else(|| self.nobody());
                 (Some(places), catch_all)
             }
@@ -367,7 +371,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Aliases, and behind them the addresses whose mail is put off, where any is at this domain.
+    /// The aliases, followed by the deferred addresses if any of them is at this domain.
     fn with_stops(&mut self, aliases: Option<String>, domain: Option<&str>) -> Option<String> {
         let is_at = |key: &String| domain.is_none_or(|domain| key.to_lowercase().ends_with(&format!("@{domain}")));
         let put_off = if self.put_off.iter().any(is_at) { self.put_off_table() } else { None };
@@ -375,7 +379,7 @@ impl Conversion<'_> {
         self.joined(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
     }
 
-    /// Where mail for a domain of ours goes. Its own MX would be this server, unless it is passed on.
+    /// The delivery method of a domain. Its own MX would be this server, unless it is only relayed.
     fn way_of_domain(&mut self, kind: Kind, domain: Option<&str>, name: &str) -> Way {
         let target = self.target(kind, domain);
         self.draft.mapped(target.from);
@@ -391,7 +395,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// None: those that are always there.
+    /// The name of a new transport; None for the built-in one.
     fn system_maildirs(&mut self) -> Option<String> {
         ["local_transport", "mailbox_transport"].iter().for_each(|name| self.draft.mapped(name));
         self.draft.alarm(
@@ -437,7 +441,7 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    /// None by default, where ours is a plus.
+    /// Postfix's default is no delimiter; ours is a plus.
     fn delimiter(&mut self) -> String {
         let value = self.values.value("recipient_delimiter");
         self.draft.mapped("recipient_delimiter");
@@ -450,7 +454,7 @@ impl Conversion<'_> {
         value.chars().take(1).filter(|c| !c.is_whitespace() && *c != '@').collect()
     }
 
-    /// A table in which nobody is: where no table says who exists, everybody does.
+    /// An empty table: without a table, all addresses would exist.
     fn nobody(&mut self) -> String {
         let known = self.draft.files.iter().any(|file| file.path.ends_with("nobody"));
         if !known {
@@ -461,7 +465,7 @@ impl Conversion<'_> {
         "nobody".into()
     }
 
-    /// The domains that a parameter names: in itself, in files, or in tables.
+    /// The domains in a parameter, its files and its tables.
     fn domain_names(&mut self, parameter: &str) -> Members {
         let styles = list(&self.values.value("parent_domain_matches_subdomains"));
         let mut named = Members { for_subdomains: styles.iter().any(|it| it == parameter), ..Members::default() };
@@ -509,7 +513,8 @@ impl Conversion<'_> {
         list(&lines).iter().for_each(|element| self.domain_element(parameter, element, negated, named, 1));
     }
 
-    /// What is excepted cannot be left out of a table that is asked as it is: it puts off all its mail.
+    /// Exclusions cannot be applied to a table that is queried at run time: then all its mail is
+    /// deferred.
     fn domain_table(&mut self, parameter: &str, table: Named, negated: bool, named: &mut Members) {
         let keys = self.domain_keys(&table, negated);
         let most = if parameter == "relay_domains" { RELAYED_MAX } else { NAMED_MAX };
@@ -536,7 +541,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// The keys of a table that name domains, in lower case. In a table of addresses a word without a dot is a user.
+    /// The keys of a table that are domains, in lower case. In a table of addresses, a word without
+    /// a dot is a user.
     fn domain_keys(&mut self, table: &Named, negated: bool) -> Option<Vec<String>> {
         let addresses = ["virtual_alias_maps", "virtual_mailbox_maps"].map(|name| list(&self.values.value(name)));
         let has_addresses = !negated && addresses.iter().flatten().any(|it| Named::read(it).as_ref() == Some(table));
@@ -545,7 +551,7 @@ impl Conversion<'_> {
         Some(entries.into_iter().map(|(key, _)| key.to_lowercase()).filter(is_domain).collect())
     }
 
-    /// A table that puts off mail to all domains that are not named; one for each reason.
+    /// A table that defers mail to all domains without a section, one for each reason.
     fn put_off_domains(&mut self, table: &Named, why: &str) -> Option<String> {
         let reason = Named { kind: "!".into(), name: why.to_owned() };
         let key = (vec![table.clone(), reason], Use::Domains);
@@ -562,7 +568,7 @@ fn is_domain(text: &str) -> bool {
     Address::new("postmaster", text).is_ok()
 }
 
-/// Whether the names of its domains are in a table.
+/// Whether the section takes its names from a table.
 fn is_of_names(block: &Block) -> bool {
     block.header == "[[domain]]" && block.keys.iter().any(|(key, ..)| key == "names")
 }

@@ -1,19 +1,19 @@
-//! Parameters that are a number or a time here as well.
+//! Converts parameters that are numbers or times here too.
 
 use mail::Address;
 
 use super::Conversion;
 use super::draft::quoted;
 
-/// What a parameter's value is.
+/// The kind of a parameter's value.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Octets.
+    /// Bytes.
     Size,
     Count,
-    /// With this unit, where it names none.
+    /// A time, with this default unit.
     Span(char),
-    /// So many in `anvil_rate_time_unit`; zero for no limit.
+    /// Events per `anvil_rate_time_unit`; zero for no limit.
     Rate,
 }
 
@@ -42,7 +42,7 @@ const NUMBERS: [(&str, &str, &str, Kind); 22] = [
     ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", Kind::Span('s')),
     ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", Kind::Span('s')),
 ];
-/// The smallest that each of these may be, in our own reader.
+/// Why zero is not supported.
 const ZERO: &str = "0 takes the bound away; here there always is one";
 
 impl Conversion<'_> {
@@ -56,7 +56,7 @@ impl Conversion<'_> {
                 }
                 _ if name == "smtp_helo_name" => self.draft.set(header, key, quoted(&value), name),
                 Ok(value) => self.draft.set(header, key, value, name),
-                // No notice by default there, one after hours here.
+                // Postfix sends no notice by default; Mailrace does after some hours.
                 Err(ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
                 Err(why) => {
                     if name == "message_size_limit" {
@@ -74,7 +74,7 @@ impl Conversion<'_> {
         self.retries();
     }
 
-    /// How often mail is tried: the same in every queue.
+    /// The retry schedule, which is the same in all queues.
     fn retries(&mut self) {
         let keys = [
             ("minimal_backoff_time", "first", 's', "300s"),
@@ -116,7 +116,7 @@ impl Conversion<'_> {
     }
 }
 
-/// A value of this kind as TOML, or why it is none.
+/// A value of this kind in TOML, or why it is invalid.
 fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static str> {
     match kind {
         Kind::Span(unit) => match span(value, unit) {
@@ -134,19 +134,19 @@ fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static s
     }
 }
 
-/// So many in so many seconds, by the second, the minute or the hour.
+/// A number of events per second, minute or hour.
 fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
     let (number, unit) = match seconds {
         0 => return Err("anvil_rate_time_unit is no time"),
         1 => (number, 's'),
         60 => (number, 'm'),
-        // Rounded up: none would be no bound at all.
+        // Rounded up: zero would mean no limit.
         seconds => ((number * 3600).div_ceil(seconds), 'h'),
     };
     u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is no rate")
 }
 
-/// Seconds; the unit is that of the parameter, where the value has none.
+/// A time in seconds; `unit` applies to values without one.
 fn span(value: &str, unit: char) -> Option<u64> {
     let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
     let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();

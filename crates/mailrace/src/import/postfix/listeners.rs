@@ -1,6 +1,6 @@
-//! `[[listener]]` sections and `relay.networks`: what the services that take mail come to. A listener is written only where
-//! nobody gets further by it than with Postfix: one that demands TLS and has no certificate is none, nor is one that was
-//! only for those whom rules for all listeners cannot tell apart.
+//! Converts services to `[[listener]]` sections and `relay.networks`. A listener is written only if
+//! it accepts no more than Postfix did: not if it requires TLS without a certificate, nor if it was
+//! only for clients that rules for all listeners cannot distinguish.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,10 +11,10 @@ use super::master_cf::Service;
 use super::networks::Net;
 use super::restrictions::Who;
 
-/// A key, its value and what it is from.
+/// A key, its value and its source.
 type Key = (&'static str, String, &'static str);
 
-/// Parameters that decide which listeners there are, and what they say.
+/// Parameters that determine the listeners and their settings.
 const DECIDING: [&str; 5] = [
     "smtpd_enforce_tls",
     "smtpd_tls_wrappermode",
@@ -56,7 +56,7 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// What its listener says beside its address, or why there is none.
+    /// The keys of a service's listener besides its address, or why there is none.
     fn listening(&mut self, door: &Door) -> Result<Vec<Key>, &'static str> {
         let mut keys = Vec::new();
         let with = self.has_certificates;
@@ -113,7 +113,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// A listener for other servers, and perhaps for users.
+    /// A listener for other servers, and possibly users.
     fn everybody(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
         let has_rules = self.front_door().is_some_and(|front| front.lists == door.lists);
         let gets_further = |who| door.lists.are_shut(who) && !has_rules;
@@ -137,7 +137,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// Who may send to other people's domains.
+    /// The networks that may send to other domains.
     pub(super) fn networks(&mut self) {
         let relays = doors::relays(&self.doors);
         let others = || self.doors.iter().filter(|door| !door.is_for_users());
@@ -158,8 +158,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// What Postfix finds out by itself where mynetworks is not set. Before level 2 that is all that is in this machine's
-    /// networks.
+    /// Postfix's default for mynetworks. With compatibility_level below 2, it is all of this
+    /// machine's networks.
     fn networks_by_style(&mut self) {
         let given = self.values.given("mynetworks_style");
         let level = self.values.given("compatibility_level").unwrap_or_default();
@@ -237,7 +237,7 @@ impl Conversion<'_> {
     }
 }
 
-/// Networks as TOML has them.
+/// Networks in TOML.
 pub(super) fn networks(networks: &[Net]) -> String {
     let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
     quoted_list(texts.iter().map(String::as_str))

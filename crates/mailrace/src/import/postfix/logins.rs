@@ -1,5 +1,6 @@
-//! `[auth]`: who logs in, and which senders are whose. Postfix asks Dovecot or Cyrus SASL for passwords, of which neither can
-//! be asked here, so that there is a table without users in the beginning: nobody logs in until somebody says who may.
+//! `[auth]`: logins, and which senders belong to which user. Postfix verifies passwords with
+//! Dovecot or Cyrus SASL, which is not supported here. So the new table of users is empty, and
+//! nobody can log in until the operator adds users.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,14 @@ use super::restrictions::{Element, LISTS, Who};
 use super::text::{self, Use};
 use super::words::list;
 
-/// What asks `smtpd_sender_login_maps` of users.
+/// Restrictions that apply `smtpd_sender_login_maps` to users.
 const ASKS_USERS: [&str; 3] = [
     "reject_sender_login_mismatch",
     "reject_authenticated_sender_login_mismatch",
     "reject_known_sender_login_mismatch",
 ];
 
-/// What asks it of those who have not logged in.
+/// Restrictions that apply it to clients without a login.
 pub(super) const ASKS_STRANGERS: [&str; 2] =
     ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
 
@@ -83,7 +84,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Whose sender is whose, where a restriction asks that of users.
+    /// Converts the senders of users, if a restriction checks them for users.
     fn senders(&mut self) {
         let parameter = "smtpd_sender_login_maps";
         let is_asked = |door: &&Door| {
@@ -107,7 +108,7 @@ impl Conversion<'_> {
         let mut has_unknown = false;
         for element in list(&value) {
             match Named::read(&element).and_then(|named| self.entries(&named, false)) {
-                // The unknown table may have the same senders, and comes first.
+                // The unreadable table comes first and may contain the same senders.
                 Some(_) if has_unknown => self.draft.loss(
                     format!("{parameter}: {element}"),
                     "the table before it, which cannot be turned around, may say of the same senders that they are others'",
@@ -157,17 +158,18 @@ impl Conversion<'_> {
 
 /// Tables of senders.
 struct Turned {
-    /// Users, and the senders that each owns.
+    /// Users and their senders.
     senders: String,
-    /// All senders that somebody owns.
+    /// All senders that belong to a user.
     owned: String,
-    /// Users and domains that they own but for addresses of others.
+    /// Users and domains that they own except for addresses of others.
     shared: Vec<(String, String)>,
 }
 
-/// From senders and their owners to owners and their senders. Postfix asks for the address before its domain, so that who
-/// owns a domain does not own addresses there that are others'. Here he would, so that he does not get the domain then.
-/// `has_unknown`: any address may be another's.
+/// Converts a table of senders and owners to one of owners and senders. Postfix looks up the
+/// address before the domain, so the owner of a domain does not own addresses that belong to
+/// others. Here such a user would, and therefore does not get the domain. `has_unknown`: any
+/// address may belong to another user.
 fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> Turned {
     let mut by_sender: Vec<(String, Vec<String>)> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -185,7 +187,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         let new = senders.into_iter().filter(|sender| seen.insert(sender.to_lowercase()));
         by_sender.extend(new.map(|sender| (sender, users.clone())));
     }
-    // Owners of addresses, by the domain.
+    // The owners of addresses, by domain.
     let mut exact: BTreeMap<String, Vec<&Vec<String>>> = BTreeMap::new();
     for (sender, users) in by_sender.iter().filter(|(sender, _)| !sender.starts_with('@')) {
         let domain = sender.rsplit_once('@').map_or("", |(_, domain)| domain).to_lowercase();

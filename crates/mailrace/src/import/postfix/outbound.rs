@@ -1,4 +1,4 @@
-//! Mail that leaves: the relay host, routes, and how the SMTP client speaks.
+//! Converts outbound mail: the relay host, routes, and settings of the SMTP client.
 
 use super::Conversion;
 use super::draft::{Block, quoted, quoted_list};
@@ -8,7 +8,7 @@ use super::transports::{Kind, Target};
 use super::words::list;
 use crate::config::Pattern;
 
-/// Entries of transport_maps that become routes; more of them are better a table.
+/// Entries of transport_maps that become routes; more belong in a table.
 const ROUTES_MAX: usize = 1000;
 
 impl Conversion<'_> {
@@ -46,7 +46,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Why mail for a next hop waits: it refuses for good whoever does not log in.
+    /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
     pub(super) fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
         let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
         let main = self.main.with(service.map_or(&[], |service| &service.overrides));
@@ -96,7 +96,7 @@ impl Conversion<'_> {
         let target = base.clone().changed(value);
         let mut block = Block::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
         if (&target.channel, &target.hop) == (&base.channel, &base.hop) {
-            // As without the entry, whatever a wider one says.
+            // As without the entry, whatever a wider entry says.
             return self.draft.add(block);
         }
         let who = if pattern == "*" { "all other domains" } else { pattern };
@@ -118,7 +118,8 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// What Postfix's SMTP client is told holds for all its transports; ours have settings of their own.
+    /// Settings of Postfix's SMTP client apply to all its transports; here each transport has its
+    /// own.
     fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
         let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
@@ -136,7 +137,7 @@ impl Conversion<'_> {
         self.draft.blocks.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
     }
 
-    /// Names of our domains: mail for these is not routed.
+    /// The local domains, whose mail is not routed.
     pub(super) fn own_domains(&self) -> Vec<String> {
         let domains = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]");
         let names = domains.flat_map(|block| &block.keys).filter(|(key, ..)| key == "name");

@@ -1,10 +1,11 @@
-//! What Postfix is told and this server does by itself, and what it does not do at all.
+//! Parameters that are not needed because of how the server works, and parameters that it does not
+//! support.
 
 use super::Conversion;
 use super::restrictions;
 use super::words::list;
 
-/// Parameters for which nothing has to be said, and why.
+/// Parameters that are not needed, and why.
 const SAME: [(&str, &str); 45] = [
     ("alias_database", "tables are read as text; nothing has to be built"),
     ("allow_percent_hack", "a % in an address means nothing"),
@@ -53,7 +54,7 @@ const SAME: [(&str, &str); 45] = [
     ("unknown_local_recipient_reject_code", "who does not exist is answered 550"),
 ];
 
-/// Parameters that treat mail as nothing here does, and what happens to mail without them.
+/// Unsupported parameters that affect mail, and what happens instead.
 const ALARMS: [(&str, &str); 33] = [
     ("always_bcc", "Nobody gets copies of all mail"),
     ("recipient_bcc_maps", "Nobody gets copies of mail by its recipient"),
@@ -96,7 +97,8 @@ const ALARMS: [(&str, &str); 33] = [
     ("undisclosed_recipients_header", "Mail without a To field gets none"),
 ];
 
-/// Parameters that change no mail's way, and what holds instead. A `*` stands for whatever begins or ends so.
+/// Unsupported parameters that do not affect mail delivery, and what to use instead. A `*` is a
+/// wildcard at the start or end.
 const NOTES: [(&str, &str); 64] = [
     ("bounce_queue_lifetime", "bounces are tried as long as other mail: `lifetime` of `retry`"),
     ("proxy_interfaces", "an MX host behind such an address is known to be this one by the name in `hostname` alone"),
@@ -164,7 +166,8 @@ const NOTES: [(&str, &str); 64] = [
     ("virtual_*", "Maildirs have no such setting"),
 ];
 
-/// What Postfix takes by default for parameters above where that is something. A parameter that says so says nothing.
+/// Postfix's non-empty defaults for the parameters above. A parameter with its default value is not
+/// reported.
 const DEFAULTS: [(&str, &str); 32] = [
     ("address_verify_negative_cache", "yes"),
     ("bounce_queue_lifetime", "5d"),
@@ -203,7 +206,7 @@ const DEFAULTS: [(&str, &str); 32] = [
     ("undisclosed_recipients_header", ""),
 ];
 
-/// Parameters of classes of domains, which say nothing where there is no domain of the class.
+/// Parameters of address classes, which have no effect without domains of the class.
 const OF_CLASSES: [&str; 16] = [
     "alias_maps",
     "local_recipient_maps",
@@ -223,16 +226,16 @@ const OF_CLASSES: [&str; 16] = [
     "virtual_transport",
 ];
 
-/// What happens to mail without what this parameter says, where that is another thing.
+/// What happens to mail without this parameter, if it differs.
 pub(super) fn alarm_of(name: &str, value: &str) -> Option<String> {
     let (_, what) = ALARMS.iter().find(|(known, _)| *known == name)?;
     (!["", "no"].contains(&value)).then(|| format!("{what} ({name} = {})", one_line(value)))
 }
 
-/// Lists that are asked behind RCPT, or of other commands.
+/// Lists that are checked after RCPT, or for other commands.
 const LATE: [&str; 3] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
 
-/// Restrictions of the lists that are asked when the message is there, and what this server does by itself.
+/// Restrictions in lists that are checked after DATA, and what the server always does.
 const RESTRICTIONS: [(&str, &str); 4] = [
     ("permit", "nothing comes behind it"),
     ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
@@ -241,7 +244,7 @@ const RESTRICTIONS: [(&str, &str); 4] = [
 ];
 
 impl Conversion<'_> {
-    /// Gives a fate to every parameter that has none.
+    /// Records an outcome for every parameter that has none.
     pub(super) fn policy(&mut self) {
         let names: Vec<String> = self.main.settings().map(|(name, _)| name.to_owned()).collect();
         for name in names {
@@ -255,7 +258,7 @@ impl Conversion<'_> {
         self.notices();
     }
 
-    /// Lists that are asked behind RCPT.
+    /// Lists that are checked after RCPT.
     fn late_restrictions(&mut self, name: &str) {
         let elements = restrictions::elements(&self.values, name);
         match elements.is_empty() {
@@ -316,7 +319,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// Whether a parameter says what Postfix does without it: nothing, for most of those that are not known here.
+    /// Whether a parameter has Postfix's default value. For most unknown parameters, the default is
+    /// empty.
     fn is_default(&self, name: &str) -> bool {
         let value = one_line(self.main.value(name).unwrap_or_default());
         match DEFAULTS.iter().find(|(known, _)| *known == name) {
@@ -325,7 +329,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Who is told of what.
+    /// Converts the recipients of notices.
     fn notices(&mut self) {
         let Some(classes) = self.values.given("notify_classes") else { return };
         self.draft
@@ -344,7 +348,7 @@ impl Conversion<'_> {
     }
 }
 
-/// Whether a name is meant, of which a `*` stands for the beginning, the end, or both.
+/// Whether a name matches a pattern with `*` at the start, the end, or both.
 fn stands(known: &str, name: &str) -> bool {
     match (known.strip_prefix('*'), known.strip_suffix('*')) {
         (Some(_), Some(_)) => name.contains(known.trim_matches('*')),

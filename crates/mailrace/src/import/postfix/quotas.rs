@@ -1,5 +1,6 @@
-//! `virtual_mailbox_limit` and `mailbox_size_limit`, which bound one file: all of a mailbox in mbox format, one message of a
-//! Maildir. Here all mailboxes are Maildirs, and a quota is for all of one: it is written for those that were mbox files.
+//! `virtual_mailbox_limit` and `mailbox_size_limit` limit one file: a whole mailbox in mbox format,
+//! or one message in a Maildir. Here all mailboxes are Maildirs, and a quota limits the whole
+//! mailbox; it is written for those that were mbox files.
 
 use super::Conversion;
 use super::draft::quoted;
@@ -15,7 +16,7 @@ impl Conversion<'_> {
         self.local_quota();
     }
 
-    /// Octets; None where nothing is bounded, which is told.
+    /// The limit in bytes; None for no limit, which is reported.
     fn bound(&mut self, parameter: &str) -> Option<u64> {
         let value = self.values.given(parameter)?;
         match value.parse::<u64>() {
@@ -87,7 +88,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Mailboxes that were mbox files, and what they may hold.
+    /// A table of limits for mailboxes that were mbox files.
     fn quota_table(&mut self, boxes: &[(String, String)]) -> String {
         let text = super::text::table(boxes, super::text::Use::Mailboxes, &self.site).text;
         let path = self.add_file("quotas", "", text, false);

@@ -1,12 +1,12 @@
-//! The text of the new file: what happens to mail otherwise than before, what to look at first, the sections in the order
-//! of our own documentation, then what is not translated, and what did not have to be said.
+//! Writes the new file: differences in how mail is handled, points to review, the sections in the
+//! order of the documentation, then what is not supported or not needed.
 
 use std::fmt::Write;
 
 use super::draft::{Block, Draft, Fate};
 use super::main_cf::MainCf;
 
-/// Headers in the order of default.toml; any other one comes where its first word does.
+/// Headers in the order of default.toml; longer headers sort by their first word.
 const ORDER: [&str; 15] = [
     "",
     "[[listener]]",
@@ -24,12 +24,12 @@ const ORDER: [&str; 15] = [
     "[[queue]]",
     "[bounce]",
 ];
-/// Above what is told of mail.
+/// The heading of the differences.
 const ALARMS: &str = "What happens to mail here that did not happen with Postfix:";
-/// Where comments are wrapped.
+/// The column at which comments are wrapped.
 const COLUMNS: usize = 118;
 
-/// The text of a draft of which every parameter has a fate.
+/// The text of a configuration in which every parameter has an outcome.
 pub(super) fn render(draft: &Draft, main: &MainCf) -> String {
     let mut text = String::new();
     head(&mut text, draft);
@@ -83,7 +83,7 @@ fn section(text: &mut String, block: &Block) {
     }
 }
 
-/// Parameters that no single key is from.
+/// Translated parameters that no key names as its source.
 fn mapped(text: &mut String, draft: &Draft, main: &MainCf) {
     let keys = || draft.blocks.iter().flat_map(|block| &block.keys);
     let is_named = |name: &str| keys().any(|(_, _, from)| from.split(", ").any(|it| it == name));
@@ -129,7 +129,7 @@ fn sames(text: &mut String, draft: &Draft, main: &MainCf) {
     same.for_each(|line| comment(text, "  ", &line));
 }
 
-/// A value in one line, unless it is a password.
+/// A value on one line, unless it is a password.
 fn shown(name: &str, value: &str) -> String {
     let is_secret = name.ends_with("_pw") || name.ends_with("password");
     if is_secret { "(not shown)".to_owned() } else { one_line(value) }
@@ -142,7 +142,7 @@ fn one_line(text: &str) -> String {
         .join(" ")
 }
 
-/// A comment, wrapped; lines behind the first one are `indent` further in.
+/// Writes a comment, wrapped, with `indent` before continuation lines.
 fn comment(text: &mut String, indent: &str, words: &str) {
     let mut line = "#".to_owned();
     for word in one_line(words).split(' ') {
