@@ -62,7 +62,8 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
         }
         for domain in &config.domains {
-            let who = domain.mailboxes.as_ref().map_or("all mailboxes".into(), |table| format!("mailboxes in {table:?}"));
+            let who =
+                domain.mailboxes.as_ref().map_or("all mailboxes".into(), |table| format!("mailboxes in {table:?}"));
             writeln!(f, "  domain     {}: {who}, by transport {:?}", domain.name, domain.transport)?;
         }
         ways(config, f)?;
@@ -131,9 +132,10 @@ pub fn cautions(config: &Config) -> Vec<String> {
     if config.auth.as_ref().is_some_and(|auth| auth.clear_text) {
         cautions.push("[auth] clear_text is set: passwords of clients without TLS can be intercepted".into());
     }
-    cautions.extend(overheard(config).map(|url| {
-        format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")
-    }));
+    cautions.extend(
+        overheard(config)
+            .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
+    );
     cautions.extend(claims(config));
     cautions.extend(shadow::shadowed(config));
     if config.user.is_none() && config.allow_root {
@@ -167,7 +169,9 @@ fn claims(config: &Config) -> Vec<String> {
         .chain(balancers)
         .flat_map(|(list, all)| all.iter().map(move |one| (list.clone(), one)));
     let caution = |(list, network): (String, &Network)| {
-        format!("{list} contains {network}: every host there may claim any client address, even one in the relay networks")
+        format!(
+            "{list} contains {network}: every host there may claim any client address, even one in the relay networks"
+        )
     };
     of_all.filter(|(_, network)| network.is_wide()).map(caution).collect()
 }

@@ -25,7 +25,11 @@ const WORDS: &[(&[&str], &str, &str)] = &[
     (&["pgsql", "postgresql", "psql"], "postgres", ""),
     (&["sqlite3"], "sqlite", ""),
     (&["ldaps", "ldapi", "ad"], "ldap", "the scheme of `url` selects the connection"),
-    (&["smtps", "submissions", "ssmtp", "smtp-tls"], "submission", "with tls = \"implicit\" it is the protocol of port 465"),
+    (
+        &["smtps", "submissions", "ssmtp", "smtp-tls"],
+        "submission",
+        "with tls = \"implicit\" it is the protocol of port 465",
+    ),
     (&["smtpd", "esmtp"], "smtp", ""),
     (&["may", "opportunistic", "optional"], "offered", ""),
     (&["may", "opportunistic", "optional"], "starttls", ""),
@@ -243,10 +247,7 @@ mod tests {
         assert_eq!(of_types("PCRE").as_deref(), Some("use \"regexp\""));
         assert_eq!(of_types("colour"), None);
         assert_eq!(of_types("tex").as_deref(), Some("did you mean `text`?"));
-        assert_eq!(
-            word("reject", ["accept", "refuse"].into_iter()).as_deref(),
-            Some("use \"refuse\"")
-        );
+        assert_eq!(word("reject", ["accept", "refuse"].into_iter()).as_deref(), Some("use \"refuse\""));
     }
 
     #[test]

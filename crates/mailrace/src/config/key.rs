@@ -65,10 +65,8 @@ pub(super) const AVERAGE: Kind<f64> = Kind {
     read: |v| number(v).filter(|n| *n > 0.0 && *n <= 10_000.0),
 };
 
-pub(super) const PERCENT: Kind<f64> = Kind {
-    expected: "a percentage above 0 and up to 100",
-    read: |v| number(v).filter(|n| *n > 0.0 && *n <= 100.0),
-};
+pub(super) const PERCENT: Kind<f64> =
+    Kind { expected: "a percentage above 0 and up to 100", read: |v| number(v).filter(|n| *n > 0.0 && *n <= 100.0) };
 
 /// With 1, a limit would apply forever.
 pub(super) const MARGIN: Kind<f64> =

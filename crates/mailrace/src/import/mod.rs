@@ -63,7 +63,10 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         number => {
             let kinds =
                 if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };
-            let text = format!("{kinds} treated otherwise than by Postfix, see above; mend {name} before you use it");
+            let text = format!(
+                "{kinds} handled differently than by Postfix, see above; correct {name} before you \
+                 use it"
+            );
             Err(Exit { code: exit::NO, text }.into())
         }
     }
@@ -90,7 +93,7 @@ impl Files for Disk<'_> {
 fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyhow::Result<()> {
     let paths = std::iter::once(output).chain(files.iter().map(|file| &*file.path));
     if let Some(there) = paths.into_iter().find(|path| !force && path.symlink_metadata().is_ok()) {
-        let text = format!("{} is there already; --force replaces it", there.display());
+        let text = format!("{} already exists; use --force to replace it", there.display());
         return Err(Exit { code: exit::IO, text }.into());
     }
     for file in files {
@@ -103,7 +106,7 @@ fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyho
 
 fn make_folder_of(path: &Path) -> anyhow::Result<()> {
     match path.parent() {
-        Some(folder) => fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display())),
+        Some(folder) => fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display())),
         None => Ok(()),
     }
 }

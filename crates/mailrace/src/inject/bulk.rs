@@ -122,8 +122,7 @@ impl<'a> Batch<'a> {
         if self.kept == 0 {
             return error;
         }
-        let text =
-            format!("stopped: {} accepted, {} failed, the rest not tried: {error:#}", self.kept, self.failed);
+        let text = format!("stopped: {} accepted, {} failed, the rest not tried: {error:#}", self.kept, self.failed);
         Exit { code: exit::IO, text }.into()
     }
 

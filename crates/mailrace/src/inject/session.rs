@@ -33,7 +33,9 @@ pub(super) fn obey(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
     match (kept, refused) {
         (_, 0) => Ok(()),
         (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "no message was accepted".into() }.into()),
-        _ => Err(Exit { code: exit::DATA, text: format!("{kept} messages accepted, {refused} commands refused") }.into()),
+        _ => {
+            Err(Exit { code: exit::DATA, text: format!("{kept} messages accepted, {refused} commands refused") }.into())
+        }
     }
 }
 

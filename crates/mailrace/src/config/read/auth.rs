@@ -135,7 +135,8 @@ pub(super) fn listener(
         let label = "expected a section [auth]".into();
         section.state(place, key, "needs an [auth] section", label);
     } else if auth && tls == ListenerTls::None && !known.clear_text {
-        let label = "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
+        let label =
+            "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
         section.state(place, key, "needs TLS", label);
     }
     (auth, auth && required.unwrap_or(is_submission))

@@ -133,7 +133,12 @@ fn listener(
     let endpoint = section.required("address", &key::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
-        section.state(place, "address", "is not supported yet", "listening on unix sockets is not supported yet".into());
+        section.state(
+            place,
+            "address",
+            "is not supported yet",
+            "listening on unix sockets is not supported yet".into(),
+        );
         return None;
     };
     if protocol == Some(Protocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {

@@ -49,7 +49,8 @@ fn route(
         }
         let ours = |own: &Domain| own.name.parse().is_ok_and(|name: Pattern| name == *domain.get_ref());
         if domains.iter().any(ours) {
-            let label = "expected a domain without a [[domain]] section: mail for local domains is not routed".to_owned();
+            let label =
+                "expected a domain without a [[domain]] section: mail for local domains is not routed".to_owned();
             section.state(domain.span(), "domain", "is not allowed here", label);
         }
     }

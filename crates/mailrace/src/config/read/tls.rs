@@ -40,7 +40,8 @@ fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
         match name.into_inner() {
             ServerName::Host(name) => names.push(name),
             ServerName::Address => {
-                let label = "expected a host name; clients that connect to an IP address get the first certificate".to_owned();
+                let label =
+                    "expected a host name; clients that connect to an IP address get the first certificate".to_owned();
                 section.state(place, "names", "has an IP address, which clients cannot request", label);
             }
         }

@@ -75,46 +75,46 @@ enum Step {
     End(&'static str),
 }
 
-const BEHIND_PERMIT: &str = "nothing behind it is asked";
+const BEHIND_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
-    "what comes behind it is for other people's domains, to which only `relay.networks` and users may send anyway";
+    "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
 /// Restrictions that are built into the server or not needed.
 const SAME: [(&str, &str); 13] = [
-    ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (users = false)"),
+    ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
     ("reject_unauth_destination", "always"),
-    ("defer_unauth_destination", "always, and refused rather than put off"),
-    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
+    ("defer_unauth_destination", "always, but refused rather than deferred"),
+    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in order"),
     ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
-    ("reject_unverified_recipient", "who exists is asked of `mailboxes` of [[domain]], always"),
-    ("reject_non_fqdn_recipient", "a recipient has a domain, always"),
-    ("reject_unknown_recipient_domain", "not asked at RCPT; the sender gets a bounce"),
+    ("reject_unverified_recipient", "always: see `mailboxes` of [[domain]]"),
+    ("reject_non_fqdn_recipient", "recipients must always have a domain"),
+    ("reject_unknown_recipient_domain", "not checked at RCPT; the sender gets a bounce"),
     ("reject_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
-    ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may name no sender that nobody owns"),
-    ("reject_plaintext_session", "users log in within TLS alone; tls = \"required\" of [[listener]] demands it of all"),
-    ("defer_if_reject", "what is refused is refused, and not put off"),
+    ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may only use their own senders"),
+    ("reject_plaintext_session", "logins require TLS; with tls = \"required\" in [[listener]], all clients need it"),
+    ("defer_if_reject", "refused mail is refused, not deferred"),
 ];
 
 /// Restrictions that are not supported, and why.
 const LOST: [(&str, &str); 14] = [
-    ("check_policy_service", "policy services are not asked"),
-    ("reject_rhsbl_", "lists of domains in the DNS are not asked"),
-    ("permit_rhswl_", "lists of domains in the DNS are not asked"),
-    ("reject_unknown_", "names are not looked up for that"),
-    ("reject_non_fqdn_", "not checked; `helos_in` and `senders_in` can refuse what is known"),
+    ("check_policy_service", "policy services are not supported"),
+    ("reject_rhsbl_", "DNS lists of domains are not supported"),
+    ("permit_rhswl_", "DNS lists of domains are not supported"),
+    ("reject_unknown_", "DNS names are not checked"),
+    ("reject_non_fqdn_", "not checked; use `helos_in` and `senders_in` for known names"),
     ("reject_invalid_", "not checked"),
-    ("reject_unverified_", "other servers are not asked whether an address exists"),
-    ("reject_unlisted_sender", "whether a sender exists is not checked"),
+    ("reject_unverified_", "addresses are not verified at other servers"),
+    ("reject_unlisted_sender", "the existence of senders is not checked"),
     (
         "reject_unauthenticated_sender_login_mismatch",
-        "no table of senders is known for it: see smtpd_sender_login_maps",
+        "there is no table of senders for it: see smtpd_sender_login_maps",
     ),
     ("reject_multi_recipient_bounce", "not checked"),
-    ("permit_mx_backup", "mail is passed on for domains that have a [[domain]] section alone"),
-    ("permit_tls_", "certificates of clients are not asked for; a network in `relay.networks` may send elsewhere"),
-    ("check_", "it is asked about what is not known here: names in the DNS, certificates, or users"),
-    ("sleep", "nobody is kept waiting"),
+    ("permit_mx_backup", "mail is relayed only for domains with a [[domain]] section"),
+    ("permit_tls_", "client certificates are not supported; use `relay.networks`"),
+    ("check_", "it needs data that is not available here: DNS names, certificates, or users"),
+    ("sleep", "there are no delays"),
 ];
 
 impl Conversion<'_> {
@@ -128,7 +128,7 @@ impl Conversion<'_> {
         };
         let mynetworks = front.as_ref().map_or_else(Net::loopback, |front| front.networks.clone());
         for class in list(&self.values.value("smtpd_restriction_classes")) {
-            self.draft.same(&class, "it is filled in where a list names it");
+            self.draft.same(&class, "expanded in the lists that use it");
         }
         let mut rules = Vec::new();
         for (place, name) in LISTS.into_iter().enumerate() {
@@ -137,9 +137,9 @@ impl Conversion<'_> {
             }
             match self.main.value(name) {
                 Some(own) if values.value(name) != Some(own) => {
-                    self.draft.lost(name, "the service that others come in by says something else in master.cf");
+                    self.draft.lost(name, "the service for other servers has a different value in master.cf");
                 }
-                _ => self.draft.same(name, "what becomes of each restriction stands above"),
+                _ => self.draft.same(name, "see above for each restriction"),
             }
         }
         self.screen(&mut rules);
@@ -162,8 +162,11 @@ impl Conversion<'_> {
             let does = match step {
                 Step::Same(does) => does,
                 Step::End(does) => {
-                    ended =
-                        Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
+                    ended = Some(if does == FOR_OTHERS {
+                        FOR_OTHERS
+                    } else {
+                        "it comes after a restriction that decides about all mail"
+                    });
                     does
                 }
                 Step::Lost(why) => {
@@ -173,8 +176,8 @@ impl Conversion<'_> {
                 }
                 Step::Rule(What::All("refuse")) if self.has_lost_pass => {
                     self.draft.alarm(format!(
-                        "Mail that {told} refused gets 450: something before it that let mail pass is not there, and what it let \
-                         pass would be refused, too."
+                        "Mail that {told} refused gets 450: a permit before it is not supported, and mail that it \
+                         permitted would be refused too."
                     ));
                     rules.push(Rule {
                         list,
@@ -182,13 +185,13 @@ impl Conversion<'_> {
                         what: What::All("defer"),
                         spares_users: self.spares_users(list, element),
                     });
-                    ended = Some("it is behind what lets all pass, or none");
-                    "see [[access]]: it puts off, since something before it that let mail pass is not there"
+                    ended = Some("it comes after a restriction that decides about all mail");
+                    "see [[access]]: it defers, because a permit before it is not supported"
                 }
                 Step::Rule(What::Networks) => {
                     self.has_lost_pass |= self.has_lost_networks;
                     rules.push(Rule { list, from: told.clone(), what: What::Networks, spares_users: false });
-                    "they pass the rest of this list; see relay.networks, too"
+                    "they skip the rest of this list; see also relay.networks"
                 }
                 Step::Rule(what) => {
                     if let What::Table(subject, _, content) = &what {
@@ -197,8 +200,8 @@ impl Conversion<'_> {
                     let is_all = matches!(what, What::All(_));
                     let spares_users = self.spares_users(list, element);
                     rules.push(Rule { list, from: told.clone(), what, spares_users });
-                    ended = ended.or(is_all.then_some("it is behind what lets all pass, or none"));
-                    "see [[access]], or what is not translated"
+                    ended = ended.or(is_all.then_some("it comes after a restriction that decides about all mail"));
+                    "see [[access]], or the part about what is not translated"
                 }
             };
             self.draft.rules.push((told, does.to_owned()));
@@ -220,8 +223,8 @@ impl Conversion<'_> {
                 self.defer_relaying();
                 let at = if door.what.is_empty() { String::new() } else { format!(" at {}", door.what) };
                 self.draft.alarm(format!(
-                    "Mail to other people's domains that {} let clients send{at} gets 454: only `networks` of [relay] and users \
-                     may relay. Write these clients' addresses there.",
+                    "Mail to other domains that {} let clients send{at} gets 454: only `networks` of [relay] and \
+                     users may relay. Add the addresses of these clients there.",
                     element.text()
                 ));
             }
@@ -244,9 +247,9 @@ impl Conversion<'_> {
     /// Reports what happens to mail without this restriction.
     fn alarm_of_lost(&mut self, told: &str, element: &Element, why: &str) {
         let mail = if element.rule.starts_with("permit") {
-            "Mail that it let pass is asked by the rules behind it"
+            "Mail that it permitted is checked by later rules"
         } else {
-            "Mail that it refused is let in"
+            "Mail that it refused is accepted"
         };
         self.draft.alarm(format!("{mail} ({told}): {why}."));
     }
@@ -274,14 +277,14 @@ impl Conversion<'_> {
         if let Some(subject) = Subject::of_rule(rule) {
             return match self.content(subject, argument) {
                 Some((named, content)) => Step::Rule(What::Table(subject, named, content)),
-                None => Step::Lost("its argument is no table"),
+                None => Step::Lost("its argument is not a table"),
             };
         }
         if ["reject_rbl_client", "permit_dnswl_client"].contains(&rule) {
             let action = if rule.starts_with("permit") { "accept" } else { self.refusal("maps_rbl_reject_code") };
             return match Zone::read(argument) {
                 Some(zone) => Step::Rule(What::Listed(zone, action)),
-                None => Step::Lost("this is no list with answers that can be said here"),
+                None => Step::Lost("the answers of this list cannot be translated"),
             };
         }
         self.step_by_name(list, rule)
@@ -298,7 +301,7 @@ impl Conversion<'_> {
             return Step::Same(does);
         }
         let lost = LOST.iter().find(|(beginning, _)| rule.starts_with(beginning));
-        Step::Lost(lost.map_or("there is no such rule", |(_, why)| why))
+        Step::Lost(lost.map_or("unknown restriction", |(_, why)| why))
     }
 
     fn refusal(&self, parameter: &str) -> &'static str {
@@ -317,7 +320,7 @@ impl Conversion<'_> {
                 Content::Patterns(self.about_addresses(subject, &named, lines))
             }
             Some(Content::Networks(networks)) if runs(&networks).len() > RUNS_MAX => {
-                let why = "it would be too many rules; join its networks";
+                let why = "it would become too many rules; combine its networks";
                 Content::Opaque(self.unavailable(&named, Use::Access, why)?)
             }
             Some(content) => content,
@@ -340,8 +343,8 @@ impl Conversion<'_> {
         lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
         if lines.len() < before {
             self.draft.alarm(format!(
-                "Mail from clients whose names {}:{} refused is let in: clients are known by their addresses alone, so that {} \
-                 of its lines are left out.",
+                "Mail from clients whose names {}:{} refused is accepted: clients are known only by their addresses, \
+                 so {} of its lines are left out.",
                 named.kind,
                 named.name,
                 before - lines.len()
@@ -387,7 +390,7 @@ impl Conversion<'_> {
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
             let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" begins with no network"))?;
+            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" does not start with a network"))?;
             networks.push((net, Act::read(value)));
         }
         Ok(networks)
@@ -399,7 +402,7 @@ impl Conversion<'_> {
         let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
         let action = self.values.value("postscreen_dnsbl_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
-            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not say that it refuses");
+            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
         }
         ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
             .iter()
@@ -420,17 +423,16 @@ impl Conversion<'_> {
                     rules.push(Rule { list: SCREEN, from, what, spares_users });
                 }
                 Some(_) => {
-                    self.draft.loss(from, "a rule is for a list that is enough by itself");
+                    self.draft.loss(from, "only lists that suffice on their own become rules");
                     self.draft.alarm(
-                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is let in: what \
-                         lists say is not added up here.",
+                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is \
+                         accepted: scores are not added up here.",
                     );
                 }
                 None => {
-                    self.draft.alarm(format!(
-                        "Mail from clients that {site} lists is let in: its answers cannot be said here."
-                    ));
-                    self.draft.loss(from, "its answers cannot be said here");
+                    self.draft
+                        .alarm(format!("Mail from clients on {site} is accepted: its answers cannot be translated."));
+                    self.draft.loss(from, "its answers cannot be translated");
                 }
             }
         }
@@ -448,8 +450,8 @@ impl Conversion<'_> {
                 for element in told {
                     let what = format!("{}: {name}: {}", door.what, element.text());
                     self.draft.alarm(format!(
-                        "Mail that {what} treats otherwise is treated as at the first service: [[access]] rules are asked at \
-                         all listeners."
+                        "Mail that {what} handles differently is handled as at the first service: [[access]] rules \
+                         apply to all listeners."
                     ));
                 }
             }
@@ -462,14 +464,18 @@ impl Conversion<'_> {
         let Some(value) = self.values.given(name) else { return };
         if self.doors.iter().any(|door| door.main.value(name) != self.main.value(name)) {
             self.draft.alarm(format!(
-                "Mail that comes through the proxies of {name} is taken as theirs: a service of master.cf says something else, \
-                 and `xclient_from` is for all."
+                "Mail from the proxies in {name} is handled as their own: a service in master.cf has a different \
+                 value, and `xclient_from` applies to all listeners."
             ));
-            return self.draft.lost(name, "a service of master.cf says something else, and here it is for all of them");
+            return self.draft.lost(
+                name,
+                "a service in master.cf has a different value, and here it applies to all \
+                 listeners",
+            );
         }
         let proxies = self.network_list(name, &value);
         match proxies.is_empty() {
-            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] says so"),
+            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] is set"),
             false => self.draft.set("[smtp]", "xclient_from", networks(&proxies), name),
         }
     }

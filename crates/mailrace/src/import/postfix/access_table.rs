@@ -65,7 +65,7 @@ pub(super) enum Act {
 }
 
 /// Why restrictions as values are not supported.
-const RESTRICTIONS: &str = "a table says no restrictions";
+const RESTRICTIONS: &str = "restrictions as table values are not supported";
 
 impl Act {
     /// Whether Postfix may let mail pass by this value.
@@ -85,13 +85,13 @@ impl Act {
             "REJECT" => Act::No(value),
             "DEFER" | "DEFER_IF_PERMIT" => Act::No(format!("DEFER {text}").trim_end().to_owned()),
             "HOLD" => Act::Hold,
-            "DEFER_IF_REJECT" => Act::Dunno(Some("what is refused later is refused and not put off")),
-            "WARN" | "INFO" => Act::Dunno(Some("the log has no line of its own for it")),
-            "PREPEND" => Act::Dunno(Some("nothing is written into a message's header")),
-            "BCC" => Act::Dunno(Some("nobody gets copies of others' mail")),
-            "DISCARD" => Act::Other("mail is not thrown away"),
-            "FILTER" => Act::Other("mail is not given to filters"),
-            "REDIRECT" => Act::Other("mail is not sent to others than its recipients"),
+            "DEFER_IF_REJECT" => Act::Dunno(Some("later refusals are not deferred")),
+            "WARN" | "INFO" => Act::Dunno(Some("there is no log line for it")),
+            "PREPEND" => Act::Dunno(Some("header fields are not added")),
+            "BCC" => Act::Dunno(Some("copies of mail are not supported")),
+            "DISCARD" => Act::Other("discarding mail is not supported"),
+            "FILTER" => Act::Other("filters are not supported"),
+            "REDIRECT" => Act::Other("redirecting mail is not supported"),
             _ if is_code => Act::No(value),
             _ if digits && text.is_empty() => Act::Pass,
             _ => Act::Other(RESTRICTIONS),
@@ -291,22 +291,23 @@ pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: b
 fn keys(key: &str, subject: Subject, parents: bool) -> Result<Vec<String>, &'static str> {
     let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
     if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
-        return Err("this is no key here");
+        return Err("this is not a valid key");
     }
     if subject == Subject::Client {
         return match is_address(key) {
             true => Ok(vec![key.trim_end_matches('.').to_owned()]),
-            false => Err("a client is known by its address alone, not by a name"),
+            false => Err("clients are known only by their addresses, not by names"),
         };
     }
     if key == "<>" && subject == Subject::Sender || key.starts_with('[') {
         return Ok(vec![key.to_owned()]);
     }
     match key.split_once('@') {
-        Some(_) if subject == Subject::Helo => Err("no client calls itself so"),
-        Some(("", _)) => Err("Postfix never asks for it: a domain stands without @"),
+        Some(_) if subject == Subject::Helo => Err("no client uses this HELO name"),
+        Some(("", _)) => Err("Postfix never looks it up: a domain has no @"),
         Some(_) => Ok(vec![key.to_owned()]),
-        None if key.starts_with('.') && parents => Err("Postfix never asks for it: parent_domain_matches_subdomains"),
+        None if key.starts_with('.') && parents => Err("Postfix never looks it up: see \
+             parent_domain_matches_subdomains"),
         None if parents => Ok(vec![key.to_owned(), format!(".{key}")]),
         None => Ok(vec![key.to_owned()]),
     }

@@ -47,7 +47,7 @@ impl Conversion<'_> {
         let demands_13 = value == ">=TLSv1.3" || value == "TLSv1.3" || list(&value).iter().any(|it| it == "!TLSv1.2");
         match demands_13 {
             true => self.draft.set("[tls]", "min_version", quoted("1.3"), name),
-            false => self.draft.same(name, "TLS 1.2 and 1.3 are spoken, nothing older"),
+            false => self.draft.same(name, "TLS 1.2 and 1.3 are supported, nothing older"),
         }
     }
 }

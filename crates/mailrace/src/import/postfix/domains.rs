@@ -110,7 +110,8 @@ impl Conversion<'_> {
         let nobody = self.nobody();
         let origin = self.site.origin.clone();
         let mut block = Block::new("[[domain]]").comment(
-            "One domain has to have a name, and nobody is at this one: its postmaster, who is the server's, is at the origin.",
+            "At least one domain must have a name. This one has no mailboxes; its postmaster, who is the server's, \
+             is at the origin.",
         );
         block.set("name", quoted(NO_DOMAIN), "");
         block.set("mailboxes", quoted(&nobody), "");
@@ -140,10 +141,10 @@ impl Conversion<'_> {
         let is_stray = |key: &String| key.rsplit_once('@').is_some_and(|(_, of)| !own.contains(&of.to_lowercase()));
         for key in strays.into_iter().filter(|key| !has_tables && is_stray(key)) {
             self.draft.alarm(format!(
-                "Mail to {key} gets 450 over SMTP, and goes to {key} itself if local programs send it: virtual_alias_maps \
-                 redirects it, and only addresses at domains of this host have aliases here."
+                "Mail to {key} gets 450 over SMTP, and goes to {key} itself if local programs send it: \
+                 virtual_alias_maps redirects it, and here only addresses at local domains can have aliases."
             ));
-            let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is at no domain of this host";
+            let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is not at a local domain";
             // access(5): a key without @ matches the whole domain.
             self.stopped.push((key.trim_start_matches('@').to_owned(), reply.to_owned()));
         }
@@ -205,11 +206,11 @@ impl Conversion<'_> {
     fn luser_relay(&mut self) -> Option<String> {
         let raw = self.main.value("luser_relay").filter(|raw| !raw.is_empty())?;
         if !self.values.value("local_recipient_maps").is_empty() {
-            self.draft.same("luser_relay", "local_recipient_maps refuses unknown users before it is asked");
+            self.draft.same("luser_relay", "local_recipient_maps refuses unknown users first");
             return None;
         }
         let target = if raw.contains('$') {
-            Err("it has parts of the recipient's address")
+            Err("it contains parts of the recipient's address")
         } else {
             text::target(raw, &self.site)
         };
@@ -220,9 +221,10 @@ impl Conversion<'_> {
             }
             Err(why) => {
                 self.draft.alarm(format!(
-                    "Mail to unknown users at the domains of mydestination gets 550: luser_relay = {raw} is no `catch_all`: {why}."
+                    "Mail to unknown users at the domains of mydestination gets 550: luser_relay = {raw} cannot \
+                     become a `catch_all`: {why}."
                 ));
-                self.draft.lost("luser_relay", "`catch_all` is one address");
+                self.draft.lost("luser_relay", "`catch_all` must be a single address");
                 None
             }
         }
@@ -265,7 +267,7 @@ impl Conversion<'_> {
         let style = list(&self.values.value("parent_domain_matches_subdomains"));
         if style.iter().any(|it| it == "relay_domains") {
             self.draft.alarm(
-                "Mail from elsewhere to domains below those of relay_domains gets 550: each has to be named here (see \
+                "Mail from elsewhere to subdomains of relay_domains gets 550: each must be named here (see \
                  parent_domain_matches_subdomains).",
             );
         }
@@ -296,14 +298,15 @@ impl Conversion<'_> {
         let mailboxes = if are_kept.contains(&false) { self.tables(&value, Use::Recipients) } else { None };
         if mailboxes.is_none() && are_kept.contains(&false) {
             self.draft.look_at(format!(
-                "{maps} is empty: mail to every address at {parameter} is taken, and returned later if nobody has it"
+                "{maps} is empty: mail to every address at {parameter} is accepted, and bounces later if the address \
+                 does not exist"
             ));
         }
         let not_named = open.iter().find(|domain| !names.names.contains(domain)).filter(|_| !names.tables.is_empty());
         if let Some(domain) = not_named {
             self.draft.alarm(format!(
-                "Mail to unknown users at {domain} gets 550 if the domain is in {}: {maps} takes it, and for that the domain \
-                 needs a [[domain]] of its own.",
+                "Mail to unknown users at {domain} gets 550 if the domain is in {}: {maps} accepts it, and for that \
+                 the domain needs its own [[domain]] section.",
                 names.tables.join(", ")
             ));
         }
@@ -389,7 +392,7 @@ impl Conversion<'_> {
                 Way::Out { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port }
             }
             (Way::Out { next_hop: None, .. }, None) => {
-                self.put_off_way(&who, "each goes to its own MX, and domains in a table need one next hop in common")
+                self.put_off_way(&who, "each goes to its own MX, and domains in a table need a common next hop")
             }
             (way, _) => way,
         }
@@ -399,8 +402,9 @@ impl Conversion<'_> {
     fn system_maildirs(&mut self) -> Option<String> {
         ["local_transport", "mailbox_transport"].iter().for_each(|name| self.draft.mapped(name));
         self.draft.alarm(
-            "Mail to users of this machine (mydestination) goes into Maildirs below {data_dir}/mail, where their programs do not \
-             look, and not into files of mail_spool_directory, home_mailbox or ~/.forward: see [transport.maildir].",
+            "Mail to users of this machine (mydestination) goes into Maildirs below {data_dir}/mail, where their \
+             programs do not look, and not into files in mail_spool_directory, home_mailbox or ~/.forward: see \
+             [transport.maildir].",
         );
         None
     }
@@ -413,8 +417,8 @@ impl Conversion<'_> {
             .filter(|base| base.starts_with('/') && !base.contains(['{', '}']));
         let Some(base) = base else {
             self.draft.alarm(
-                "Mail to virtual_mailbox_domains goes into Maildirs below {data_dir}/mail: virtual_mailbox_base is no path that \
-                 can be said here, see [transport.maildir].",
+                "Mail to virtual_mailbox_domains goes into Maildirs below {data_dir}/mail: virtual_mailbox_base is \
+                 not a path that can be used here, see [transport.maildir].",
             );
             return None;
         };
@@ -434,8 +438,8 @@ impl Conversion<'_> {
             block.set("root", quoted(&base), "virtual_mailbox_base");
         }
         self.draft.look_at(
-            "places of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so give these \
-             other names. All files belong to the one user that the server runs as",
+            "values of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so \
+             change these names. All files belong to the user that the server runs as",
         );
         self.draft.add(block);
         Some(name)
@@ -447,8 +451,8 @@ impl Conversion<'_> {
         self.draft.mapped("recipient_delimiter");
         if value.chars().count() > 1 {
             self.draft.alarm(format!(
-                "Mail to addresses with a tag behind another character than the first of recipient_delimiter = {value} gets 550 \
-                 where only the address without it is known."
+                "Mail to addresses with a tag after any but the first character of recipient_delimiter = {value} \
+                 gets 550 if only the address without the tag exists."
             ));
         }
         value.chars().take(1).filter(|c| !c.is_whitespace() && *c != '@').collect()
@@ -458,7 +462,7 @@ impl Conversion<'_> {
     fn nobody(&mut self) -> String {
         let known = self.draft.files.iter().any(|file| file.path.ends_with("nobody"));
         if !known {
-            let path = self.add_file("nobody", "", "# Nobody has a mailbox here.\n".into(), false);
+            let path = self.add_file("nobody", "", "# There are no mailboxes here.\n".into(), false);
             let block = Block::new("[[table]]").key("name", quoted("nobody"), "").key("type", quoted("text"), "");
             self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         }
@@ -479,7 +483,7 @@ impl Conversion<'_> {
         let bare = element.trim_start_matches('!');
         let negated = negated ^ ((element.len() - bare.len()) % 2 == 1);
         if named.is_closed {
-            return self.draft.loss(format!("{parameter}: {element}"), "what is excepted before it is not known here");
+            return self.draft.loss(format!("{parameter}: {element}"), "an exclusion before it is unknown");
         }
         if bare.starts_with('/') && depth == 0 {
             return self.domain_file(parameter, bare, negated, named);
@@ -491,15 +495,14 @@ impl Conversion<'_> {
             return self.domain_table(parameter, table, negated, named);
         }
         match negated {
-            true => self.draft.loss(format!("{parameter}: {element}"), "it is no name of a domain, and excepts none"),
+            true => self.draft.loss(format!("{parameter}: {element}"), "it is not a domain name, and excludes nothing"),
             false => self.no_domain_name(parameter, element),
         }
     }
 
     fn no_domain_name(&mut self, parameter: &str, element: &str) {
-        self.draft
-            .alarm(format!("Mail to what {parameter} means by \"{element}\" gets 550: it is no name of a domain."));
-        self.draft.loss(format!("{parameter}: {element}"), "expected the name of a domain, or a table");
+        self.draft.alarm(format!("Mail to \"{element}\" in {parameter} gets 550: it is not a domain name."));
+        self.draft.loss(format!("{parameter}: {element}"), "expected a domain name or a table");
     }
 
     fn domain_file(&mut self, parameter: &str, path: &str, negated: bool, named: &mut Members) {
@@ -529,13 +532,13 @@ impl Conversion<'_> {
                 }
             }
             None if negated => {
-                let why = format!("it says which domains {parameter} does not mean, and is not read");
+                let why = format!("it lists exclusions of {parameter}, and cannot be read");
                 named.tables.extend(self.put_off_domains(&table, &why));
                 named.is_closed = true;
             }
             _ if named.excepted.is_empty() => named.tables.extend(self.chain(vec![table], Use::Domains)),
             _ => {
-                let why = format!("{parameter} excepts {} from it", named.excepted.join(", "));
+                let why = format!("{parameter} excludes {} from it", named.excepted.join(", "));
                 named.tables.extend(self.put_off_domains(&table, &why));
             }
         }

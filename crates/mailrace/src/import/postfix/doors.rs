@@ -138,13 +138,13 @@ impl Conversion<'_> {
             None => (None, service.name.as_str()),
         };
         let Some(port) = port(port_name) else {
-            return self.no_door(what, "its port has no number here");
+            return self.no_door(what, "its port name is unknown");
         };
         let ips = match host {
             None | Some("") => self.interfaces(),
             Some(host) => match host.parse() {
                 Ok(ip) => vec![ip],
-                Err(_) => return self.no_door(what, "it is at a name, and a listener has an address"),
+                Err(_) => return self.no_door(what, "it listens on a host name, and a listener needs an address"),
             },
         };
         let mut addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
@@ -159,15 +159,17 @@ impl Conversion<'_> {
 
     /// Reports a service without a listener.
     pub(super) fn no_door(&mut self, what: String, why: &str) {
-        self.draft.alarm(format!("Mail that comes by {what} is not taken, since there is no listener for it: {why}."));
+        self.draft.alarm(format!("Mail for {what} is not accepted, because there is no listener for it: {why}."));
         self.draft.loss(what, why);
     }
 
     fn add_door(&mut self, what: &str, addresses: Vec<SocketAddr>, overrides: &[(String, String)], is_screened: bool) {
         for (name, value) in overrides {
             if !READ.contains(&name.as_str()) && !LISTS.contains(&name.as_str()) {
-                self.draft
-                    .loss(format!("{what}: -o {name}={value}"), "a setting is for all listeners, and main.cf has it");
+                self.draft.loss(
+                    format!("{what}: -o {name}={value}"),
+                    "settings apply to all listeners, with the value in main.cf",
+                );
                 if let Some(alarm) = super::policy::alarm_of(name, value) {
                     self.draft.alarm(format!("{alarm}, at {what}."));
                 }
@@ -221,8 +223,8 @@ impl Conversion<'_> {
                     Ok(ip) => addresses.push(ip),
                     Err(_) => {
                         self.draft.alarm(format!(
-                            "Mail that comes to {name} is not taken, since inet_interfaces names no address for it: write it into \
-                             a [[listener]]."
+                            "Mail to the interface {name} is not accepted, because inet_interfaces names no address \
+                             for it: add a [[listener]]."
                         ));
                     }
                 },

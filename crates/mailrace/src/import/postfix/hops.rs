@@ -103,15 +103,15 @@ impl Conversion<'_> {
                 None => self.hop(target, "smtp", who),
             },
             "lmtp" => self.hop(target, "lmtp", who),
-            "discard" => self.put_off_way(who, &format!("{from} throws it away (discard), which cannot be said here")),
+            "discard" => self.put_off_way(who, &format!("{from} discards it, which is not supported here")),
             "pipe" => self.put_off_way(
                 who,
                 &format!(
-                    "{from} gives it to a program, which cannot be done here; let an LMTP server call the program"
+                    "{from} passes it to a program, which is not supported here; use an LMTP server that calls the \
+                     program"
                 ),
             ),
-            _ => self
-                .put_off_way(who, &format!("{from} names the transport {}, which is not known here", target.channel)),
+            _ => self.put_off_way(who, &format!("{from} names the transport {}, which is unknown", target.channel)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Conversion<'_> {
 
     /// Defers mail until the operator configures its delivery, and reports that.
     pub(super) fn put_off_way(&mut self, who: &str, why: &str) -> Way {
-        self.draft.alarm(format!("Mail to {who} waits in the queue (451) and is returned after `lifetime`: {why}."));
+        self.draft.alarm(format!("Mail to {who} waits in the queue (451) and bounces after `lifetime`: {why}."));
         Way::Nowhere(format!("451 4.3.5 {}", reply_text(why)))
     }
 
@@ -156,7 +156,9 @@ impl Conversion<'_> {
         let directory = self.values.value("queue_directory");
         match next_hop(first, kind, &directory) {
             Some((hop, port)) => Way::Out { kind, next_hop: Some(hop), port },
-            None => self.put_off_way(who, &format!("{} names {first}, which is no next hop here", target.from)),
+            None => {
+                self.put_off_way(who, &format!("{} names {first}, which is not a valid next hop here", target.from))
+            }
         }
     }
 

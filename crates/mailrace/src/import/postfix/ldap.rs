@@ -79,11 +79,11 @@ pub(super) fn directory(
         block.set("timeout", quoted(&format!("{seconds}s")), "timeout");
     }
     if let Some(domains) = value("domain") {
-        losses.push((format!("domain = {domains}"), "the directory is asked for keys of other domains, too".into()));
+        losses.push((format!("domain = {domains}"), "keys of other domains are looked up in the directory too".into()));
     }
     let known = |name: &&String| !NOT_NEEDED.contains(&name.as_str()) && !READ.contains(&name.as_str());
     for name in names.iter().filter(known) {
-        losses.push((name.clone(), "tables of type ldap have no such key; the directory is asked without it".into()));
+        losses.push((name.clone(), "tables of type ldap have no such key; lookups ignore it".into()));
     }
     Ok(Directory { block, alarms, losses, password })
 }
@@ -130,9 +130,9 @@ fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> 
     let leaves = value("leaf_result_attribute").unwrap_or_default();
     let has_members = value("special_result_attribute").is_some_and(|it| !it.is_empty());
     match (leaves.is_empty(), own.is_empty()) {
-        (true, true) => Err("result_attribute is empty, so that nothing is found".into()),
+        (true, true) => Err("result_attribute is empty, so nothing is found".into()),
         (false, _) if has_members => {
-            Err("leaf_result_attribute: results of a group and of its members are not told apart".into())
+            Err("leaf_result_attribute: results of a group and of its members cannot be distinguished".into())
         }
         _ => Ok(format!("{own} {leaves}")),
     }
@@ -140,7 +140,7 @@ fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> 
 
 fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
     if format.replace("%s", "").contains(['%', '{', '}']) {
-        return Err(format!("result_format = {format}: only %s stands for something here"));
+        return Err(format!("result_format = {format}: only %s is supported here"));
     }
     let result = |attribute: String| match format {
         "%s" => attribute,
@@ -159,7 +159,7 @@ fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<S
     let (how, dn, password) = (or("bind", "yes"), or("bind_dn", ""), or("bind_pw", ""));
     match how.as_str() {
         "no" | "none" => Ok(None),
-        "sasl" => Err("bind = sasl; write `bind_dn`, or `sasl = \"external\"` over ldapi".into()),
+        "sasl" => Err("bind = sasl; use `bind_dn`, or `sasl = \"external\"` with ldapi".into()),
         _ if dn.is_empty() => Ok(None),
         _ => {
             block.set("bind_dn", quoted(&dn), "bind_dn");
@@ -182,7 +182,7 @@ fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Bloc
     }
     let is_checked = value("tls_require_cert").is_some_and(|it| it == "yes");
     (has_tls && !is_checked && value("tls_ca_cert_file").is_none()).then(|| {
-        "mail that depends on it gets 451 if the server's certificate is not good: it is always checked here, and \
+        "mail that depends on it gets 451 if the server's certificate is invalid: it is always checked here, and \
          tls_require_cert was not yes; see `ca_file`"
             .to_owned()
     })

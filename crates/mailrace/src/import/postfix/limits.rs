@@ -43,7 +43,7 @@ const NUMBERS: [(&str, &str, &str, Kind); 22] = [
     ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", Kind::Span('s')),
 ];
 /// Why zero is not supported.
-const ZERO: &str = "0 takes the bound away; here there always is one";
+const ZERO: &str = "0 means no limit; here there is always a limit";
 
 impl Conversion<'_> {
     pub(super) fn numbers(&mut self) {
@@ -52,7 +52,7 @@ impl Conversion<'_> {
             let Some(value) = self.values.given(name) else { continue };
             match read(&value, kind, unit.unwrap_or_default()) {
                 _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
-                    self.draft.lost(name, "this is no name of a host");
+                    self.draft.lost(name, "this is not a host name");
                 }
                 _ if name == "smtp_helo_name" => self.draft.set(header, key, quoted(&value), name),
                 Ok(value) => self.draft.set(header, key, value, name),
@@ -96,7 +96,7 @@ impl Conversion<'_> {
                 }
                 None => {
                     octets.extend(self::span(default, unit));
-                    self.draft.lost(name, "0 means one attempt; here mail is tried again");
+                    self.draft.lost(name, "0 means one attempt; here mail is always retried");
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Conversion<'_> {
         if let [first, longest, ..] = octets[..]
             && first > longest
         {
-            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest one"));
+            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest wait"));
             return;
         }
         for queue in ["local", "standard", "lame"] {
@@ -122,14 +122,14 @@ fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static s
         Kind::Span(unit) => match span(value, unit) {
             Some(0) => Err(ZERO),
             Some(seconds) => Ok(quoted(&format!("{seconds}s"))),
-            None => Err("this is no time"),
+            None => Err("this is not a time"),
         },
         _ => match (value.parse::<u32>(), kind) {
             (Ok(0), Kind::Rate) => Ok(quoted("0")),
             (Ok(0), _) => Err(ZERO),
             (Ok(number), Kind::Rate) => rate(number.into(), rate_seconds),
             (Ok(number), _) => Ok(number.to_string()),
-            (Err(_), _) => Err("this is no number that is taken here"),
+            (Err(_), _) => Err("this number is not valid here"),
         },
     }
 }
@@ -137,13 +137,13 @@ fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static s
 /// A number of events per second, minute or hour.
 fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
     let (number, unit) = match seconds {
-        0 => return Err("anvil_rate_time_unit is no time"),
+        0 => return Err("anvil_rate_time_unit is not a time"),
         1 => (number, 's'),
         60 => (number, 'm'),
         // Rounded up: zero would mean no limit.
         seconds => ((number * 3600).div_ceil(seconds), 'h'),
     };
-    u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is no rate")
+    u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is not a valid rate")
 }
 
 /// A time in seconds; `unit` applies to values without one.
@@ -180,6 +180,6 @@ mod tests {
         assert_eq!(read("30", Kind::Rate, 60), Ok("\"30/m\"".to_owned()));
         assert_eq!(read("30", Kind::Rate, 600), Ok("\"180/h\"".to_owned()));
         assert_eq!(read("0", Kind::Size, 60), Err(ZERO));
-        assert_eq!(read("-1", Kind::Count, 60), Err("this is no number that is taken here"));
+        assert_eq!(read("-1", Kind::Count, 60), Err("this number is not valid here"));
     }
 }

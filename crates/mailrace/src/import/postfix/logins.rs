@@ -24,8 +24,9 @@ pub(super) const ASKS_STRANGERS: [&str; 2] =
     ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
 
 const LOGINS: &str = "\
-# Who may log in: a line with a user and his stored password, as `mailrace password` prints it.
-# Of a line of Dovecot's passwd-file, such as bob:{BLF-CRYPT}$2y$..., take the first two fields, with a space between them.
+# Users and their password hashes, one per line, as printed by `mailrace password`.
+# For lines of Dovecot's passwd-file, such as bob:{BLF-CRYPT}$2y$..., use the first two fields,
+# separated by a space.
 ";
 
 impl Conversion<'_> {
@@ -36,22 +37,21 @@ impl Conversion<'_> {
         }
         let path = self.add_file("logins", "", LOGINS.into(), true);
         let name = super::lookups::file_name(&path);
-        let table = Block::new("[[table]]").comment("Whoever may log in: to be filled in.");
+        let table = Block::new("[[table]]").comment("The users who may log in: add them here.");
         let table = table.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(table.key("path", quoted(&path.to_string_lossy()), ""));
         let (kind, place) = (self.values.value("smtpd_sasl_type"), self.values.value("smtpd_sasl_path"));
         let asked = format!("smtpd_sasl_type = {kind}, smtpd_sasl_path = {place}");
         self.draft.alarm(format!(
-            "Mail of users is not taken, since nobody can log in yet: fill {}, or let `passwords` of [auth] name a table that has \
-             the users' hashes (a query of the database that Dovecot asks), or `bind` one of type ldap. Postfix asked elsewhere: \
-             {asked}.",
+            "Mail from users is not accepted, because nobody can log in yet: add users to {}, or set `passwords` of \
+             [auth] to a table with their password hashes (such as a query in Dovecot's database), or `bind` to one \
+             of type ldap. Postfix used: {asked}.",
             path.display()
         ));
-        let auth = Block::new("[auth]")
-            .comment(format!(
-                "Postfix asked by {asked}, which is not spoken here. Instead of `passwords`, `bind` may name a table of type \
-                 ldap, in whose directory the password is tried; see docs/submission.md."
-            ));
+        let auth = Block::new("[auth]").comment(format!(
+            "Postfix used {asked}, which is not supported here. Instead of `passwords`, `bind` may name a table \
+                 of type ldap, and passwords are then verified by its directory; see docs/submission.md."
+        ));
         self.draft.add(auth.key("passwords", quoted(&name), "smtpd_sasl_path"));
         if self.values.value("smtpd_sasl_authenticated_header") == "yes" {
             self.draft.set("[auth]", "trace_users", "true", "smtpd_sasl_authenticated_header");
@@ -64,9 +64,7 @@ impl Conversion<'_> {
         if given("smtpd_sasl_auth_enable") {
             match self.has_users || self.values.value("smtpd_sasl_auth_enable") != "yes" {
                 true => self.draft.mapped("smtpd_sasl_auth_enable"),
-                false => {
-                    self.draft.lost("smtpd_sasl_auth_enable", "no listener is one that users can log in to; see above")
-                }
+                false => self.draft.lost("smtpd_sasl_auth_enable", "no listener accepts logins; see above"),
             }
         }
         match self.has_users {
@@ -77,10 +75,10 @@ impl Conversion<'_> {
             }
         }
         match self.values.value("smtpd_tls_auth_only") == "yes" {
-            true => self.draft.same("smtpd_tls_auth_only", "users log in within TLS alone"),
-            false => self
-                .draft
-                .lost("smtpd_tls_auth_only", "users log in within TLS alone, unless `clear_text` of [auth] is true"),
+            true => self.draft.same("smtpd_tls_auth_only", "logins require TLS"),
+            false => {
+                self.draft.lost("smtpd_tls_auth_only", "logins require TLS, unless `clear_text` of [auth] is true")
+            }
         }
     }
 
@@ -99,7 +97,7 @@ impl Conversion<'_> {
         let Some(door) = self.doors.iter().find(is_asked).cloned() else {
             return self.draft.lost(
                 parameter,
-                "no restriction asks it of users, so that each may name any sender; see `senders` of [auth]",
+                "no restriction applies it to users, so they may use any sender; see `senders` of [auth]",
             );
         };
         self.draft.mapped(parameter);
@@ -111,18 +109,18 @@ impl Conversion<'_> {
                 // The unreadable table comes first and may contain the same senders.
                 Some(_) if has_unknown => self.draft.loss(
                     format!("{parameter}: {element}"),
-                    "the table before it, which cannot be turned around, may say of the same senders that they are others'",
+                    "the table before it cannot be inverted, and may assign the same senders to other users",
                 ),
                 Some(entries) => owners.extend(entries),
                 None => {
                     has_unknown = true;
                     self.draft.loss(
                         format!("{parameter}: {element}"),
-                        "it says who owns a sender; `senders` of [auth] is asked which senders a user owns",
+                        "it maps senders to users; `senders` of [auth] maps users to senders",
                     );
                     self.draft.alarm(format!(
-                        "Mail of users whom the table `senders` of [auth] does not name gets 553: {parameter} = {element} says who \
-                         owns a sender, and cannot be turned around."
+                        "Mail from users that are not in the table `senders` of [auth] gets 553: {parameter} = \
+                         {element} maps senders to users, and cannot be inverted."
                     ));
                 }
             }
@@ -130,18 +128,19 @@ impl Conversion<'_> {
         let Turned { senders, owned, shared } = turned(&owners, &self.site, has_unknown);
         for (user, domain) in shared {
             self.draft.alarm(format!(
-                "Mail of {user} from addresses at {domain} gets 553 unless `senders` of [auth] names them: {parameter} gives \
-                 {user} the domain, but some addresses there are or may be others'. Name each address that {user} owns."
+                "Mail of {user} from addresses at {domain} gets 553 unless `senders` of [auth] contains them: \
+                 {parameter} gives {user} the domain, but some addresses there may belong to other users. Add each \
+                 address of {user}."
             ));
         }
-        let name = self.sender_table("senders", senders, "Users, and the senders that each of them owns.");
+        let name = self.sender_table("senders", senders, "Users and their senders.");
         self.draft.set("[auth]", "senders", quoted(&name), parameter);
         let asks_strangers = |front: &Door| {
             let asks = |it: &Element| it.idle.is_none() && ASKS_STRANGERS.contains(&it.rule.as_str());
             front.has_logins && front.lists.0.iter().flatten().any(asks)
         };
         if !owned.is_empty() && self.front_door().is_some_and(asks_strangers) {
-            let name = self.sender_table("owned-senders", owned, "Senders that some user owns.");
+            let name = self.sender_table("owned-senders", owned, "Senders that belong to a user.");
             self.owned = Some(name);
         }
     }
@@ -178,7 +177,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         let senders = match text::keys(sender, Use::Aliases, site) {
             Ok(senders) if !senders.is_empty() => senders,
             _ => {
-                lost.push_str(&format!("# not translated: {sender}: expected an address, or a domain behind an @\n"));
+                lost.push_str(&format!("# not translated: {sender}: expected an address, or a domain after an @\n"));
                 continue;
             }
         };
@@ -208,7 +207,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         }
     }
     let kept_back = |(user, sender): &(String, String)| {
-        format!("# not translated: {sender} {user}: addresses there are or may be others'\n")
+        format!("# not translated: {sender} {user}: addresses there may belong to other users\n")
     };
     let line = |(user, senders): (&&String, &Vec<&str>)| format!("{user:<31} {}\n", senders.join(", "));
     let senders = by_user.iter().map(line).chain(shared.iter().map(kept_back)).chain([lost]).collect();
@@ -232,7 +231,7 @@ mod tests {
         insta::assert_snapshot!(senders, @r#"
         alice                           bob@a.example, @b.example, info@a.example
         bob                             bob@a.example
-        # not translated: x@: expected an address, or a domain behind an @
+        # not translated: x@: expected an address, or a domain after an @
         "#);
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
     }

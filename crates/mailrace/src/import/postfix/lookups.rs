@@ -93,12 +93,12 @@ impl Conversion<'_> {
             "sqlite" => self.sql(&named, of_use, false),
             "regexp" | "pcre" => self.regexp(&named, of_use),
             "static" => self.fixed(&named, of_use),
-            "inline" => self
-                .inline(&named, of_use)
-                .or_else(|| self.unavailable(&named, of_use, "its braces are not those of a list")),
+            "inline" => {
+                self.inline(&named, of_use).or_else(|| self.unavailable(&named, of_use, "its braces are not balanced"))
+            }
             "unionmap" => {
                 self.draft.look_at(format!(
-                    "{}: ours is a chain, in which the first table that has a key counts",
+                    "{}: converted to a chain, in which the first table with a key wins",
                     named.text()
                 ));
                 self.tables(braced(&named.name).unwrap_or(&named.name), of_use)
@@ -107,7 +107,7 @@ impl Conversion<'_> {
                 Some(name) => Some(name),
                 None => self.unavailable(&named, of_use, "/etc/passwd cannot be read"),
             },
-            kind => self.unavailable(&named, of_use, &format!("tables of type {kind} are not read here")),
+            kind => self.unavailable(&named, of_use, &format!("tables of type {kind} are not supported")),
         };
         self.made.insert(key, made.clone());
         made
@@ -144,7 +144,7 @@ impl Conversion<'_> {
         let name = file_name(&path);
         if let Some(first) = written.put_off.first() {
             self.draft.alarm(format!(
-                "Mail to {first}{} gets 451: what {} says of it cannot be done here; see the comments in {}.",
+                "Mail to {first}{} gets 451: the action in {} is not supported here; see the comments in {}.",
                 more(written.put_off.len()),
                 named.text(),
                 path.display()
@@ -153,8 +153,8 @@ impl Conversion<'_> {
         }
         if written.unread > 0 {
             self.draft.alarm(format!(
-                "Mail to the addresses of {} entries of {} gets 550 unless another table has them: their keys cannot be said \
-                 here; see the comments in {}.",
+                "Mail to the addresses of {} entries of {} gets 550 unless another table has them: their keys cannot \
+                 be translated; see the comments in {}.",
                 written.unread,
                 named.text(),
                 path.display()
@@ -173,8 +173,8 @@ impl Conversion<'_> {
             text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| (name.to_owned(), String::new()));
         let named = Named { kind: "unix".into(), name: "users".into() };
         self.draft.look_at(
-            "the accounts of this machine became a text table (users). It does not follow them: keep it up to date, or put \
-             another table in its place",
+            "the accounts of this machine became a text table (users). It is not updated with the accounts: keep it \
+             up to date, or use another table",
         );
         self.write_text(&named, &names.collect::<Vec<_>>(), of_use)
     }
@@ -188,7 +188,7 @@ impl Conversion<'_> {
             _ => values,
         };
         if values.is_empty() {
-            return self.unavailable(named, of_use, "it names nobody who can get mail here");
+            return self.unavailable(named, of_use, "it contains no address that can get mail here");
         }
         let name = self.free_name("everyone");
         let block = Block::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("static"), "");
@@ -201,7 +201,7 @@ impl Conversion<'_> {
             return self.unavailable(
                 named,
                 of_use,
-                "its patterns are for names without a domain, which keys have here",
+                "its patterns are for names without a domain, but keys have a domain here",
             );
         }
         let Some(text) = self.read(Path::new(&named.name)) else {
@@ -215,7 +215,7 @@ impl Conversion<'_> {
         let path = self.add_file(&named.name, "", text, false);
         let name = file_name(&path);
         self.draft.look_at(format!(
-            "{}: patterns have no back-references and cannot look around; `mailrace check` names those that have",
+            "{}: patterns do not support back-references and look-around; `mailrace check` reports those that use them",
             path.display()
         ));
         let block = Block::new("[[table]]").comment(format!("From {}.", named.text()));
@@ -273,7 +273,7 @@ impl Conversion<'_> {
         let local = matches!(of_use, Use::LocalAliases | Use::LocalUsers);
         let changes_values = given("result_format").is_some_and(|format| format != "%s");
         if changes_values && of_use.asks_values() {
-            return self.unavailable(named, of_use, "result_format has to be part of the query here");
+            return self.unavailable(named, of_use, "result_format must be part of the query here");
         }
         let query = given("query").or_else(|| sql::pieced(given)).unwrap_or_default();
         let made = if postgres { sql::postgres(&query, local) } else { sql::sqlite(&query, local) };
@@ -308,13 +308,12 @@ impl Conversion<'_> {
     pub(super) fn unavailable(&mut self, named: &Named, of_use: Use, why: &str) -> Option<String> {
         let name = self.free_name(&file_name(Path::new(&named.name)));
         self.draft.alarm(format!(
-            "{} until the table \"{name}\" is written here: Postfix asks {}, but {why}.",
+            "{} until the table \"{name}\" is set up here: Postfix uses {}, but {why}.",
             of_use.outage(),
             named.text()
         ));
-        let reason = format!("{} of Postfix is not moved: {why}", named.text());
-        let block =
-            Block::new("[[table]]").comment(format!("In the place of {}, which has to be written.", named.text()));
+        let reason = format!("{} of Postfix is not translated: {why}", named.text());
+        let block = Block::new("[[table]]").comment(format!("A placeholder for {}.", named.text()));
         let block = block.key("name", quoted(&name), "").key("type", quoted("unavailable"), "");
         self.draft.add(block.key("reason", quoted(&reason), ""));
         Some(name)
@@ -335,10 +334,10 @@ impl Conversion<'_> {
         if !self.names.contains(PUT_OFF) {
             self.names.insert(PUT_OFF.to_owned());
             let path = self.folder.join(PUT_OFF);
-            let block = Block::new("[[table]]").comment("Addresses whose mail is put off; see the head of this file.");
+            let block = Block::new("[[table]]").comment("Addresses whose mail is deferred; see the top of this file.");
             let block = block.key("name", quoted(PUT_OFF), "").key("type", quoted("unavailable"), "");
             let block = block.key("path", quoted(&path.to_string_lossy()), "");
-            self.draft.add(block.key("reason", quoted("what Postfix does with this address is not translated"), ""));
+            self.draft.add(block.key("reason", quoted("Postfix's handling of this address is not translated"), ""));
         }
         Some(PUT_OFF.to_owned())
     }
@@ -359,7 +358,7 @@ impl Conversion<'_> {
                 Some(text)
             }
             Err(error) => {
-                self.draft.look_at(format!("{} is not read: {error}", path.display()));
+                self.draft.look_at(format!("{} cannot be read: {error}", path.display()));
                 None
             }
         }
@@ -389,7 +388,7 @@ impl Conversion<'_> {
 
 /// Settings of SQL maps that must be part of the query here.
 const SQL_LOST: [&str; 3] = ["result_format", "domain", "expansion_limit"];
-const SQL_LOST_WHY: &str = "it is not part of the query, which has to say it if it matters";
+const SQL_LOST_WHY: &str = "it must be part of the query if it matters";
 /// The name of the table of deferred addresses, and of its file.
 const PUT_OFF: &str = "put-off";
 

@@ -145,9 +145,9 @@ impl Conversion<'_> {
             }
             listed.is_blurred |= negated;
             let why = match (net.is_some(), negated) {
-                (true, _) => "something is excepted before it that is no network",
-                (false, true) => "it is no network; what comes behind it is left out, since it may be excepted",
-                (false, false) => "it is no network",
+                (true, _) => "an exclusion before it is not a network",
+                (false, true) => "it is not a network; the elements after it are left out, since it may exclude them",
+                (false, false) => "it is not a network",
             };
             self.draft.loss(format!("{parameter}: {element}"), why);
             self.alarm_of_clients(parameter, &element, why);
@@ -157,14 +157,14 @@ impl Conversion<'_> {
     fn alarm_of_clients(&mut self, parameter: &str, element: &str, why: &str) {
         if parameter != "mynetworks" {
             return self.draft.alarm(format!(
-                "Mail from clients that {parameter} means by \"{element}\" is treated as that of all others: {why}."
+                "Mail from \"{element}\" in {parameter} is handled like mail from all other clients: {why}."
             ));
         }
         self.has_lost_networks = true;
         self.defer_relaying();
         self.draft.alarm(format!(
-            "Mail to other people's domains from clients that mynetworks means by \"{element}\" gets 454: {why}. Write their \
-             addresses into `networks` of [relay]."
+            "Mail to other domains from \"{element}\" in mynetworks gets 454: {why}. Add its addresses to `networks` \
+             of [relay]."
         ));
     }
 
@@ -183,13 +183,13 @@ impl Conversion<'_> {
             entries.into_iter().map(|(key, _)| key).partition(|key| Net::read(key).is_some() && !is_address(key));
         if let Some(first) = networks.first() {
             self.draft.look_at(format!(
-                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix looks up the client's \
-                 address alone, so that they let in nobody there either",
+                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix only looks up \
+                 the client's address, so they match nothing there either",
                 networks.len()
             ));
             self.draft.loss(
                 format!("{element}: {}", networks.join(", ")),
-                "in a table Postfix looks up the client's address alone, which is no network",
+                "in a table, Postfix only looks up the client's address, not networks",
             );
         }
         Some(keys.join(" "))

@@ -36,7 +36,7 @@ impl Conversion<'_> {
             Way::Out { .. } if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
             way => {
                 let way = match way {
-                    Way::Maildirs => self.put_off_way(who, &format!("{} keeps it here", target.from)),
+                    Way::Maildirs => self.put_off_way(who, &format!("{} delivers it locally", target.from)),
                     way => way,
                 };
                 let name = self.transport("onward", &way, target.from);
@@ -62,12 +62,17 @@ impl Conversion<'_> {
         }
         let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
         let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
-        is_named.then(|| format!("the relay host {hop} wants a password, and this server logs on to no other server"))
+        is_named.then(|| {
+            format!(
+                "the relay host {hop} requires a password, and logins at other servers are not \
+             supported"
+            )
+        })
     }
 
     fn routes(&mut self) {
         if let Some(table) = self.transport_map.opaque.clone() {
-            let block = Block::new("[[route]]").comment("Until this table is written, mail to other domains waits.");
+            let block = Block::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
             let block = block.key("domain", quoted("*"), "transport_maps");
             self.draft.add(block.key("next_hops", quoted(&table), ""));
         }
@@ -76,8 +81,8 @@ impl Conversion<'_> {
         patterns.retain(|(pattern, _)| !own.contains(pattern));
         if patterns.len() > ROUTES_MAX {
             self.draft.alarm(format!(
-                "Mail to {} domains of transport_maps leaves as mail to any other domain does: only {ROUTES_MAX} of its entries \
-                 became routes; write the others into a table for `next_hops`.",
+                "Mail to {} domains in transport_maps is sent like mail to any other domain: only {ROUTES_MAX} of \
+                 its entries became routes; put the others into a table for `next_hops`.",
                 patterns.len() - ROUTES_MAX
             ));
             patterns.truncate(ROUTES_MAX);
@@ -90,7 +95,7 @@ impl Conversion<'_> {
     fn route(&mut self, pattern: &str, value: &str) {
         if pattern.parse::<Pattern>().is_err() {
             let what = format!("transport_maps: {pattern} {value}");
-            return self.draft.loss(what, "the key is no domain, so that no mail is meant by it");
+            return self.draft.loss(what, "the key is not a domain, so it matches no mail");
         }
         let base = self.target_of_class(Kind::Other);
         let target = base.clone().changed(value);
@@ -101,7 +106,7 @@ impl Conversion<'_> {
         }
         let who = if pattern == "*" { "all other domains" } else { pattern };
         let way = match self.way(&target, who) {
-            Way::Maildirs => self.put_off_way(who, "transport_maps keeps it here, but it is no domain of this host"),
+            Way::Maildirs => self.put_off_way(who, "transport_maps delivers it locally, but it is not a local domain"),
             way => way,
         };
         match &way {
@@ -154,8 +159,11 @@ impl Conversion<'_> {
                     self.draft.mapped(name);
                 }
                 _ => {
-                    self.draft.lost(name, "this is no address of that family; the system chooses one");
-                    self.draft.alarm(format!("Mail to other hosts leaves from an address that the system chooses, and not from {value} ({name})."));
+                    self.draft.lost(name, "this is not an address of that family; the system chooses one");
+                    self.draft.alarm(format!(
+                        "Mail to other hosts is sent from an address that the system chooses, \
+                         not from {value} ({name})."
+                    ));
                 }
             }
         }
@@ -180,9 +188,9 @@ impl Conversion<'_> {
             "none" => ("never", None),
             "may" => ("offered", None),
             "encrypt" => ("required", None),
-            "dane" => ("offered", Some("is encrypted where TLS is offered, and not checked by DANE")),
-            "dane-only" => ("required", Some("waits where no TLS is offered, and is not checked by DANE")),
-            _ => ("required", Some("waits where no TLS is offered, and the next hop's certificate is not checked")),
+            "dane" => ("offered", Some("is encrypted if TLS is offered, and not checked by DANE")),
+            "dane-only" => ("required", Some("waits if TLS is not offered, and is not checked by DANE")),
+            _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
         if let Some(doubt) = doubt {

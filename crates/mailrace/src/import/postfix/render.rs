@@ -25,7 +25,7 @@ const ORDER: [&str; 15] = [
     "[bounce]",
 ];
 /// The heading of the differences.
-const ALARMS: &str = "What happens to mail here that did not happen with Postfix:";
+const ALARMS: &str = "Mail that is handled differently than by Postfix:";
 /// The column at which comments are wrapped.
 const COLUMNS: usize = 118;
 
@@ -53,10 +53,11 @@ fn head(text: &mut String, draft: &Draft) {
     comment(
         text,
         "",
-        "Behind each key stands the parameter that it is from. The end of this file tells what is not translated.",
+        "The comment after a key names the parameter that it comes from. The end of this file lists what is not \
+         translated.",
     );
-    comment(text, "", "`mailrace check` says what is wrong with this file; docs/from-postfix.md tells how to move.");
-    for (title, lines) in [(ALARMS, &draft.alarms), ("Look at this first:", &draft.first)] {
+    comment(text, "", "`mailrace check` reports errors in this file; docs/from-postfix.md describes the migration.");
+    for (title, lines) in [(ALARMS, &draft.alarms), ("Review these points first:", &draft.first)] {
         if !lines.is_empty() {
             let _ = writeln!(text, "#\n# {title}");
         }
@@ -90,7 +91,7 @@ fn mapped(text: &mut String, draft: &Draft, main: &MainCf) {
     let is_mapped = |name: &str| draft.fates.get(name) == Some(&Fate::Mapped);
     let mut unnamed = main.settings().filter(|(name, _)| is_mapped(name) && !is_named(name)).peekable();
     if unnamed.peek().is_some() {
-        text.push_str("\n# --- What the sections above were made of, beside what they name ---\n#\n");
+        text.push_str("\n# --- Other parameters used in the sections above ---\n#\n");
     }
     unnamed.for_each(|(name, value)| comment(text, "  ", &format!("postfix: {name} = {}", shown(name, value))));
 }
@@ -103,7 +104,7 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
     let mut lost: Vec<(String, &str)> = main.settings().filter_map(lost).collect();
     lost.extend(draft.losses.iter().map(|(what, why)| (one_line(what), why.as_str())));
     if !lost.is_empty() {
-        text.push_str("\n# --- What is not translated ---\n#\n");
+        text.push_str("\n# --- Not translated ---\n#\n");
     }
     for (what, why) in lost {
         comment(text, "  ", &format!("postfix: {what}: not translated: {why}"));
@@ -112,7 +113,7 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
 
 fn rules(text: &mut String, draft: &Draft) {
     if !draft.rules.is_empty() {
-        text.push_str("\n# --- Restrictions, and what Mailrace does by itself ---\n#\n");
+        text.push_str("\n# --- Restrictions ---\n#\n");
     }
     draft.rules.iter().for_each(|(rule, does)| comment(text, "  ", &format!("postfix: {rule}: {does}")));
 }
@@ -124,7 +125,7 @@ fn sames(text: &mut String, draft: &Draft, main: &MainCf) {
     };
     let mut same = main.settings().filter_map(same).peekable();
     if same.peek().is_some() {
-        text.push_str("\n# --- Same as what Mailrace does by itself, or not needed ---\n#\n");
+        text.push_str("\n# --- Not needed ---\n#\n");
     }
     same.for_each(|line| comment(text, "  ", &line));
 }

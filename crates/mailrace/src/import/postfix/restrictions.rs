@@ -13,9 +13,9 @@ pub(super) const LISTS: [&str; 5] = [
     "smtpd_recipient_restrictions",
 ];
 /// The effect of `warn_if_reject`.
-const WARNS: &str = "only warns, so that nothing is refused";
+const WARNS: &str = "only warns and refuses nothing";
 /// The effect of restrictions on later commands.
-const EARLY: &str = "with smtpd_delay_reject = no it is asked before that is known, and says nothing";
+const EARLY: &str = "with smtpd_delay_reject = no it is evaluated too early and has no effect";
 /// Nested classes.
 const DEPTH_MAX: usize = 10;
 /// Elements of one list: classes can expand to more than any memory.

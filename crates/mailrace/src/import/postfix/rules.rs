@@ -35,7 +35,7 @@ impl Conversion<'_> {
         let path = self.add_file("stopped", "", text, false);
         let name = file_name(&path);
         let block =
-            Block::new("[[table]]").comment("Recipients whose mail is refused or put off; see the head of this file.");
+            Block::new("[[table]]").comment("Recipients whose mail is refused or deferred; see the top of this file.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         let block = Block::new("[[access]]").key("name", quoted(&name), "").key("stage", quoted("rcpt"), "");
@@ -123,7 +123,8 @@ impl Conversion<'_> {
             Content::Patterns(lines) => {
                 if named.kind != "static" {
                     self.draft.look_at(format!(
-                        "{from}: patterns have no back-references and cannot look around; `mailrace check` names those that have"
+                        "{from}: patterns do not support back-references and look-around; `mailrace check` reports \
+                         those that use them"
                     ));
                 }
                 (access_table::pattern_text(lines), "regexp")
@@ -153,11 +154,12 @@ impl Conversion<'_> {
         if written.lost > 0 {
             let refused = match written.unrefused {
                 0 => String::new(),
-                1 => " One of them refused mail, which is let in.".to_owned(),
-                number => format!(" {number} of them refused mail, which is let in."),
+                1 => " One of them refused mail, which is now accepted.".to_owned(),
+                number => format!(" {number} of them refused mail, which is now accepted."),
             };
             self.draft.alarm(format!(
-                "A table decides otherwise than with Postfix for {} ({from}).{refused} Comments in the table's file tell why.",
+                "A table decides differently than with Postfix for {} ({from}).{refused} Comments in the table's \
+                 file say why.",
                 entries(written.lost)
             ));
         }

@@ -72,7 +72,9 @@ fn pieces(text: &str, terms: &Terms, local: bool) -> Result<Vec<(bool, String)>,
             ('%', Some('s')) => terms.key,
             ('%', Some('u')) => terms.local,
             ('%', Some('d')) => terms.domain,
-            ('%', Some(other)) if other != '%' => return Err(format!("%{other} in a query is not a known placeholder")),
+            ('%', Some(other)) if other != '%' => {
+                return Err(format!("%{other} in a query is not a known placeholder"));
+            }
             _ => {
                 match pieces.last_mut() {
                     Some((false, text)) => text.push(c),

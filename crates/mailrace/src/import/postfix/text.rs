@@ -40,12 +40,15 @@ impl Use {
     /// What happens to mail while the table is unavailable.
     pub(super) fn outage(self) -> &'static str {
         match self {
-            Use::Domains => "Mail to every domain that this file does not name gets 451",
-            Use::Mailboxes | Use::Recipients => "Mail to addresses that no other table of their domain has gets 451",
-            Use::LocalUsers => "Mail to users of this machine whom no other table has gets 451",
+            Use::Domains => "Mail to every domain that is not in this file gets 451",
+            Use::Mailboxes | Use::Recipients => {
+                "Mail to addresses that are not in another table of their domain \
+                 gets 451"
+            }
+            Use::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             Use::Aliases | Use::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
-            Use::Access => "All mail that its rule is asked about gets 451",
-            Use::Transports => "Mail to domains of yours gets 451, and mail to others waits in the queue,",
+            Use::Access => "All mail that its rule applies to gets 451",
+            Use::Transports => "Mail to local domains gets 451, and mail to other domains waits in the queue,",
         }
     }
 }
@@ -143,9 +146,9 @@ fn pattern_values(value: &str, of_use: Use, site: &Site) -> Result<String, &'sta
     match of_use {
         Use::Aliases => {
             let targets: Vec<String> = words(value).iter().map(target).collect::<Result<_, _>>()?;
-            if targets.is_empty() { Err("a line names nobody") } else { Ok(targets.join(", ")) }
+            if targets.is_empty() { Err("a line has no target") } else { Ok(targets.join(", ")) }
         }
-        Use::Mailboxes if value.contains([',', '"']) => Err("a place has a comma or a quote"),
+        Use::Mailboxes if value.contains([',', '"']) => Err("a mailbox folder contains a comma or a quote"),
         Use::Mailboxes => Ok(value.to_owned()),
         _ => Ok(String::new()),
     }
@@ -160,19 +163,19 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
         None => key.parse::<Address>().is_ok(),
     };
     match (of_use, key.contains('@')) {
-        _ if !is_plain => Err("this is no key here"),
+        _ if !is_plain => Err("this is not a valid key"),
         // The section of the domain covers it.
         (Use::Recipients, true) if key.starts_with('@') => Ok(Vec::new()),
         (Use::Mailboxes, true) if key.starts_with('@') && whole(key.to_owned()) => {
             Ok(vec![format!("{CATCH_ALL}{key}")])
         }
         (Use::Domains, true) => Ok(Vec::new()),
-        (Use::Domains, false) if key.starts_with('.') => Err("a domain is named, not all below it"),
-        (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is no name of a domain"),
+        (Use::Domains, false) if key.starts_with('.') => Err("subdomains are not supported here"),
+        (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is not a domain name"),
         (Use::Domains, false) => Ok(vec![key.to_owned()]),
         (Use::Access | Use::Transports, _) => Ok(vec![key.to_owned()]),
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
-        (_, true) => Err("the key is no address"),
+        (_, true) => Err("the key is not an address"),
         // A local domain, which is in `Domains`.
         (Use::Aliases | Use::Mailboxes | Use::Recipients, false)
             if key.contains('.') && !site.domains.iter().any(|d| d == key) =>
@@ -185,7 +188,7 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
             let origin = Some(&site.origin).filter(|it| of_use == Use::Aliases && !site.domains.contains(it));
             let keys: Vec<String> =
                 site.domains.iter().chain(origin).map(at).filter(|key| whole(key.clone())).collect();
-            if keys.is_empty() { Err("a name without a domain, and none that it is meant at") } else { Ok(keys) }
+            if keys.is_empty() { Err("a name without a domain, and there is no local domain") } else { Ok(keys) }
         }
     }
 }
@@ -195,13 +198,13 @@ fn values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str>
     match of_use {
         Use::Domains | Use::LocalUsers | Use::Recipients => Ok(String::new()),
         Use::Mailboxes | Use::Access | Use::Transports if value.contains([',', '"']) => {
-            Err("the place has a comma or a quote")
+            Err("the mailbox folder contains a comma or a quote")
         }
         Use::Mailboxes | Use::Access | Use::Transports => Ok(value.to_owned()),
         Use::Aliases | Use::LocalAliases => {
             let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
             let targets = targets?;
-            if targets.is_empty() { Err("it names nobody") } else { Ok(targets.join(", ")) }
+            if targets.is_empty() { Err("it has no target") } else { Ok(targets.join(", ")) }
         }
     }
 }
@@ -224,15 +227,15 @@ fn words(value: &str) -> Vec<String> {
 pub(super) fn target(word: &str, site: &Site) -> Result<String, &'static str> {
     let bare = word.trim_start_matches(['\\', '"']);
     match bare.chars().next() {
-        Some('|') => return Err("mail is not given to programs; an LMTP server can do that"),
-        Some('/') => return Err("mail is not appended to files"),
-        Some('@') => return Err("one address stands for others, not one domain for another"),
-        _ if bare.starts_with(":include:") => return Err("lists are not included; write their addresses here"),
+        Some('|') => return Err("programs are not supported; use an LMTP server"),
+        Some('/') => return Err("files are not supported"),
+        Some('@') => return Err("only single addresses can be aliases, not whole domains"),
+        _ if bare.starts_with(":include:") => return Err(":include: is not supported; add the addresses here"),
         _ => {}
     }
     let word = word.trim_start_matches('\\');
     let whole = if word.contains('@') { word.to_owned() } else { format!("{word}@{}", site.origin) };
-    whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is no address")
+    whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is not an address")
 }
 
 #[cfg(test)]

@@ -196,7 +196,8 @@ impl Conversion<'_> {
     }
 
     fn stop_address(&mut self, address: &str, target: &Target, is_ours: bool) {
-        let why = format!("transport_maps sends it by {}, and there are no routes for addresses", target.channel);
+        let why =
+            format!("transport_maps uses {} for it, and there are no routes for single addresses", target.channel);
         match self.refusing(target) {
             Some(reply) => self.stopped.push((address.to_owned(), reply)),
             None if is_ours => {
@@ -205,8 +206,8 @@ impl Conversion<'_> {
             }
             None => {
                 self.draft.alarm(format!(
-                    "Mail to {address} gets 450 over SMTP, and goes where all mail of its domain goes if local programs send \
-                     it: {why}."
+                    "Mail to {address} gets 450 over SMTP, and is routed like its domain if local programs send it: \
+                     {why}."
                 ));
                 self.stopped.push((address.to_owned(), format!("450 4.3.5 {}", super::hops::reply_text(&why))));
             }

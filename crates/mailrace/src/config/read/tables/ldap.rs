@@ -212,7 +212,8 @@ fn replica(
 fn usual_file(section: &Section<'_, '_>, name: &Spanned<String>, data_dir: &Path, files: &mut Unique) -> PathBuf {
     let text = name.get_ref().as_str();
     if text.contains(['/', '\0']) || text == "." || text == ".." || text.len() > FILE_NAME_OCTETS_MAX {
-        let label = "expected a name that is a valid file name, or another file: replica = { file = \"...\" }".to_owned();
+        let label =
+            "expected a name that is a valid file name, or another file: replica = { file = \"...\" }".to_owned();
         section.state(name.span(), "name", "is not a valid file name", label);
     }
     let file = data_dir.join("tables").join(text);
