@@ -1,5 +1,5 @@
-//! No parameter is passed over in silence: each that treats mail in a way of its own is translated, or the import says what
-//! happens to mail; and one that is set to what Postfix has by default is no reason to say anything.
+//! No parameter is ignored silently: each one that affects mail is translated, or the import
+//! reports its effect. A parameter with Postfix's default value causes no report.
 
 use std::io;
 use std::path::Path;
@@ -33,11 +33,11 @@ fn made(main: &str) -> Import {
     made
 }
 
-/// What an import makes of lines of main.cf.
+/// The result for some lines of main.cf.
 enum Makes {
-    /// This is in the new file or in one beside it, and nothing is told of it.
+    /// The new files contain this text, and there is no report.
     Text(&'static str),
-    /// This is told.
+    /// This is reported.
     Alarm(&'static str),
 }
 
@@ -196,7 +196,7 @@ fn what_treats_mail_in_its_own_way_is_translated_or_told() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// As `postconf -d` has them, in Postfix 3.7.
+/// The output of `postconf -d` in Postfix 3.7.
 const DEFAULTS: &[&str] = &[
     "always_bcc =",
     "append_dot_mydomain = yes",

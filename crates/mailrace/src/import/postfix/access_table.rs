@@ -378,12 +378,12 @@ mod tests {
         insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
         example.org                     REJECT
         .example.org                    REJECT
-        # not translated: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
+        # not translated: .dead.example OK: Postfix never looks it up: see parent_domain_matches_subdomains
         bob@example.org                 OK
         postmaster@                     OK
         <>                              DUNNO
-        # not translated: @x.example REJECT: Postfix never asks for it: a domain stands without @
-        # not translated: "a b"@x.example REJECT: this is no key here
+        # not translated: @x.example REJECT: Postfix never looks it up: a domain has no @
+        # not translated: "a b"@x.example REJECT: this is not a valid key
         "#);
         let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
         let written = entry_text(&entries(clients), Subject::Client, true);
@@ -392,8 +392,8 @@ mod tests {
         192.0.2                         OK
         192.0.2.1                       REJECT
         2001:db8                        HOLD
-        # not translated: bad.example REJECT: a client is known by its address alone, not by a name
-        # not translated: 10.0.0.0/8 OK: a client is known by its address alone, not by a name
+        # not translated: bad.example REJECT: clients are known only by their addresses, not by names
+        # not translated: 10.0.0.0/8 OK: clients are known only by their addresses, not by names
         ");
     }
 
@@ -417,7 +417,7 @@ mod tests {
         insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
         /^a\/b/i OK
         if /x/
-        # not translated, the value below: mail is not sent to others than its recipients
+        # not translated, the value below: redirecting mail is not supported
         !|y z| DEFER
         endif
         /z/ DUNNO

@@ -244,7 +244,7 @@ mod tests {
         insta::assert_snapshot!(made.senders, @r"
         bob                             bob@n.example, @N.example
         carol                           @m.example
-        # not translated: @N.example carol: addresses there are or may be others'
+        # not translated: @N.example carol: addresses there may belong to other users
         ");
         assert_eq!(made.shared, [("carol".to_owned(), "@N.example".to_owned())]);
         assert_eq!(turned(&entries, &text::Site::default(), true).shared.len(), 3);

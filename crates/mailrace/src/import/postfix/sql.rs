@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_told() {
-        assert!(sqlite("SELECT a FROM t", false).unwrap_err().contains("does not ask"));
+        assert!(sqlite("SELECT a FROM t", false).unwrap_err().contains("does not contain the key"));
         assert!(sqlite("SELECT a FROM t WHERE b = '%1'", false).unwrap_err().contains("%1"));
     }
 

@@ -258,7 +258,7 @@ mod tests {
         postmaster@b.example            root@a.example
         root@a.example                  bob@a.example, carol@x.example
         root@b.example                  bob@a.example, carol@x.example
-        # not translated: log |/bin/log: mail is not given to programs; an LMTP server can do that
+        # not translated: log |/bin/log: programs are not supported; use an LMTP server
         two@a.example                   bob@a.example
         two@b.example                   bob@a.example
         ");
@@ -272,7 +272,7 @@ mod tests {
         insta::assert_snapshot!(table, @r"
         info@v.example                  bob@a.example, carol@x.example
         @v.example                      all@a.example
-        # not translated: @w.example @v.example: one address stands for others, not one domain for another
+        # not translated: @w.example @v.example: only single addresses can be aliases, not whole domains
         ");
         assert_eq!(put_off, ["@w.example"]);
     }
