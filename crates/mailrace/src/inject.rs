@@ -70,7 +70,7 @@ impl Name {
     }
 }
 
-/// Does what the words ask for, of which none is the name of the program.
+/// Runs the program with these arguments, without the program name.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
 //! Manual pages and shell completions: the commands' from `cli`, like the help, and
 //! mailrace.toml(5) from `default.toml`. They contain nothing else.
 //!
-//! | page                      | of                                        |
-//! |---------------------------|-------------------------------------------|
-//! | mailrace.1                | the program                               |
-//! | mailrace-QUEUE-LIST.1     | each command, by its names with '-' between |
-//! | mailrace.toml.5           | the configuration file                    |
+//! | page                  | contents                              |
+//! |-----------------------|---------------------------------------|
+//! | mailrace.1            | the program                           |
+//! | mailrace-QUEUE-LIST.1 | each command, by its names with '-' between |
+//! | mailrace.toml.5       | the configuration file                |
 
 mod settings;
 

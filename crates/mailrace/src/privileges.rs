@@ -3,9 +3,9 @@
 //!
 //! | started as | `user`       | `allow_root` | built-in default | the server runs |
 //! |------------|--------------|--------------|------------------|-----------------|
-//! | root       | named        | any          | -                | as that user; as root only if root was named and allowed |
+//! | root       | named        | any          | -                | as that user; as root only if root is named and allowed |
 //! | root       | -            | true         | no               | as root         |
-//! | root       | -            | any          | yes              | as root, with a warning: the first try, in a container |
+//! | root       | -            | any          | yes              | as root, with a warning: for a first try in a container |
 //! | root       | -            | false        | no               | not at all      |
 //! | other      | - or itself  | any          | any              | as it is        |
 //! | other      | another      | any          | -                | not at all: its files would be the wrong user's |

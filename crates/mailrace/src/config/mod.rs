@@ -262,11 +262,11 @@ impl Default for Smtp {
 /// What a 250 reply to a message guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The message is on the disk.
+    /// The message is on disk.
     Commit,
-    /// The message was written, and is on the disk after the next sync.
+    /// The message is written, and on disk after the next sync.
     Relaxed {
-        /// The time between syncs: what a power loss may cost.
+        /// The time between syncs: how much mail a power failure can lose.
         sync_every: Duration,
     },
 }

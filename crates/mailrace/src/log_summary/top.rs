@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_count_is_never_too_high_and_too_low_by_its_error_at_most() {
         let (mut top, mut counts) = (Top::<()>::default(), HashMap::new());
-        // The same odd walk through the names each time.
+        // The same pseudo-random sequence of names each time.
         let mut n = 1_u64;
         for _ in 0..300_000 {
             n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,13 +1,13 @@
 //! mailrace.toml(5), made from `default.toml` line by line:
 //!
-//! | line                            | becomes                                             |
-//! |---------------------------------|-----------------------------------------------------|
-//! | `# --- Title ---`               | a section                                           |
-//! | `[name]`, `[[name]]`, or behind `# ` | a subsection; behind `# ` all its keys are examples |
-//! | `key = value   # comment`, or behind `# ` | a key; behind `# ` its value is an example |
-//! | white space, then `# comment`   | more of the comment before                          |
-//! | `# prose`                       | prose; before a key or a table it belongs to it     |
-//! | nothing                         | the end of a paragraph                              |
+//! | line                                    | becomes                                         |
+//! |-----------------------------------------|-------------------------------------------------|
+//! | `# --- Title ---`                       | a section                                       |
+//! | `[name]`, `[[name]]`, or after `# `     | a subsection; after `# `, all its keys are examples |
+//! | `key = value   # comment`, or after `# ` | a key; after `# `, its value is an example     |
+//! | white space, then `# comment`           | the continuation of a comment                   |
+//! | `# prose`                               | a paragraph; it belongs to the key or table after it |
+//! | an empty line                           | the end of a paragraph                          |
 
 use super::{escaped, heading};
 

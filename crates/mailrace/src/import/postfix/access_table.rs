@@ -1,12 +1,12 @@
-//! Tables of access(5), read and written anew in our words: which keys are asked for, and what a value says.
+//! Converts tables of access(5). Values are translated as follows:
 //!
-//! | of Postfix                              | here                                                               |
-//! |-----------------------------------------|--------------------------------------------------------------------|
-//! | `OK`, `PERMIT`, digits                  | `OK`                                                               |
-//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD` | the same                                                           |
-//! | `DEFER_IF_PERMIT`                       | `DEFER`                                                            |
-//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                                       |
-//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions | `DEFER`: nobody is let in whom Postfix did not simply let in |
+//! | Postfix                                                      | here                              |
+//! |--------------------------------------------------------------|-----------------------------------|
+//! | `OK`, `PERMIT`, digits                                       | `OK`                              |
+//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
+//! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
+//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                           |
+//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions                | `DEFER`, so that no mail is accepted by mistake |
 //!
 //! A domain without a leading dot also matches its subdomains, unless
 //! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. Clients are

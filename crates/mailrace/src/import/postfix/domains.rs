@@ -1,11 +1,11 @@
 //! Converts the four address classes of Postfix to `[[domain]]` sections and transports.
 //!
-//! | Postfix                    | who exists                | who stands for whom                  | where it goes          |
-//! |----------------------------|---------------------------|--------------------------------------|------------------------|
-//! | `mydestination`            | `local_recipient_maps`    | `virtual_alias_maps`, `alias_maps`   | Maildirs, or a next hop |
-//! | `virtual_alias_domains`    | nobody                    | `virtual_alias_maps`                 |                        |
-//! | `virtual_mailbox_domains`  | `virtual_mailbox_maps`    | `virtual_alias_maps`                 | Maildirs, or a next hop |
-//! | `relay_domains`            | `relay_recipient_maps`    | `virtual_alias_maps`                 | the next hop           |
+//! | Postfix                   | existing addresses     | aliases                            | delivery                |
+//! |---------------------------|------------------------|------------------------------------|-------------------------|
+//! | `mydestination`           | `local_recipient_maps` | `virtual_alias_maps`, `alias_maps` | Maildirs, or a next hop |
+//! | `virtual_alias_domains`   | none                   | `virtual_alias_maps`               |                         |
+//! | `virtual_mailbox_domains` | `virtual_mailbox_maps` | `virtual_alias_maps`               | Maildirs, or a next hop |
+//! | `relay_domains`           | `relay_recipient_maps` | `virtual_alias_maps`               | the next hop            |
 
 use std::collections::BTreeSet;
 use std::path::Path;

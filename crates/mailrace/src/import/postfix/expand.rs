@@ -4,11 +4,11 @@
 //! | form                                  | means                                              |
 //! |---------------------------------------|----------------------------------------------------|
 //! | `$name`, `${name}`, `$(name)`         | the value of that parameter                        |
-//! | `${name?text}`, `${name?{text}}`      | the text, where the value is not empty             |
-//! | `${name:text}`, `${name:{text}}`      | the text, where it is empty                        |
-//! | `${name?{text}:{other}}`              | one of both                                        |
-//! | `${{a} == {b} ? {text} : {other}}`    | one of both; numbers are compared as such          |
-//! | `$$`                                  | a dollar                                           |
+//! | `${name?text}`, `${name?{text}}`      | the text, if the value is not empty                |
+//! | `${name:text}`, `${name:{text}}`      | the text, if it is empty                           |
+//! | `${name?{text}:{other}}`              | the first text if it is not empty, else the second |
+//! | `${{a} == {b} ? {text} : {other}}`    | the same for a comparison, numeric for numbers     |
+//! | `$$`                                  | a dollar sign                                      |
 //!
 //! Anything else stays as written, and so do loops and values that become too long.
 

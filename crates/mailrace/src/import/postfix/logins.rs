@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
     }
 
-    /// Carol could send as Bob.
+    /// Carol was able to send as Bob.
     #[test]
     fn who_owns_a_domain_does_not_own_addresses_of_others_there() {
         let entries = text::entries("bob@n.example bob\n@N.example carol, bob\n@m.example carol\n", false);

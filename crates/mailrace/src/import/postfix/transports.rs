@@ -1,11 +1,11 @@
 //! Determines the transport and next hop of a recipient, as trivial-rewrite(8) does:
 //!
-//! | step | what it says |
+//! | step | parameter |
 //! |---|---|
-//! | the class of the domain | `local_transport`, `virtual_transport`, `relay_transport` or `default_transport` |
-//! | that names no next hop | `relayhost`, for the last two; else the domain itself |
-//! | `transport_maps` | the address, the domain, `.parent` domains, `*`: the first that is there changes both, for all classes |
-//! | `local` is left | `mailbox_transport`, or a program |
+//! | by address class | `local_transport`, `virtual_transport`, `relay_transport` or `default_transport` |
+//! | without a next hop | `relayhost` for the last two; otherwise the domain itself |
+//! | `transport_maps` | first match of address, domain, `.parent` domains and `*`, for all classes |
+//! | if `local` remains | `mailbox_transport`, or a program |
 //!
 //! `transport:` without a next hop means the domain itself, not the relay host; `:` changes
 //! nothing.
