@@ -49,7 +49,7 @@ pub struct Options {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut summary = Summary::default();
     if options.files.is_empty() {
-        read(&mut io::stdin().lock(), &mut summary).context("reading the standard input")?;
+        read(&mut io::stdin().lock(), &mut summary).context("reading standard input")?;
     }
     options.files.iter().try_for_each(|path| read_file(path, &mut summary))?;
     let shown = match options.json {

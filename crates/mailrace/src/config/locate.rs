@@ -72,7 +72,7 @@ pub fn load_for_mail(named: Option<&Path>) -> anyhow::Result<Loaded> {
 
 fn load_system(file: &Path) -> anyhow::Result<Loaded> {
     let wrong = |text| Exit { code: exit::CONFIG, text };
-    let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; -C names another file")))?;
+    let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; use -C to name another file")))?;
     match loaded.config.data_dir.is_absolute() {
         true => Ok(loaded),
         false => {

@@ -63,10 +63,8 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         number => {
             let kinds =
                 if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };
-            let text = format!(
-                "{kinds} handled differently than by Postfix, see above; correct {name} before you \
-                 use it"
-            );
+            let text =
+                format!("{kinds} handled differently than by Postfix, see above; correct {name} before you use it");
             Err(Exit { code: exit::NO, text }.into())
         }
     }

@@ -43,7 +43,7 @@ impl<T: Default> Top<T> {
             let row = Row { count: 0, error: self.forgotten, more: T::default() };
             self.names.insert(name.into(), row);
         }
-        let row = self.names.get_mut(name).expect("it was put there if it was missing");
+        let row = self.names.get_mut(name).expect("the name was inserted above");
         row.count += 1;
         &mut row.more
     }

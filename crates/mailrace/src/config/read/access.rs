@@ -107,7 +107,7 @@ fn some<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kind<T>) -> 
     let place = section.place_of(key);
     let Some(list) = section.list(key, kind) else { return Vec::new() };
     if list.is_empty() {
-        section.state(place, key, "is empty", format!("expected {}, or no such key", kind.expected));
+        section.state(place, key, "is empty", format!("expected {}, or remove the key", kind.expected));
     }
     bare(list)
 }

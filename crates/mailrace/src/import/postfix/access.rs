@@ -467,11 +467,9 @@ impl Conversion<'_> {
                 "Mail from the proxies in {name} is handled as their own: a service in master.cf has a different \
                  value, and `xclient_from` applies to all listeners."
             ));
-            return self.draft.lost(
-                name,
-                "a service in master.cf has a different value, and here it applies to all \
-                 listeners",
-            );
+            return self
+                .draft
+                .lost(name, "a service in master.cf has a different value, and here it applies to all listeners");
         }
         let proxies = self.network_list(name, &value);
         match proxies.is_empty() {

@@ -22,7 +22,7 @@ const DECIDING: [&str; 5] = [
     "smtpd_use_tls",
     "postscreen_upstream_proxy_protocol",
 ];
-const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files of postconf(5), or [[certificate]]";
+const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files in postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
     pub(super) fn listeners(&mut self) {
@@ -227,8 +227,7 @@ impl Conversion<'_> {
         for (name, value) in &service.overrides {
             self.draft.loss(
                 format!("{what}: -o {name}={value}"),
-                "this service does not exist here, so its settings have \
-                     no effect",
+                "this service does not exist here, so its settings have no effect",
             );
             if let Some(alarm) = super::policy::alarm_of(name, value) {
                 self.draft.alarm(format!("{alarm}, for {what}."));

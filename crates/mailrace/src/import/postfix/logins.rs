@@ -49,8 +49,8 @@ impl Conversion<'_> {
             path.display()
         ));
         let auth = Block::new("[auth]").comment(format!(
-            "Postfix used {asked}, which is not supported here. Instead of `passwords`, `bind` may name a table \
-                 of type ldap, and passwords are then verified by its directory; see docs/submission.md."
+            "Postfix used {asked}, which is not supported here. Instead of `passwords`, `bind` may name a table of \
+             type ldap, and passwords are then verified by its directory; see docs/submission.md."
         ));
         self.draft.add(auth.key("passwords", quoted(&name), "smtpd_sasl_path"));
         if self.values.value("smtpd_sasl_authenticated_header") == "yes" {

@@ -62,12 +62,8 @@ impl Conversion<'_> {
         }
         let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
         let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
-        is_named.then(|| {
-            format!(
-                "the relay host {hop} requires a password, and logins at other servers are not \
-             supported"
-            )
-        })
+        is_named
+            .then(|| format!("the relay host {hop} requires a password, and logins at other servers are not supported"))
     }
 
     fn routes(&mut self) {
@@ -161,8 +157,8 @@ impl Conversion<'_> {
                 _ => {
                     self.draft.lost(name, "this is not an address of that family; the system chooses one");
                     self.draft.alarm(format!(
-                        "Mail to other hosts is sent from an address that the system chooses, \
-                         not from {value} ({name})."
+                        "Mail to other hosts is sent from an address that the system chooses, not from {value} \
+                         ({name})."
                     ));
                 }
             }

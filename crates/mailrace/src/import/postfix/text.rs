@@ -42,8 +42,7 @@ impl Use {
         match self {
             Use::Domains => "Mail to every domain that is not in this file gets 451",
             Use::Mailboxes | Use::Recipients => {
-                "Mail to addresses that are not in another table of their domain \
-                 gets 451"
+                "Mail to addresses that are not in another table of their domain gets 451"
             }
             Use::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             Use::Aliases | Use::LocalAliases => "Mail to all addresses of the domains that use it gets 451",

@@ -125,7 +125,7 @@ fn bind(section: &mut Section<'_, '_>, urls: &[Url], data_dir: &Path) -> (Bind, 
     let file = file(section, "password_file", data_dir);
     if let (Some(_), Some(file)) = (&password, &file) {
         let label = "expected one of `password` and `password_file`, not both".to_owned();
-        section.state(file.span(), "password_file", "is one too many", label);
+        section.state(file.span(), "password_file", "conflicts with `password`", label);
     }
     let given =
         password.as_ref().map(|it| ("password", it.span())).or(file.as_ref().map(|it| ("password_file", it.span())));

@@ -21,10 +21,8 @@ const SQLITE_KEYS: [&str; 3] = [":key", ":local", ":domain"];
 /// The placeholder for the keys in PostgreSQL queries.
 const POSTGRES_KEYS: [&str; 1] = ["$1"];
 
-const URL: Kind<String> = Kind {
-    expected: "a URL such as \"postgres://user@host:5432/database\", or settings as libpq has them",
-    read: key::TEXT.read,
-};
+const URL: Kind<String> =
+    Kind { expected: "a URL such as \"postgres://user@host:5432/database\", or libpq settings", read: key::TEXT.read };
 const QUERY: Kind<String> = Kind { expected: "a query", read: key::TEXT.read };
 
 pub(super) fn sqlite(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<Sqlite> {
