@@ -45,7 +45,7 @@ class NullClient(ImportCase):
         relay = self.host()
         main = f"myhostname = client.example.com\nmyorigin = example.com\nmydestination =\nrelayhost = [127.0.0.1]:{relay.port}\n"
         server, told = self.serve(main, 0)
-        self.assertNotIn("otherwise", told)
+        self.assertNotIn("differently", told)
         self.inject(server, "root")
         letter = self.await_letters(relay, 1, server)[0]
         self.assertIn("root@example.com", letter.recipients[0])

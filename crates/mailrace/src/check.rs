@@ -1,5 +1,5 @@
-//! `mailrace check`: the configuration in a few lines, for someone who wants to see what it comes to, and what an
-//! operator should know of before it is used. The faults themselves are stated by `config`.
+//! `mailrace check`: a summary of the configuration, and warnings that an operator should see
+//! before using it. The errors themselves come from `config`.
 
 mod shadow;
 mod sockets;
@@ -18,13 +18,13 @@ use crate::config::{
 
 pub use sockets::unreachable;
 
-/// The summary of a configuration without faults.
+/// The summary of a valid configuration.
 pub struct Summary<'a>(pub &'a Loaded);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.0.config;
-        writeln!(f, "{} has no faults", self.0.source)?;
+        writeln!(f, "{} has no errors", self.0.source)?;
         writeln!(f, "  hostname   {}", config.hostname)?;
         for listener in &config.listeners {
             let protocol = match listener.protocol {
@@ -43,7 +43,7 @@ impl fmt::Display for Summary<'_> {
                 (true, false) => ", login",
                 (false, false) => "",
             };
-            writeln!(f, "  listener   {protocol} at {}{tls}{auth}", listener.address)?;
+            writeln!(f, "  listener   {protocol} on {}{tls}{auth}", listener.address)?;
         }
         for certificate in &config.certificates {
             let names = certificate.names.join(", ");
@@ -53,7 +53,7 @@ impl fmt::Display for Summary<'_> {
         if let Some(auth) = &config.auth {
             let source = match &auth.source {
                 AuthSource::Passwords(table) => format!("passwords in {table:?}"),
-                AuthSource::Bind(table) => format!("by binding in {table:?}"),
+                AuthSource::Bind(table) => format!("by bind to {table:?}"),
             };
             let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
@@ -62,7 +62,8 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
         }
         for domain in &config.domains {
-            let who = domain.mailboxes.as_ref().map_or("everyone".into(), |table| format!("those in {table:?}"));
+            let who =
+                domain.mailboxes.as_ref().map_or("all mailboxes".into(), |table| format!("mailboxes in {table:?}"));
             writeln!(f, "  domain     {}: {who}, by transport {:?}", domain.name, domain.transport)?;
         }
         ways(config, f)?;
@@ -78,7 +79,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// Where a table's answers come from.
+/// The source of a table's answers.
 fn source(kind: &TableKind) -> String {
     let word = kind.word();
     match kind {
@@ -89,7 +90,7 @@ fn source(kind: &TableKind) -> String {
         TableKind::Unavailable { reason, .. } => format!("{word}: {reason}"),
         TableKind::Chain { tables } => format!("{word} of {}", tables.join(", ")),
         TableKind::Sqlite(sqlite) => format!("{word} {}", sqlite.database.path.display()),
-        // Neither shows a password.
+        // Neither URL shows a password.
         TableKind::Postgres(postgres) => format!("{word} {}", postgres.url),
         TableKind::Ldap(ldap) => {
             let urls: Vec<String> = ldap.directory.servers.urls.iter().map(ToString::to_string).collect();
@@ -98,7 +99,7 @@ fn source(kind: &TableKind) -> String {
     }
 }
 
-/// Where mail goes that leaves, and where it waits.
+/// The routes and queues.
 fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for route in &config.routes {
         let to = route.next_hop.as_ref().map_or("the domain's own MX".into(), ToString::to_string);
@@ -106,43 +107,44 @@ fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
     for queue in &config.queues {
         let adopts = if queue.adopt.is_some() { ", adopts slow next hops" } else { "" };
-        writeln!(f, "  queue      {}: {} attempts at once{adopts}", queue.name, queue.concurrency)?;
+        writeln!(f, "  queue      {}: {} concurrent attempts{adopts}", queue.name, queue.concurrency)?;
     }
     Ok(())
 }
 
-/// What is no fault, but what an operator should know.
+/// Warnings: not errors, but an operator should know about them.
 fn warnings(config: &Config) -> Vec<String> {
     let loss = match config.spool.durability {
         Durability::Relaxed { sync_every } => Some(format!(
-            "durability is \"relaxed\": a power loss may lose what was acknowledged in the last {sync_every:?}"
+            "durability is \"relaxed\": a power failure can lose mail that was acknowledged in the last {sync_every:?}"
         )),
         Durability::Commit => None,
     };
     loss.into_iter().chain(cautions(config)).collect()
 }
 
-/// The same without what a power loss may take, of which the server tells in its own words.
+/// The same without the warning about power failures, which the server logs in its own words.
 pub fn cautions(config: &Config) -> Vec<String> {
     let mut cautions: Vec<String> = config.queues.iter().filter_map(warning_of).collect();
     if config.relay.networks.iter().any(Network::is_everyone) {
-        cautions.push("[relay] networks has everyone in it: anyone may send to anyone through this server".into());
+        cautions.push("[relay] networks contains all addresses: this server is an open relay".into());
     }
     if config.auth.as_ref().is_some_and(|auth| auth.clear_text) {
-        cautions.push("[auth] clear_text is set: passwords can be overheard where clients use no TLS".into());
+        cautions.push("[auth] clear_text is set: passwords of clients without TLS can be intercepted".into());
     }
-    cautions.extend(overheard(config).map(|url| {
-        format!("[auth] bind sends users' passwords to {url} without TLS: they can be overheard on the way")
-    }));
+    cautions.extend(
+        overheard(config)
+            .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
+    );
     cautions.extend(claims(config));
     cautions.extend(shadow::shadowed(config));
     if config.user.is_none() && config.allow_root {
-        cautions.push("allow_root is set and no user is named: started as root, it stays root".into());
+        cautions.push("allow_root is set without `user`: if started as root, the server stays root".into());
     }
     cautions
 }
 
-/// The directories to which users' passwords go by the network and not by TLS.
+/// The directories to which users' passwords are sent over the network without TLS.
 fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
     let directory = match config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthSource::Bind(name)) => config.table(name).map(|table| &table.kind),
@@ -159,7 +161,7 @@ fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
     urls.filter(move |url| matches!(url, Url::Tcp { host, tls: false, .. } if !is_here(host)))
 }
 
-/// Whoever may say for whom it has come may say that it has come for the relay networks.
+/// Proxies that may state the address of their client may also state one in the relay networks.
 fn claims(config: &Config) -> Vec<String> {
     let proxies = ("[smtp] xclient_from".to_owned(), &config.smtp.xclient_from);
     let balancers = config.listeners.iter().map(|own| (format!("proxy_from of {}", own.address), &own.proxies));
@@ -167,7 +169,9 @@ fn claims(config: &Config) -> Vec<String> {
         .chain(balancers)
         .flat_map(|(list, all)| all.iter().map(move |one| (list.clone(), one)));
     let caution = |(list, network): (String, &Network)| {
-        format!("{list} has {network} in it: everyone there may claim to be anyone, the relay networks too")
+        format!(
+            "{list} contains {network}: every host there may claim any client address, even one in the relay networks"
+        )
     };
     of_all.filter(|(_, network)| network.is_wide()).map(caution).collect()
 }
@@ -176,15 +180,15 @@ fn warning_of(queue: &Queue) -> Option<String> {
     let built_in = [Queue::LOCAL, Queue::STANDARD, Queue::LAME].contains(&&*queue.name);
     let name = &queue.name;
     if queue.concurrency == 0 {
-        Some(format!("the queue {name:?} is held (concurrency = 0): its mail is kept and not delivered"))
+        Some(format!("the queue {name:?} is held (concurrency = 0): its mail is not delivered"))
     } else if !built_in && queue.rules.is_empty() && queue.adopt.is_none() {
-        Some(format!("the queue {name:?} has no rules and does not adopt: no mail goes into it"))
+        Some(format!("the queue {name:?} has no rules and does not adopt, so it gets no mail"))
     } else {
         None
     }
 }
 
-/// Files with a password or a private key in them that everyone on this machine can read.
+/// Files with a password or private key that all local users can read.
 fn exposures(loaded: &Loaded) -> Vec<String> {
     let kinds = || loaded.config.tables.iter().map(|table| &table.kind);
     let is_in_text = |kind: &TableKind| match kind {
@@ -208,14 +212,14 @@ fn exposures(loaded: &Loaded) -> Vec<String> {
         Some(AuthSource::Bind(_)) | None => None,
     };
     let stored = match logins {
-        Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "stored password")),
+        Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "password hash")),
         _ => None,
     };
     let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.key, "private key"));
     let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {
-        format!("everyone on this machine can read {}, which has a {secret}", file.display())
+        format!("all local users can read {}, which contains a {secret}", file.display())
     };
     passwords.chain(keys).chain(stored).filter(is_open).map(warning).collect()
 }
@@ -243,16 +247,16 @@ mod tests {
         for (text, caution) in [
             ("[[queue]]\nname = \"standard\"\nconcurrency = 0\n", "the queue \"standard\" is held"),
             ("[[queue]]\nname = \"lists\"\n", "the queue \"lists\" has no rules"),
-            ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "anyone may send to anyone"),
-            ("[smtp]\nxclient_from = [\"10.0.0.1\", \"0.0.0.0/1\"]\n", "[smtp] xclient_from has 0.0.0.0/1 in it"),
+            ("[relay]\nnetworks = [\"0.0.0.0/0\"]\n", "open relay"),
+            ("[smtp]\nxclient_from = [\"10.0.0.1\", \"0.0.0.0/1\"]\n", "[smtp] xclient_from contains 0.0.0.0/1"),
             (
                 "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\nproxy_from = [\"::/0\", \"10.0.0.1\"]\n",
-                "proxy_from of 127.0.0.1:25 has ::/0 in it",
+                "proxy_from of 127.0.0.1:25 contains ::/0",
             ),
-            ("allow_root = true\n", "it stays root"),
+            ("allow_root = true\n", "the server stays root"),
             (
                 "[auth]\npasswords = \"a\"\nclear_text = true\n[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n",
-                "overheard",
+                "intercepted",
             ),
         ] {
             let told = cautions_of(text);
@@ -312,6 +316,6 @@ mod tests {
         }
         let stored = format!("type = \"text\"\npath = {password:?}\n[auth]\npasswords = \"x\"");
         assert_eq!(told(&stored, 0o640), [""; 0]);
-        assert!(told(&stored, 0o644)[0].ends_with("which has a stored password"));
+        assert!(told(&stored, 0o644)[0].ends_with("which contains a password hash"));
     }
 }

@@ -1,4 +1,4 @@
-//! The command line: what can be asked of the binary, and what its exit codes mean. The help is made of this file.
+//! The command line and its help, which clap makes from this file.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,57 +13,57 @@ use crate::admin::{By, Filter};
 use crate::log_summary;
 use crate::password::Scheme;
 
-/// What the exit codes mean; also the end of the help.
+/// The end of the help.
 const AFTER_HELP: &str = "\
-The configuration is the file named by --config, else ./mailrace.toml, else
-/etc/mailrace/mailrace.toml, else a built-in one: listen on 127.0.0.1:2525,
-keep everything under ./mailrace-data, take mail for anyone at localhost.
+The configuration is the file given by --config, else ./mailrace.toml, else
+/etc/mailrace/mailrace.toml, else a built-in one: it listens on 127.0.0.1:2525,
+stores everything in ./mailrace-data, and accepts mail for any address at localhost.
 
 Exit codes:
-   0  done
-   1  done, and the answer is no: the key is not in the table, the spool has damage,
-      there is no such queue, message or table, a reload needs a restart
-   2  mail for an address would come back (sendmail -bv)
-  64  the command line is wrong
-  65  the data is wrong: a table's text has a fault
-  69  the server does not answer, or a table cannot say
-  70  something else failed
+   0  success
+   1  the answer is no: no such key, queue, message or table; the spool is damaged;
+      a reload requires a restart
+   2  mail for an address would bounce (sendmail -bv)
+  64  wrong command line
+  65  invalid data, such as an error in a text table
+  69  the server does not answer, or a table lookup failed
+  70  any other error
   74  reading or writing failed
-  75  a message was not kept; the same may succeed later
-  77  a right is missing, or there are too many: refused to serve as root
-  78  the configuration has faults
+  75  a message was not accepted; try again later
+  77  missing permission, or refused to run as root
+  78  errors in the configuration
 
-Where the reader of the output has gone, as in `mailrace queue list | head`, the command ends
-with 0.";
+If the output is a pipe that is closed early, as in `mailrace queue list | head`, the exit
+code is 0.";
 
-/// What can be said to `mailrace inject`, whose options are not read by clap.
+/// The help of `mailrace inject`, whose options clap does not parse.
 const INJECT_HELP: &str = "\
-As sendmail has them:
-  -t               recipients are those of To, Cc and Bcc, and those that are named
-  -i, -oi          a lone dot does not end the message
+Options of sendmail:
+  -t               read recipients from To, Cc and Bcc, in addition to the arguments
+  -i, -oi          a line with a single dot does not end the message
   -f, -r ADDRESS   the envelope sender; '' or '<>' is the null sender
-  -F NAME          the name of the sender, for a message that has no From
+  -F NAME          the sender's full name, for messages without a From field
   -B TYPE          7BIT or 8BITMIME
-  -N WHEN          reports: never, or some of success,failure,delay
-  -R WHAT          what reports bring back: full or hdrs
-  -V ENVID         what reports call the message
-  -v               tell what was done
+  -N WHEN          when to send reports: never, or some of success,failure,delay
+  -R WHAT          what to return in reports: full or hdrs
+  -V ENVID         the envelope ID for reports
+  -v               print what was done
   -C FILE          the configuration file (default /etc/mailrace/mailrace.toml, and no other)
-  -bm              take a message (default)
-  -bs              speak SMTP on the standard input and output
-  -bS              take commands of SMTP, and answer by the exit code alone
-  -bp              list the queue, as mailq does
-  -bv              say of each recipient whether mail would be delivered; exit code 0, 2 where it
-                   would not, 1 where that cannot be said now
-  -q               try now what waits for a later attempt; -qIQUEUE-ID of this message,
-                   -qRNAME for this destination
-  -bi              say what there is to do for tables of aliases, as newaliases does
-  -A -G -L -O -X -U -e -h -m -n -o -p  are accepted and of no effect
-Many messages at once:
-  --mbox FILE      all messages of a mailbox file
-  --folder DIR     each file of a folder, and of new/ and cur/ in it
+  -bm              read a message (default)
+  -bs              speak SMTP on standard input and output
+  -bS              read SMTP commands without replying; only the exit code shows errors
+  -bp              list the queue, like mailq
+  -bv              check whether mail for each recipient would be delivered; exit code 0: all,
+                   2: not all, 1: unknown at present
+  -q               retry waiting mail now; -qIQUEUE-ID: only this message,
+                   -qRNAME: only this destination
+  -bi              print what alias tables need, like newaliases
+  -A -G -L -O -X -U -e -h -m -n -o -p  are accepted and ignored
+Many messages:
+  --mbox FILE      all messages in an mbox file
+  --folder DIR     all files in a folder, and in new/ and cur/ in it
 
-By the name sendmail, mailq or newaliases the program is these.";
+The program does the same when it is called sendmail, mailq or newaliases.";
 
 /// A mail server built for throughput.
 #[derive(Debug, Parser)]
@@ -72,24 +72,24 @@ pub struct Cli {
     /// The configuration file
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Cli {
-    /// Reads the words of a command line, of which the first one is the binary's name.
+    /// Parses a command line, including the name of the program.
     ///
     /// # Errors
     ///
-    /// What was asked for is help or the version; or an option is wrong, or would be of no effect.
+    /// The command line asks for help or the version, or has an error.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let cli = Cli::try_parse_from(words)?;
         match &cli.command {
             Command::Explain(Explain { target: Target::Message(_), sender, client, .. })
                 if sender.is_some() || client.is_some() =>
             {
-                let text = "--sender and --client go with an address: a message that waits has come from somebody";
+                let text = "--sender and --client require an address, not a queue ID";
                 Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
             }
             _ => Ok(cli),
@@ -97,265 +97,267 @@ impl Cli {
     }
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take mail, keep it and deliver it, until told to stop
+    /// Receive, store and deliver mail until stopped
     Serve,
-    /// Tell all that is wrong with the configuration, and change nothing
+    /// Report all errors in the configuration
     ///
-    /// It warns of what is no fault but may be a mistake: rules that can never match, files with secrets that everyone can
-    /// read, Unix sockets of next hops and tables on which nobody listens.
+    /// It also warns about likely mistakes: rules that never match, files with secrets that everyone
+    /// can read, and unix sockets of next hops and tables on which nothing listens.
     Check,
-    /// Have the running server read its configuration again, and go by it from then on
+    /// Make the running server read its configuration again
     Reload,
-    /// Make tables, and look things up in them
+    /// Build and query lookup tables
     #[command(subcommand)]
     Table(TableCommand),
-    /// See what waits to be delivered, and decide about it
+    /// Inspect and change the queue
     #[command(subcommand)]
     Queue(QueueCommand),
-    /// Say how mail for an address would go, or what holds a message
+    /// Explain how mail to an address would be delivered, or why a message waits
     Explain(Explain),
-    /// Show the load: gauges, limits, and what is in force
+    /// Show the system load and the limits that apply
     Load,
-    /// Look into the spool of a server that does not run
+    /// Inspect the spool of a stopped server
     #[command(subcommand)]
     Spool(SpoolCommand),
     /// Show the metrics of the running server
     Status,
-    /// Evaluate the log
+    /// Analyze log files
     #[command(subcommand)]
     Log(LogCommand),
-    /// Print what a table of passwords keeps of a password, which is read from the terminal or the standard input
+    /// Hash a password for a table, read from the terminal or standard input
     Password {
-        /// In which form
+        /// The hash scheme
         #[arg(long, default_value = "argon2id")]
         scheme: Scheme,
     },
-    /// Take a message from the standard input, as `sendmail` does
+    /// Inject a message from standard input, like `sendmail`
     #[command(after_help = INJECT_HELP)]
     Inject {
-        /// The options and recipients below
+        /// The options below, and recipients
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
         words: Vec<OsString>,
     },
-    /// Read another mail server's configuration, and write it as ours
+    /// Convert the configuration of another mail server
     #[command(subcommand)]
     Import(ImportCommand),
-    /// Put any mail server under load, and hold it to what it answered
+    /// Load-test any mail server and verify its replies
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Write the manual pages of all commands and of the configuration file into a folder
+    /// Write the manual pages of all commands and of the configuration file to a folder
     Man {
-        /// The folder; it is made where it is missing
+        /// The folder; it is created if it does not exist
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Print what a shell needs to complete this command line
+    /// Print a shell completion script
     Completions {
-        /// Whose completion
+        /// The shell
         shell: Shell,
     },
 }
 
-/// Shells whose completion can be printed.
+/// Shells with completion scripts.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-#[expect(missing_docs, reason = "each is the shell of its name, and what stands here would be help")]
+#[expect(missing_docs, reason = "each is the shell of its name, and a doc comment would be its help")]
 pub enum Shell {
     Bash,
     Zsh,
     Fish,
 }
 
-/// Whose configuration can be read.
+/// Mail servers whose configuration can be imported.
 #[derive(Debug, Subcommand)]
 pub enum ImportCommand {
-    /// Read main.cf, master.cf and the tables that they name; Postfix's files stay as they are
+    /// Convert main.cf, master.cf and their tables; Postfix's files are not changed
     ///
-    /// The exit code is 0 where all mail is treated as by Postfix, and 1 where some is not: what happens to it stands in the
-    /// head of the new file and on the terminal, and the file is written nevertheless. Mail that cannot be treated as by
-    /// Postfix is put off (4xx) rather than refused or lost.
+    /// The exit code is 0 if all mail is handled as by Postfix. Otherwise it is 1, and the
+    /// differences are listed at the top of the new file and on the terminal; the file is written
+    /// in both cases. Mail that cannot be handled as by Postfix is deferred (4xx) rather than
+    /// refused or lost.
     Postfix {
         /// The folder of main.cf, such as /etc/postfix or a copy of it
         #[arg(value_name = "DIR")]
         folder: PathBuf,
-        /// Where to write, with the tables beside it in mailrace-tables; without it only the text is shown
+        /// The file to write, with tables in mailrace-tables beside it. Without it, the text is
+        /// only printed
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Replace files that are there already
+        /// Replace existing files
         #[arg(long, requires = "output")]
         force: bool,
     },
 }
 
-/// What the laboratory can do.
+/// Benchmarks and tests.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Send mail: as fast as the server takes it, or so much a second
+    /// Send mail at full speed or at a fixed rate
     Smtp(Box<bench::smtp::Options>),
-    /// Take mail and keep none; or look at each message, or play a lame server
+    /// Accept and discard mail, check each message, or simulate a slow server
     Sink(bench::sink::Options),
-    /// Hold what arrived against what was answered 250: lost, doubled, damaged
+    /// Compare delivered mail with the 250 replies: lost, duplicate or damaged
     Verify(bench::verify::Options),
-    /// Kill a server at random under load, again and again, and hold it to its 250s
+    /// Kill a server repeatedly under load and check its 250 replies
     Crash(Box<bench::crash::Options>),
-    /// Read mailboxes by POP3
+    /// Read mailboxes over POP3
     Pop3(Box<bench::pop3::Options>),
-    /// Fetch pages by HTTP
+    /// Fetch pages over HTTP
     Http(Box<bench::http::Options>),
-    /// Work on files as mail systems do, or append to a log as a spool does
+    /// Simulate the file access of mail systems, or append to a log like a spool
     Files(bench::files::Options),
-    /// Say what one reading of a load gauge costs
+    /// Measure the cost of reading a load gauge
     Load(bench::gauges::Options),
 }
 
-/// What can be done with tables.
+/// Commands for tables.
 #[derive(Debug, Subcommand)]
 pub enum TableCommand {
-    /// Make a cdb table of a text table, all at once: nobody sees half of it
+    /// Compile a text table into a cdb table, replacing it atomically
     Build {
-        /// Lines of "key value, value"; '#' begins a comment
+        /// Lines of "key value, value"; '#' starts a comment
         text: PathBuf,
-        /// The file to make or to replace
+        /// The file to write
         cdb: PathBuf,
     },
-    /// Look a key up: the running server says what it knows; without one the table is asked directly
+    /// Look up a key, in the running server or, without one, directly in the table
     Get {
         /// The table's name in the configuration
         name: String,
-        /// What to look up
+        /// The key
         key: String,
     },
-    /// Show how often and how fast each table answers, and what state it is in
+    /// Show the lookup counts, latencies and state of each table
     ///
-    /// HITS% is the share of keys that the cache answered. P50 and P99 are times of requests to the backend: one in two,
-    /// and 99 in 100, took no longer; they are told to a factor of two.
+    /// HITS% is the share of keys found in the cache. P50 and P99 are percentiles of the time of
+    /// backend requests, accurate to a factor of two.
     Stats(TableStats),
-    /// Let the copy of a directory go through with the removals that it held back
+    /// Accept the removals that the copy of a directory holds back
     Accept {
         /// The table's name in the configuration
         name: String,
     },
 }
 
-/// How to show what tables count.
+/// Options of `table stats`.
 #[derive(Args, Debug)]
 pub struct TableStats {
     /// Only this table
     pub name: Option<String>,
-    /// As JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
 
-/// What can be asked of the queue, and done to it.
+/// Commands for the queue.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
-    /// List the messages that wait, and for whom
+    /// List queued messages and their recipients
     List(QueueList),
-    /// Show a message: its envelope, recipients, what they wait for, and its header
+    /// Show a message: envelope, recipients, what they wait for, and header
     Show(QueueShow),
-    /// Keep recipients until they are released
+    /// Hold recipients until they are released
     Hold(QueueAct),
-    /// Undo that: they are due now
+    /// Release held recipients; they are due now
     Release(QueueAct),
-    /// Try recipients now who wait for a later attempt
+    /// Retry waiting recipients now
     Retry(QueueAct),
-    /// Take recipients away; nobody is told
+    /// Remove recipients without a bounce
     Remove(QueueAct),
-    /// Give recipients up; their senders are told
+    /// Bounce recipients to their senders
     Bounce(QueueAct),
-    /// Let nothing leave a queue, until it is resumed or the server starts again
+    /// Stop deliveries from a queue until it is resumed or the server restarts
     Pause(QueueName),
-    /// Undo that
+    /// Resume a paused queue
     Resume(QueueName),
 }
 
-/// How to list the queue.
+/// Options of `queue list`.
 #[derive(Args, Debug)]
 pub struct QueueList {
-    /// Sum them up by destination, next-hop, queue or sender
+    /// Group by destination, next-hop, queue or sender
     #[arg(long, value_name = "WHAT", hide_possible_values = true)]
     pub by: Option<By>,
-    /// Show how old they are instead of what they wait for
+    /// Show ages instead of what recipients wait for
     #[arg(long, requires = "by")]
     pub ages: bool,
-    /// Only say how many recipients there are
+    /// Only print the number of recipients
     #[arg(long, conflicts_with = "by")]
     pub count: bool,
-    /// As JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
-    /// Whom to list
+    /// The recipients to list
     #[command(flatten, next_help_heading = FILTER)]
     pub filter: Filter,
 }
 
-/// Which message to show, and what of it.
+/// Options of `queue show`.
 #[derive(Args, Debug)]
 pub struct QueueShow {
-    /// The message, as `mailrace queue list` names it
+    /// The queue ID, as in `mailrace queue list`
     #[arg(value_name = "QUEUE-ID")]
     pub id: QueueId,
-    /// Only its header, byte for byte
+    /// Only the header, byte for byte
     #[arg(long, conflicts_with_all = ["message", "json"])]
     pub header: bool,
     /// The whole message, byte for byte; to a terminal, control characters are escaped
     #[arg(long, conflicts_with = "json")]
     pub message: bool,
-    /// As JSON, one object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// Whom to do it to. Nobody is meant by saying nothing.
+/// The recipients of an action. Without options there are none.
 #[derive(Args, Debug)]
 pub struct QueueAct {
-    /// All recipients; else at least one filter is needed
+    /// All recipients; otherwise at least one filter is required
     #[arg(long, conflicts_with = "Filter")]
     pub all: bool,
-    /// Only say how many it would be
+    /// Only print how many recipients would be affected
     #[arg(long)]
     pub dry_run: bool,
-    /// Who is meant
+    /// The recipients
     #[command(flatten, next_help_heading = FILTER)]
     pub filter: Filter,
 }
 
-/// The heading of filters.
-const FILTER: &str = "Filters, of which all must hold";
+/// The heading of the filter options.
+const FILTER: &str = "Filters (all must match)";
 
-/// Which queue.
+/// A queue.
 #[derive(Args, Debug)]
 pub struct QueueName {
     /// Its name in the configuration
     pub name: String,
 }
 
-/// What to explain.
+/// Options of `explain`.
 #[derive(Args, Debug)]
 pub struct Explain {
-    /// An address, or the queue id of a message
+    /// An address, or the queue ID of a message
     #[arg(value_name = "ADDRESS|QUEUE-ID")]
     pub target: Target,
-    /// As mail from this sender, whose queue may be another one
+    /// Assume mail from this sender, which may use another queue
     #[arg(long, value_name = "ADDRESS")]
     pub sender: Option<Address>,
-    /// As mail from this client: what access rules say of it
+    /// Assume mail from this client, and show its access rules
     #[arg(long, value_name = "IP")]
     pub client: Option<IpAddr>,
-    /// As from a client that calls itself so
+    /// Assume that the client uses this HELO name
     #[arg(long, value_name = "NAME", requires = "client")]
     pub helo: Option<String>,
 }
 
-/// Something to explain.
+/// What to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// How mail for it would go.
+    /// How mail to this address would be delivered.
     Address(Address),
-    /// How it stands with it.
+    /// What this message waits for.
     Message(QueueId),
 }
 
@@ -370,26 +372,27 @@ impl FromStr for Target {
     }
 }
 
-/// What can be done with a log.
+/// Commands for logs.
 #[derive(Debug, Subcommand)]
 pub enum LogCommand {
-    /// Count messages, delays, refusals and failures in log files, and show the largest senders, clients and destinations
+    /// Summarize messages, delays, refusals and failures, and the top senders, clients and
+    /// destinations
     Summary(log_summary::Options),
 }
 
-/// What can be done with a spool.
+/// Commands for the spool.
 #[derive(Debug, Subcommand)]
 pub enum SpoolCommand {
-    /// Show the segments and what lives in them
+    /// Show the segments and their live records
     Inspect(Lane),
     /// Read everything and check every checksum
     Verify(Lane),
 }
 
-/// Which spool.
+/// A lane of a spool.
 #[derive(Args, Debug)]
 pub struct Lane {
-    /// The folder of one lane, instead of all lanes of the configuration
+    /// The folder of one lane, instead of all lanes in the configuration
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub lane: Option<PathBuf>,
 }
@@ -406,7 +409,7 @@ mod tests {
         for option in ["--sender carol@b.example", "--client 192.0.2.1"] {
             let told = read(&format!("mailrace explain 7-0-1 {option}")).unwrap_err();
             assert_eq!(told.kind(), ErrorKind::ArgumentConflict);
-            assert!(told.to_string().contains("--sender and --client go with an address"), "{told}");
+            assert!(told.to_string().contains("--sender and --client require an address"), "{told}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the binary does for each command. Results go to the standard output, everything else to standard error.
+//! Runs the commands. Results go to standard output, everything else to standard error.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::say::say;
 use crate::tables::{Opener, Purpose};
 use crate::{admin, import, inject, log_summary, manual, password, serve, spool_tools, tables};
 
-/// Does what the command line asks for.
+/// Runs the command of the command line.
 pub fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(name) = words.first().and_then(inject::Name::of) {
@@ -106,7 +106,7 @@ fn measure(command: &BenchCommand) -> anyhow::Result<()> {
     };
     match verdict {
         bench::Verdict::Good => Ok(()),
-        bench::Verdict::Bad => Err(Exit { code: exit::NO, text: "not everything was as it should be".into() }.into()),
+        bench::Verdict::Bad => Err(Exit { code: exit::NO, text: "the check found errors".into() }.into()),
     }
 }
 
@@ -117,9 +117,9 @@ fn lanes(config: Option<&Path>, lane: &Lane) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// Help and version are what was asked for; the rest is a wrong command line.
+/// Help and the version are not errors; anything else is a wrong command line.
 fn told_by_clap(error: &clap::Error) -> ExitCode {
-    // Where the terminal is gone nobody is left to be told.
+    // If the terminal is gone, the error cannot be printed.
     let _ = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -137,12 +137,12 @@ fn checked(config: Option<&Path>) -> anyhow::Result<()> {
     doubts.iter().chain(&unreachable).try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
     broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
-        Some(first) => Err(Exit { text: "there are tables that cannot be used".into(), ..first }.into()),
+        Some(first) => Err(Exit { text: "some tables cannot be used".into(), ..first }.into()),
         None => Ok(()),
     }
 }
 
-/// For commands that act on it: reads the configuration and says which one it is.
+/// Reads the configuration and prints where it came from.
 pub fn configured(named: Option<&Path>) -> anyhow::Result<Loaded> {
     let loaded = config::load(named)?;
     say(format_args!("mailrace: configuration: {}", loaded.source));

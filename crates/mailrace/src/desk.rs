@@ -1,5 +1,5 @@
-//! The desk that sessions ask, made of a configuration. What counts, what is remembered of clients, and the memory for
-//! bodies go on from one desk to the next.
+//! Builds the state that SMTP sessions share from the configuration. Counters, what is known about
+//! clients, and the memory for bodies carry over when the configuration is reloaded.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::plan::{self, networks};
 
-/// What a desk is made of that may be wrong, or has to be asked of the system.
+/// The parts of it that can fail, or that depend on the system.
 pub struct Policy {
-    /// Whose mail is ours.
+    /// Local domains and mailboxes.
     pub directory: Arc<Directory>,
-    /// Who gets mail for `<postmaster>`.
+    /// The address of `<postmaster>`.
     pub postmaster: Address,
-    /// Who is let in.
+    /// The access rules.
     pub access: Option<Access>,
-    /// Who may log in.
+    /// How users log in.
     pub logins: Option<Logins>,
-    /// What mailboxes have room for.
+    /// The free space in mailboxes.
     pub room: Option<Arc<dyn Room>>,
-    /// Sessions at once, as far as files suffice.
+    /// Concurrent sessions, as far as file descriptors allow.
     pub sessions_max: usize,
 }
 
-/// The first desk.
+/// The state at startup.
 pub fn first(config: &Config, policy: Policy, spool: Arc<Spool>, load: load::Watch, log: Arc<Log>) -> Desk {
     let limits = &config.limits;
     Desk {
@@ -61,7 +61,7 @@ pub fn first(config: &Config, policy: Policy, spool: Arc<Spool>, load: load::Wat
     }
 }
 
-/// The one that follows on another.
+/// The state after a reload.
 pub fn next(before: &Desk, config: &Config, policy: Policy) -> Desk {
     let limits = &config.limits;
     Desk {
@@ -103,7 +103,7 @@ fn gate_limits(config: &Config, sessions_max: usize) -> GateLimits {
     }
 }
 
-/// Tells of what went wrong for clients as warnings.
+/// Logs problems of clients as warnings.
 pub fn troubles(log: Arc<Log>) -> Troubles {
     Troubles::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
 }

@@ -1,4 +1,4 @@
-//! The exit codes, as `sysexits.h` has them where it has one.
+//! The exit codes, following `sysexits.h`.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,47 +8,47 @@ use crate::privileges::PrivilegesError;
 
 /// The answer is no.
 pub const NO: u8 = 1;
-/// Mail for an address would come back (`sendmail -bv`).
+/// Mail for an address would bounce (`sendmail -bv`).
 pub const UNDELIVERABLE: u8 = 2;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
-/// The data is wrong.
+/// Invalid data.
 pub const DATA: u8 = 65;
-/// Somebody who is needed does not answer.
+/// A service does not answer.
 pub const UNAVAILABLE: u8 = 69;
-/// Something else failed.
+/// Any other error.
 pub const SOFTWARE: u8 = 70;
 /// Reading or writing failed.
 pub const IO: u8 = 74;
-/// Nothing was kept, and the same may succeed later.
+/// The message was not accepted; try again later.
 pub const TEMPFAIL: u8 = 75;
-/// A right is missing.
+/// Missing permission.
 pub const PERMISSION: u8 = 77;
-/// The configuration has faults.
+/// Errors in the configuration.
 pub const CONFIG: u8 = 78;
 
-/// An error whose exit code is known where it arises.
+/// An error with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Exit {
-    /// The code.
+    /// The exit code.
     pub code: u8,
-    /// What to tell.
+    /// The message.
     pub text: String,
 }
 
-/// An error of the running server, which has put it into its words: its text is all there is to say.
+/// An error that the running server has already formatted; its text is printed as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Page {
-    /// The code.
+    /// The exit code.
     pub code: u8,
-    /// What to tell.
+    /// The message.
     pub text: String,
 }
 
 impl Page {
-    /// Faults of a configuration are a page of their own, everything else is a line.
+    /// Errors in a configuration are printed as they are, other errors on a line of their own.
     pub fn of(error: &anyhow::Error) -> Page {
         let text = match error.downcast_ref::<Faults>() {
             Some(faults) => faults.to_string(),
@@ -86,7 +86,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
 }
 
-/// What the system refused is told by the cause beneath.
+/// The cause of a system error determines its code.
 fn code_of_fault(fault: &bench::Fault) -> Option<u8> {
     match fault {
         bench::Fault::Usage(_) => Some(USAGE),

@@ -1,19 +1,19 @@
-//! `mailrace inject`, and the same by the name of `sendmail`: takes mail from programs on this machine. A message is kept
-//! once it is in the [drop](crate::maildrop), whether the server runs or not; before that it is not, and the exit code says
-//! so.
+//! `mailrace inject`, also called `sendmail`: accepts mail from local programs. A message is
+//! accepted once it is in the [drop folder](crate::maildrop), whether the server is running or not;
+//! otherwise the exit code says why not.
 //!
-//! | exit code | what became of the message |
+//! | exit code | meaning |
 //! |---|---|
-//! | 0 | kept |
-//! | 64 | not kept: the command line is wrong, or names no recipient |
-//! | 65 | not kept: it is too large, or an address in it is none |
-//! | 74 | not kept: the input cannot be read |
-//! | 75 | not kept: the folder cannot be written; the same may succeed later |
-//! | 1, 2 | `-bv`: of an address it cannot be said now; mail for one would come back |
+//! | 0 | accepted |
+//! | 64 | not accepted: wrong command line, or no recipients |
+//! | 65 | not accepted: too large, or an invalid address |
+//! | 74 | not accepted: cannot read the input |
+//! | 75 | not accepted: cannot write to the drop folder; try again later |
+//! | 1, 2 | `-bv`: unknown at present; mail for an address would bounce |
 //! | 69 | `-q`, `-bv`, `-bp`: the server does not answer |
-//! | 77, 78 | not kept: the configuration cannot be read, or has faults |
+//! | 77, 78 | not accepted: the configuration cannot be read, or has errors |
 //!
-//! Of several messages some may be kept: then what failed is named, and the code is never 75.
+//! Of many messages some may be accepted: then each failure is printed, and the code is never 75.
 
 mod addresses;
 mod bulk;
@@ -47,14 +47,14 @@ use header::{Additions, Draft};
 use options::{Flush, Mode, Options};
 use text::TextError;
 
-/// A program that others call by a name of its own.
+/// The names by which other programs call this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Takes mail.
+    /// Injects mail.
     Sendmail,
     /// Lists the queue.
     Mailq,
-    /// Builds tables of aliases.
+    /// Builds alias tables.
     Newaliases,
 }
 
@@ -70,15 +70,15 @@ impl Name {
     }
 }
 
-/// Does what the words ask for, of which none is the name of the program.
+/// Runs the program with these arguments, without the program name.
 ///
 /// # Errors
 ///
-/// By the table above.
+/// See the table above.
 pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> anyhow::Result<()> {
     let words = words.iter().map(|word| word.to_str().map(str::to_owned));
     let words: Option<Vec<String>> = words.collect();
-    let words = words.ok_or_else(|| usage("there is a word that is not UTF-8"))?;
+    let words = words.ok_or_else(|| usage("an argument is not UTF-8"))?;
     let mut options = Options::read(words).map_err(usage)?;
     match name {
         Name::Sendmail => {}
@@ -87,8 +87,8 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
     }
     let named = options.config.take().or(configuration);
     if options.mode == Mode::Aliases {
-        // Whoever calls it has changed a text, and wants to know whether more is to be done.
-        let told = "mailrace: `mailrace reload` reads changed texts; `mailrace table build` makes those of type cdb";
+        // The caller has changed an alias file and needs to know what else to do.
+        let told = "mailrace: run `mailrace reload` after changes to text tables, and `mailrace table build` for tables of type cdb";
         return Ok(writeln!(output(), "{told}")?);
     }
     let loaded = config::load_for_mail(named.as_deref())?;
@@ -109,7 +109,7 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
     }
 }
 
-/// What waits for a later attempt is tried now, as Postfix and Sendmail have it. Says nothing unless it is asked to.
+/// Retries waiting mail now, as Postfix and Sendmail do. Prints nothing unless `verbose`.
 fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
     let filter = match what {
         Flush::All => Filter::default(),
@@ -118,12 +118,12 @@ fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
     };
     let count = admin::retry_now(config, filter)?;
     if verbose {
-        say(format_args!("mailrace: {count} to be tried now"));
+        say(format_args!("mailrace: {count} to be retried now"));
     }
     Ok(())
 }
 
-/// The addresses of the command line, as they would be completed for a message.
+/// Checks the addresses of the command line, completed as for a message.
 fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
     let origin = plan::origin(config);
     let named = options.recipients.iter().flat_map(|text| addresses(text));
@@ -135,32 +135,32 @@ fn usage(what: impl ToString) -> Exit {
     Exit { code: exit::USAGE, text: what.to_string() }
 }
 
-/// Before its first start the server has not made the folder. Root and the owner of `data_dir` make it as the server would,
-/// where `data_dir` is the server's; otherwise, and where that fails, the message is refused.
+/// Creates the drop folder, if the server has never run. Only root and the owner of `data_dir` can,
+/// and only in the server's own `data_dir`. If this fails, the message is not accepted.
 fn make_folder(loaded: &Loaded) {
     let data_dir = &loaded.config.data_dir;
     if maildrop::folder(data_dir).symlink_metadata().is_err()
         && let Ok(identity) = Identity::of(loaded)
         && is_owned(data_dir, identity.uid())
     {
-        // The fault comes out again where the message is written.
+        // Writing the message reports the error.
         let _ = identity.make_drop(data_dir);
     }
 }
 
-/// Whether a folder is there and belongs to that user. A mount point whose disk is not mounted is root's: what is written
-/// into it is lost to the server as soon as the disk is mounted.
+/// Whether the folder exists and belongs to this user. A mount point without its disk belongs to
+/// root: files written there would be hidden from the server once the disk is mounted.
 fn is_owned(folder: &Path, uid: Uid) -> bool {
     folder.metadata().is_ok_and(|folder| folder.is_dir() && folder.uid() == uid.as_raw())
 }
 
-/// Who takes messages, and by what.
+/// Writes messages into the drop folder.
 struct Clerk {
     options: Options,
     place: Place,
     /// The server's control socket.
     socket: PathBuf,
-    /// The domain of those who are named without one.
+    /// The domain added to addresses without one.
     origin: Box<str>,
     hostname: Box<str>,
     sender: Option<Address>,
@@ -168,27 +168,27 @@ struct Clerk {
     recipients_max: usize,
 }
 
-/// Why a message was not kept.
+/// Why a message was not accepted.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    #[error("no recipients: name them, or use -t to take those in the header")]
+    #[error("no recipients: name them, or use -t to read them from the header")]
     Nobody,
-    #[error("there is no recipient in the header")]
+    #[error("no recipient in the header")]
     NobodyNamed,
     #[error("{0:?} is not an address: {1}")]
     Address(String, mail::AddressError),
-    #[error("there are more than {0} recipients (limits.expanded_recipients)")]
+    #[error("more than {0} recipients (limits.expanded_recipients)")]
     TooMany(usize),
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error("its envelope is none that the server takes: {0}")]
+    #[error("the server does not accept the envelope: {0}")]
     Envelope(NotAParcel),
-    #[error("the message cannot be left in {}: {}", .0.display(), .1)]
+    #[error("the message cannot be written to {}: {}", .0.display(), .1)]
     Place(PathBuf, io::Error),
 }
 
 impl Refused {
-    /// What ends the process.
+    /// The error that ends the process.
     fn exit(self) -> Exit {
         Exit { code: self.code(), text: format!("the message was not accepted: {self}{}", self.advice()) }
     }
@@ -203,14 +203,14 @@ impl Refused {
         }
     }
 
-    /// What can be done, where that is not plain.
+    /// A hint, unless the error is clear by itself.
     fn advice(&self) -> &'static str {
         match self {
             Refused::Place(_, error) if error.kind() == ErrorKind::NotFound => {
-                "; drop folder missing: is this its configuration, and is the disk of data_dir mounted? Start the server once"
+                "; drop folder missing: check that this is the server's configuration and that data_dir is mounted, and start the server once"
             }
             Refused::Place(_, error) if error.kind() == ErrorKind::PermissionDenied => {
-                "; users may pass through data_dir only where it has mode 711"
+                "; data_dir must have mode 711, so that users can reach the drop folder"
             }
             _ => "",
         }
@@ -237,7 +237,7 @@ impl Clerk {
         })
     }
 
-    /// The message on the standard input.
+    /// Injects the message on standard input.
     fn take_input(&self) -> anyhow::Result<()> {
         if self.options.recipients.is_empty() && !self.options.from_header {
             return Err(Refused::Nobody.exit().into());
@@ -251,8 +251,8 @@ impl Clerk {
         Ok(())
     }
 
-    /// Keeps a message in wire form, with the recipients that were given and those of its header, and says how many they
-    /// are.
+    /// Accepts a message in wire form, for the recipients of the command line and those in its
+    /// header. Returns the number of recipients.
     fn take(&self, message: &[u8], from_header: bool) -> Result<usize, Refused> {
         let draft = Draft::new(message);
         let mut recipients = Vec::new();
@@ -285,7 +285,7 @@ impl Clerk {
         Recipient { address, original: None, notify: self.options.notify, orcpt: None }
     }
 
-    /// Completes the message and leaves it in the folder.
+    /// Adds missing header fields and writes the message to the drop folder.
     fn keep(&self, mut parcel: Parcel, draft: &Draft<'_>, now: Timestamp) -> Result<usize, Refused> {
         let count = parcel.recipients.len();
         if count > self.recipients_max {
@@ -304,7 +304,7 @@ impl Clerk {
             parcel.body_type = BodyType::EightBitMime;
         }
         let file = parcel.encode();
-        // Whoever is told that it is kept must not find it set aside.
+        // A message that the server would set aside must not be accepted.
         Parcel::decode(&file, self.recipients_max).map_err(Refused::Envelope)?;
         self.place.leave(&file, now).map_err(unwritten)?;
         Ok(count)
@@ -312,26 +312,26 @@ impl Clerk {
 
     fn tell(&self, recipients: usize) {
         let plural = if recipients == 1 { "recipient" } else { "recipients" };
-        say(format_args!("mailrace: kept for {recipients} {plural}, in {}", self.place.folder().display()));
-        // A user may not be let in there, which says nothing of the server.
+        say(format_args!("mailrace: accepted for {recipients} {plural}, stored in {}", self.place.folder().display()));
+        // The user may not have access to the socket, which says nothing about the server.
         let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
         if UnixStream::connect(&self.socket).is_err_and(|error| gone.contains(&error.kind())) {
-            say("mailrace: the server does not run; the message leaves when it does");
+            say("mailrace: the server is not running; the message is sent when it starts");
         }
     }
 }
 
-/// The address that a text is, with the origin as its domain where it has none.
+/// Parses an address; without a domain it gets the origin.
 fn qualified(text: &str, origin: &str) -> Result<Address, Refused> {
     Address::parse_lenient(text, Some(origin)).map_err(|error| Refused::Address(text.to_owned(), error))
 }
 
-/// The address of a user by the name of the login, which may have signs that want quotes.
+/// The address of a user, whose login name may need quotes.
 fn user_address(name: &str, origin: &str) -> Result<Address, Refused> {
     Address::new(name, origin).map_err(|error| Refused::Address(name.to_owned(), error))
 }
 
-/// The only address of a text.
+/// Parses a text that must be a single address.
 fn one_address(text: &str, origin: &str) -> Result<Address, Refused> {
     match &*addresses(text) {
         [one] => qualified(one, origin),
@@ -339,7 +339,7 @@ fn one_address(text: &str, origin: &str) -> Result<Address, Refused> {
     }
 }
 
-/// By whom the process was started.
+/// The name of the user who started the process.
 fn login() -> String {
     let uid = getuid();
     let user = User::from_uid(uid).ok().flatten();

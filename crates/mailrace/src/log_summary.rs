@@ -1,8 +1,9 @@
-//! `mailrace log summary`: who sent how much to whom, how long it took, and what was refused, deferred and bounced, and why.
+//! `mailrace log summary`: the amounts of mail by sender and recipient, delays, and the reasons for
+//! refusals, deferrals and bounces.
 //!
-//! Reads the log once, line by line, in memory whose size does not depend on the log's: [`top::Top`] follows a bounded
-//! number of names, [`count::Summary`] a bounded number of messages. A line that is none of ours is counted and left out.
-//! Only a file that cannot be read ends it.
+//! It reads the log once, line by line, in memory that does not depend on the size of the log:
+//! [`top::Top`] tracks a bounded number of names, [`count::Summary`] a bounded number of messages.
+//! Unknown lines are counted and ignored. Only a file that cannot be read is an error.
 
 mod count;
 mod json;
@@ -21,21 +22,21 @@ use crate::exit::{self, Exit};
 use crate::output::output;
 use count::Summary;
 
-/// A longer line is none of ours.
+/// Longer lines are ignored.
 const LINE_OCTETS_MAX: usize = 64 << 10;
-/// How a file begins that was compressed by gzip (RFC 1952 section 2.3.1).
+/// The first bytes of a file compressed with gzip (RFC 1952 section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// What to sum up, and how.
+/// Options of `log summary`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Log files, as text or JSON; none, or "-": the standard input
+    /// Log files in text or JSON; none, or "-": standard input
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Lines of each list
+    /// Maximum number of lines in each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -48,7 +49,7 @@ pub struct Options {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut summary = Summary::default();
     if options.files.is_empty() {
-        read(&mut io::stdin().lock(), &mut summary).context("reading the standard input")?;
+        read(&mut io::stdin().lock(), &mut summary).context("reading standard input")?;
     }
     options.files.iter().try_for_each(|path| read_file(path, &mut summary))?;
     let shown = match options.json {
@@ -65,7 +66,7 @@ fn read_file(path: &Path, summary: &mut Summary) -> anyhow::Result<()> {
     let named = || format!("reading {}", path.display());
     let mut file = BufReader::with_capacity(LINE_OCTETS_MAX, File::open(path).with_context(named)?);
     if file.fill_buf().with_context(named)?.starts_with(&GZIP) {
-        let text = format!("{0} is compressed: zcat {0} | mailrace log summary", path.display());
+        let text = format!("{0} is compressed: use zcat {0} | mailrace log summary", path.display());
         return Err(Exit { code: exit::DATA, text }.into());
     }
     read(&mut file, summary).with_context(named)
@@ -83,7 +84,8 @@ fn read(log: &mut dyn BufRead, summary: &mut Summary) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the next line without its end; of one that is too long, nothing. False at the end of the log.
+/// Reads the next line without its end; a line that is too long is skipped. False at the end of the
+/// log.
 fn next_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let (mut is_too_long, mut has_any) = (false, false);
@@ -187,7 +189,7 @@ mod tests {
         Fact::Login { client, helo, user: "bob".into(), mechanism: "PLAIN", result }
     }
 
-    /// A log as the server writes it: a new line each half hour.
+    /// A log as the server writes it: one line every half hour.
     fn log(format: LogFormat) -> String {
         let facts = [
             received(1, "a@example.net", 6000, 2),

@@ -1,11 +1,11 @@
-//! Manual pages and completions, made of what else there is: those of the commands from `cli`, as the help is, and
-//! mailrace.toml(5) from the file of defaults. Nothing is told here that is not told there.
+//! Manual pages and shell completions: the commands' from `cli`, like the help, and
+//! mailrace.toml(5) from `default.toml`. They contain nothing else.
 //!
-//! | page                      | of                                        |
-//! |---------------------------|-------------------------------------------|
-//! | mailrace.1                | the program                               |
-//! | mailrace-QUEUE-LIST.1     | each command, by its names with '-' between |
-//! | mailrace.toml.5           | the configuration file                    |
+//! | page                  | contents                              |
+//! |-----------------------|---------------------------------------|
+//! | mailrace.1            | the program                           |
+//! | mailrace-QUEUE-LIST.1 | each command, by its names with '-' between |
+//! | mailrace.toml.5       | the configuration file                |
 
 mod settings;
 
@@ -22,11 +22,11 @@ use crate::config;
 
 const SETTINGS_PAGE: &str = "mailrace.toml.5";
 
-/// Writes all pages into a folder, which is made where it is missing.
+/// Writes all pages to a folder, which is created if missing.
 ///
 /// # Errors
 ///
-/// The folder or a page could not be written.
+/// The folder or a page cannot be written.
 pub fn write(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     for (name, page) in pages()? {
@@ -36,11 +36,11 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what the shell is to read.
+/// Prints a completion script.
 ///
 /// # Errors
 ///
-/// It could not be printed.
+/// Writing to `to` fails.
 pub fn complete(shell: Shell, to: &mut dyn Write) -> io::Result<()> {
     let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -52,13 +52,13 @@ pub fn complete(shell: Shell, to: &mut dyn Write) -> io::Result<()> {
     to.write_all(&text)
 }
 
-/// All pages by the names of their files, in the order of the commands.
+/// All pages with their file names, in the order of the commands.
 ///
 /// # Errors
 ///
-/// None that is known: pages are made in memory.
+/// None in practice: pages are made in memory.
 pub fn pages() -> io::Result<Vec<(String, String)>> {
-    // Without this every command would have one more page for its `help`, which tells nothing.
+    // Otherwise each command would have a page for its `help`.
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
@@ -74,7 +74,7 @@ fn add(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) -
 }
 
 fn page(command: &clap::Command, name: &str) -> io::Result<String> {
-    // What stands behind the help is a table in columns, so it is set as it is written.
+    // The text after the options has aligned columns, so it is set verbatim.
     let behind = command.get_after_help().map(ToString::to_string);
     let man = Man::new(command.clone().display_name(name));
     let mut text = heading(name, 1).into_bytes();
@@ -85,7 +85,7 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
     }
-    // An empty line between two ends of lines is a space; mandoc(1) minds the ends.
+    // An empty line between two line ends becomes a space; mandoc(1) warns about the line ends.
     let mut text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
     if let Some(behind) = behind {
         text.push_str(".SH NOTES\n.nf\n");
@@ -96,7 +96,7 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// The command with its options, and what each of them takes: `[-c|--config FILE]`.
+/// The command with its options and their values: `[-c|--config FILE]`.
 fn synopsis(command: &clap::Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut words = vec![format!("\\fB{}\\fR", escaped(name))];
@@ -106,11 +106,11 @@ fn synopsis(command: &clap::Command) -> String {
     if command.has_subcommands() {
         words.push("\\fICOMMAND\\fR".to_owned());
     }
-    // Whoever copies an option wants no hyphen in it.
+    // Options are often copied, so they must not be hyphenated.
     format!(".SH SYNOPSIS\n.nh\n.ad l\n{}\n.ad b\n.hy\n", words.join(" "))
 }
 
-/// One argument, on one line: a space in it is none at which a line may end.
+/// One argument, with non-breaking spaces.
 fn usage(argument: &clap::Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
@@ -127,19 +127,19 @@ fn usage(argument: &clap::Arg) -> String {
     if argument.is_required_set() { format!("{text}{again}") } else { format!("[{text}]{again}") }
 }
 
-/// The title, without a date: pages are of a version.
+/// The title line, without a date: pages belong to a version.
 fn heading(name: &str, section: u8) -> String {
     let (title, version) = (escaped(&name.to_uppercase()), env!("CARGO_PKG_VERSION"));
     format!(".TH \"{title}\" \"{section}\" \"\" \"mailrace {version}\" \"Mailrace\"\n")
 }
 
-/// To the page above, and to that of the configuration file.
+/// References to the page of the parent command and to the configuration file.
 fn see_also(name: &str) -> String {
     let above = name.rsplit_once('-').map(|(above, _)| format!("\\fB{}\\fR(1), ", escaped(above)));
     format!(".SH \"SEE ALSO\"\n{}\\fBmailrace.toml\\fR(5)\n", above.unwrap_or_default())
 }
 
-/// A line of text in which nothing is a request or an escape of roff (groff(7)).
+/// Escapes a line of text for roff (groff(7)).
 fn escaped(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('"', "\\(dq");
     match line.starts_with('.') {

@@ -1,5 +1,5 @@
-//! The results of commands, on the standard output. Where its reader has gone (`mailrace queue list | head`) the command
-//! ends at once, silently and with exit code 0: he has read what he wanted.
+//! The output of commands. If its reader is gone (`mailrace queue list | head`), the command ends
+//! silently with exit code 0.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Stdout, Write};
@@ -7,18 +7,18 @@ use std::io::{self, ErrorKind, Stdout, Write};
 /// The standard output of a command.
 pub(crate) struct Output(Stdout);
 
-/// It.
+/// The standard output.
 pub(crate) fn output() -> Output {
     Output(io::stdout())
 }
 
-/// Nobody reads the standard output any more. The pipe of a socket may break as well, which is no silent matter.
+/// The reader closed standard output. A broken socket is a different error, which must be reported.
 #[derive(Clone, Copy, Debug)]
 struct ReaderGone;
 
 impl fmt::Display for ReaderGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the standard output any more")
+        f.write_str("standard output was closed by its reader")
     }
 }
 
@@ -41,7 +41,7 @@ fn marked(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether a command failed for that reason alone.
+/// Whether a command failed only because its output was closed.
 pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
     let marks = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<ReaderGone>());
     error.chain().filter_map(|cause| cause.downcast_ref()).any(marks)

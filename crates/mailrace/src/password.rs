@@ -1,4 +1,4 @@
-//! `mailrace password`: a password, from the terminal or the standard input, in the form that tables keep.
+//! `mailrace password`: hashes a password from the terminal or standard input for a table.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -11,17 +11,17 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use crate::exit::{self, Exit};
 use crate::output::output;
 
-/// Forms in which a password can be stored.
+/// Password hash schemes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Scheme {
-    /// For PLAIN and LOGIN; the costliest to guess
+    /// For PLAIN and LOGIN; the hardest to guess
     Argon2id,
-    /// For SCRAM-SHA-256 too
+    /// Also for SCRAM-SHA-256
     #[value(name = "scram-sha-256")]
     ScramSha256,
 }
 
-/// Reads a password and prints its stored form.
+/// Reads a password and prints its hash.
 pub fn run(scheme: Scheme) -> anyhow::Result<()> {
     let password = if io::stdin().is_terminal() { ask()? } else { line()? };
     let mut salt = [0; make::SALT_OCTETS];
@@ -34,13 +34,13 @@ pub fn run(scheme: Scheme) -> anyhow::Result<()> {
     Ok(writeln!(output(), "{stored}")?)
 }
 
-/// Twice, since nobody sees what he types.
+/// Asks twice, because the password is not shown.
 fn ask() -> anyhow::Result<String> {
     let silence = Silence::begin()?;
     let first = prompted("Password: ")?;
-    let second = prompted("Once more: ")?;
+    let second = prompted("Repeat password: ")?;
     drop(silence);
-    ensure!(first == second, Exit { code: exit::DATA, text: "these are two different passwords".into() });
+    ensure!(first == second, Exit { code: exit::DATA, text: "the passwords do not match".into() });
     Ok(first)
 }
 
@@ -53,7 +53,7 @@ fn prompted(prompt: &str) -> io::Result<String> {
     line
 }
 
-/// A line without its end.
+/// A line without its line end.
 fn line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -61,7 +61,7 @@ fn line() -> io::Result<String> {
     Ok(line)
 }
 
-/// The terminal shows nothing of what is typed, as long as this lives.
+/// Turns off the terminal's echo until it is dropped.
 struct Silence(Termios);
 
 impl Silence {
@@ -76,7 +76,7 @@ impl Silence {
 
 impl Drop for Silence {
     fn drop(&mut self) {
-        // Where the terminal is gone nothing is left to be shown.
+        // If the terminal is gone, there is no echo to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
     }
 }

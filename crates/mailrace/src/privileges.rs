@@ -1,10 +1,11 @@
-//! The rights of the process. It starts as whoever started it, binds, and then gives away what it no longer needs.
+//! The privileges of the process. It starts with those of its caller, binds ports, and then drops
+//! what it does not need.
 //!
 //! | started as | `user`       | `allow_root` | built-in default | the server runs |
 //! |------------|--------------|--------------|------------------|-----------------|
-//! | root       | named        | any          | -                | as that user; as root only if root was named and allowed |
+//! | root       | named        | any          | -                | as that user; as root only if root is named and allowed |
 //! | root       | -            | true         | no               | as root         |
-//! | root       | -            | any          | yes              | as root, with a warning: the first try, in a container |
+//! | root       | -            | any          | yes              | as root, with a warning: for a first try in a container |
 //! | root       | -            | false        | no               | not at all      |
 //! | other      | - or itself  | any          | any              | as it is        |
 //! | other      | another      | any          | -                | not at all: its files would be the wrong user's |
@@ -23,83 +24,84 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use crate::config::{Config, Loaded, Source};
 use crate::maildrop;
 
-/// Why the server does not run with the rights it has.
+/// Why the server cannot run with the privileges it has.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegesError {
-    /// Nobody was named to become, and root was not allowed.
-    #[error("refusing to serve as root: name a `user` to become after binding, or set allow_root = true")]
+    /// It would run as root without permission.
+    #[error("refusing to run as root: set `user`, to switch to after binding ports, or allow_root = true")]
     Root,
-    /// There is no such user.
-    #[error("there is no user {0:?} on this machine")]
+    /// The configured user does not exist.
+    #[error("user {0:?} does not exist")]
     NoSuchUser(Box<str>),
-    /// Only root can become somebody else.
-    #[error("cannot become {user:?}: started as user {uid}, not as root")]
+    /// Only root can switch to another user.
+    #[error("cannot switch to user {user:?}: started as user {uid}, not as root")]
     NotRoot {
-        /// Who was named.
+        /// The configured user.
         user: Box<str>,
-        /// Who we are.
+        /// The current user.
         uid: u32,
     },
-    /// After root was given up, it could be had back.
-    #[error("root was given up, but the system gave it back: refusing to serve")]
+    /// Root could be regained after it was dropped.
+    #[error("root could be regained after it was dropped: refusing to run")]
     RootRegained,
-    /// The system refused a call.
+    /// A system call failed.
     #[error("{call}: {errno}")]
     System {
-        /// The call.
+        /// The system call.
         call: &'static str,
-        /// What the system said.
+        /// Its error.
         errno: Errno,
     },
-    /// A folder or a file could not be made.
-    #[error("making {}: {error}", path.display())]
+    /// A folder or file could not be created.
+    #[error("cannot create {}: {error}", path.display())]
     Make {
-        /// The folder or the file.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error.
         error: io::Error,
     },
-    /// The system lets the process have too few files to serve.
+    /// The limit on open files is too low.
     #[error("the system allows {files} open files (RLIMIT_NOFILE), expected at least {needed}")]
     Files {
-        /// What it may have.
+        /// The limit.
         files: u64,
-        /// With how many it would serve.
+        /// The minimum for the server.
         needed: u64,
     },
 }
 
-/// Who the server will be.
+/// The user that the server will run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Who it is now.
+    /// The current user.
     Unchanged,
-    /// Root, which nobody asked for: the operator is to be warned.
+    /// Root by default, about which the operator is warned.
     UnaskedRoot,
-    /// Somebody else.
+    /// Another user.
     Become {
-        /// The user.
+        /// Its user ID.
         uid: Uid,
-        /// The user's group, and the only one.
+        /// Its group, and the only one.
         gid: Gid,
     },
 }
 
 impl Identity {
-    /// Decides by the table above; changes nothing.
+    /// Decides by the table above, without changing anything.
     pub fn of(loaded: &Loaded) -> Result<Identity, PrivilegesError> {
         let Config { user, allow_root, .. } = &loaded.config;
         let user = user.as_deref().map(named).transpose()?;
         decide(geteuid(), user.as_ref(), *allow_root, loaded.source == Source::BuiltIn)
     }
 
-    /// Makes `folder` and its parents where they are missing, for nobody but that user; what is there stays whose
-    /// it is. Before [`Identity::assume`], which may take away the right to do so.
+    /// Creates `folder` and its parents if missing, accessible only to that user. Existing folders
+    /// keep their owner. Call it before [`Identity::assume`], which may drop the required
+    /// privileges.
     pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
         self.make_path(folder, CLOSED)
     }
 
-    /// The same, with the mode of `folder`; the parents that it makes are closed.
+    /// The same with a mode for `folder`; its new parents are private.
     fn make_path(&self, folder: &Path, mode: u32) -> Result<(), PrivilegesError> {
         let above = folder.ancestors().filter(|folder| !folder.as_os_str().is_empty());
         let missing: Vec<&Path> = above.take_while(|folder| !folder.is_dir()).collect();
@@ -111,15 +113,15 @@ impl Identity {
 
     fn make_one(&self, folder: &Path, mode: u32) -> io::Result<()> {
         match DirBuilder::new().mode(CLOSED).create(folder) {
-            // As `a/..` is, once `a` is made.
+            // For example `a/..` once `a` is created.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
             Ok(()) => self.hand_over(folder, mode),
             Err(error) => Err(error),
         }
     }
 
-    /// Gives a folder that was just made its mode and that user as its owner. The folder above may be that user's, who can
-    /// put another one in its place meanwhile: so it is opened, looked at, and changed by its handle.
+    /// Gives a new folder its mode and owner. If that user owns the parent folder, it could replace
+    /// the folder meanwhile; so the folder is opened, checked, and changed by its handle.
     fn hand_over(&self, folder: &Path, mode: u32) -> io::Result<()> {
         if mode == CLOSED && self.owner().is_none() {
             return Ok(());
@@ -127,7 +129,7 @@ impl Identity {
         let opened = open_folder(folder)?;
         let found = opened.metadata()?;
         if found.uid() != geteuid().as_raw() || found.mode() & 0o777 != CLOSED {
-            return Err(io::Error::other("another folder was put in its place"));
+            return Err(io::Error::other("the folder was replaced by another one"));
         }
         if mode != CLOSED {
             opened.set_permissions(PermissionsExt::from_mode(mode))?;
@@ -135,26 +137,28 @@ impl Identity {
         self.owner().map_or(Ok(()), |(uid, gid)| fchown(&opened, uid, gid))
     }
 
-    /// Makes the folder in which every local user may leave mail and only that user sees what is there, and lets others
-    /// pass through `data_dir` if that is made here too: all else in it is closed to them. Before [`Identity::assume`].
+    /// Creates the drop folder, where all local users may write files and only that user can list
+    /// them. If `data_dir` is created too, others may pass through it; all else in it is private.
+    /// Call it before [`Identity::assume`].
     pub fn make_drop(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
         self.make_path(data_dir, PASSABLE)?;
         let folder = maildrop::folder(data_dir);
-        // The mode of one that is there is the operator's decision.
+        // The operator decides about the mode of an existing folder.
         if folder.symlink_metadata().is_err() {
             self.make_open(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
         }
         self.make_folder(&maildrop::rejected(data_dir))
     }
 
-    /// Makes a folder that gets its name when it is as it is to be: a start that is cut short leaves none that is there,
-    /// but closed. One that has got the name meanwhile, from another start or the operator, stays.
+    /// Creates a folder under a temporary name and renames it when it is complete, so that an
+    /// interrupted start leaves none with the wrong mode. A folder that another start or the
+    /// operator created meanwhile stays.
     fn make_open(&self, folder: &Path) -> io::Result<()> {
         let unnamed = folder.with_file_name(format!(".new-{}", maildrop::secret()?));
         DirBuilder::new().mode(CLOSED).create(&unnamed)?;
         let made = self.hand_over(&unnamed, maildrop::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
         if made.is_err() {
-            // It is empty, and nobody's.
+            // It is empty and not in use.
             let _ = std::fs::remove_dir(&unnamed);
         }
         match made {
@@ -163,7 +167,7 @@ impl Identity {
         }
     }
 
-    /// Makes an empty `file` where it is missing, for that user; one that is there stays whose it is.
+    /// Creates an empty `file` if missing, owned by that user. An existing file keeps its owner.
     pub fn make_file(&self, file: &Path) -> Result<(), PrivilegesError> {
         let made = match OpenOptions::new().append(true).create_new(true).open(file) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -173,7 +177,7 @@ impl Identity {
         made.map_err(|error| PrivilegesError::Make { path: file.to_owned(), error })
     }
 
-    /// Who the server will be.
+    /// The user that the server will run as.
     pub fn uid(&self) -> Uid {
         match self {
             Identity::Become { uid, .. } => *uid,
@@ -181,7 +185,7 @@ impl Identity {
         }
     }
 
-    /// To whom new files are given; None where they are that user's already.
+    /// The owner for new files; None if they already have it.
     fn owner(&self) -> Option<(Option<u32>, Option<u32>)> {
         match self {
             Identity::Become { uid, gid } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
@@ -189,10 +193,10 @@ impl Identity {
         }
     }
 
-    /// Becomes that user for good, and makes sure of it. After binding.
+    /// Switches to that user permanently, and verifies it. Call it after binding ports.
     pub fn assume(&self) -> Result<(), PrivilegesError> {
         let Identity::Become { uid, gid } = *self else { return Ok(()) };
-        // Groups first: without root they could not be given up any more.
+        // Groups first: they cannot be dropped without root.
         setgroups(&[gid]).map_err(failed("setgroups"))?;
         setresgid(gid, gid, gid).map_err(failed("setresgid"))?;
         setresuid(uid, uid, uid).map_err(failed("setresuid"))?;
@@ -204,13 +208,13 @@ impl Identity {
     }
 }
 
-/// The mode of folders that are the server's alone.
+/// The mode of private folders.
 const CLOSED: u32 = 0o700;
-/// The mode of `data_dir`, through which others reach the drop.
+/// The mode of `data_dir`, through which other users reach the drop folder.
 const PASSABLE: u32 = 0o711;
 
-/// Renames, but replaces nothing, not even an empty folder. Where the file system cannot promise that, as old ZFS and NFS
-/// cannot, it is a plain rename.
+/// Renames without replacing anything, not even an empty folder. On file systems without support
+/// for this, such as old ZFS and NFS, it is a plain rename.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => std::fs::rename(from, to),
@@ -218,14 +222,14 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder itself, and not one that a link in its place leads to.
+/// Opens the folder itself, not the target of a symbolic link.
 fn open_folder(folder: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(folder, flags, rustix::fs::Mode::empty())?))
 }
 
-/// Prepares the process before it opens anything: as many files as the system lets it have, and files that are
-/// nobody else's. Returns how many files it may have open.
+/// Prepares the process before it opens files: raises the limit on open files, and makes new files
+/// private. Returns the limit.
 pub fn prepare_process() -> Result<u64, PrivilegesError> {
     umask(Mode::from_bits_truncate(0o077));
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed("getrlimit"))?;
@@ -233,13 +237,14 @@ pub fn prepare_process() -> Result<u64, PrivilegesError> {
     Ok(hard)
 }
 
-/// Files that are no session's: the spool, mailboxes, the log, libraries.
+/// Files other than those of sessions: the spool, mailboxes, the log, libraries.
 const FILES_RESERVED: u64 = 256;
-/// A server that can hold fewer sessions than this is set up wrongly.
+/// A server that cannot hold this many sessions is misconfigured.
 const SESSIONS_MIN: u64 = 64;
 
-/// How many of the sessions that the configuration allows `files` suffice for, beside the connections that deliveries
-/// take; of what the first sessions leave these have half at the most, since mail that cannot leave at once may wait.
+/// The number of configured sessions that fit into `files`, next to the connections of deliveries.
+/// Beyond the first sessions, deliveries get at most half of the files, since mail that cannot
+/// leave immediately can wait.
 pub fn sessions(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
     let free = files.saturating_sub(FILES_RESERVED);
     let least = SESSIONS_MIN.min(allowed as u64);
@@ -329,7 +334,8 @@ mod tests {
         assert_eq!(mode(&drop), 0o1730);
     }
 
-    /// Of two that start at once, the second replaced the folder of the first, and that of an operator who was quicker.
+    /// Of two servers that started at the same time, the second replaced the folder of the first,
+    /// or of a faster operator.
     #[test]
     fn a_drop_that_somebody_made_meanwhile_stays() {
         let data = tempfile::tempdir().unwrap();
@@ -373,7 +379,7 @@ mod tests {
         in_a_process_of_its_own("privileges::tests::prepares_itself");
     }
 
-    /// Rights belong to the process, so the tests that change them each get one.
+    /// Privileges belong to the process, so each test that changes them gets a process of its own.
     fn in_a_process_of_its_own(test: &str) {
         let ourselves = std::env::current_exe().unwrap();
         let ran = Command::new(ourselves).args(["--exact", test, "--ignored"]).output().unwrap();
@@ -416,7 +422,7 @@ mod tests {
         identity.assume().unwrap();
         std::fs::write(&log, "what the user writes\n").unwrap();
         std::fs::write(made.join("mail"), "").unwrap();
-        // What was there before is as it was.
+        // What existed before is unchanged.
         assert_eq!((kept.metadata().unwrap().uid(), folder.path().metadata().unwrap().uid()), (0, 0));
         assert_eq!(geteuid(), nobody.uid);
         assert_eq!(nix::unistd::getgroups().unwrap(), [nobody.gid]);

@@ -1,11 +1,12 @@
-//! Text of strangers for a terminal and for the log: an address, a greeting or a reply may have characters in it that
-//! control a terminal, turn the direction of what follows, end a line, or cannot be seen. They are escaped as JSON does it
-//! (RFC 8259 section 7): `\u202e`, and two such units beyond the basic plane. So a line of JSON stays the same JSON.
+//! Makes text from other hosts safe for terminals and logs. Addresses, greetings and replies may
+//! contain characters that control a terminal, change the text direction, end a line, or are
+//! invisible. They are escaped as in JSON (RFC 8259 section 7): `\u202e`, or two such units beyond
+//! the basic plane. JSON stays equivalent.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with such characters escaped, on one line.
+/// The text with these characters escaped, on one line.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(must_escape) {
         return text.into();
@@ -18,8 +19,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Whether a character is a control (C0, C1), a line or paragraph separator, a mark of direction, or has no width and no
-/// look of its own: Unicode's `Cc`, `Cf`, `Zl`, `Zp`, its default ignorable code points, and noncharacters.
+/// Whether a character is a control (C0, C1), a line or paragraph separator, a direction mark, or
+/// invisible: Unicode's `Cc`, `Cf`, `Zl`, `Zp`, default ignorable code points, and noncharacters.
 pub(crate) fn must_escape(c: char) -> bool {
     match c {
         ' '..='~' => false,

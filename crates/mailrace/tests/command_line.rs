@@ -1,4 +1,4 @@
-//! The command line as its users see it: help, exit codes, and what goes where.
+//! The command line as users see it: help, exit codes, and output streams.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -77,7 +77,7 @@ fn a_wrong_command_line_is_64() {
 fn check_sums_up_a_configuration_without_faults() {
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("full.toml").replace("/etc/mailrace/", "").replace("{data_dir}/people", "people");
-    // On some machines somebody listens there.
+    // On some machines a server listens on this socket.
     let text = text.replace("/run/dovecot/", "/nowhere/");
     std::fs::write(folder.path().join("full.toml"), text).unwrap();
     std::fs::write(folder.path().join("people"), "bob@example.org\n").unwrap();
@@ -86,7 +86,7 @@ fn check_sums_up_a_configuration_without_faults() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = stdout(&output);
     insta::assert_snapshot!(summary);
-    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 3, "check makes nothing");
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() == 3, "check creates no files");
 }
 
 #[test]

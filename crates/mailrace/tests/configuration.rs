@@ -1,4 +1,4 @@
-//! The configuration file: what is wrong with a text is told with its place, and all of it at once.
+//! The configuration file: all errors are reported together, each with its place.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn with_examples() -> impl Iterator<Item = &'static str> {
 
 #[test]
 fn the_examples_of_the_built_in_text_are_sound() {
-    // Each goes with something else than what the text states.
+    // These contradict other settings in the text.
     let is_other = |line: &&str| line.starts_with("sync_every") || line.starts_with("bind =");
     let text: Vec<_> = with_examples().filter(|line| !is_other(line)).collect();
     let config = parse(&text.join("\n")).unwrap();
@@ -44,7 +44,7 @@ fn the_examples_of_the_built_in_text_are_sound() {
     assert!(config.load.refuse_above.is_some() && !config.queues[1].rules.is_empty());
 }
 
-/// An unknown key is told with those that the reader would have taken, so each section says what it knows.
+/// An error about an unknown key lists all known keys of its section.
 #[test]
 fn the_built_in_text_names_every_key_that_is_known() {
     let shown = faults(include_str!("unknown.toml"));
@@ -59,7 +59,7 @@ fn the_built_in_text_names_every_key_that_is_known() {
     assert_eq!((sections, missing), (47, Vec::<String>::new()));
 }
 
-/// The keys of the section of that path; where it is a list of tables, of all of them.
+/// The keys of the section at that path; for a list of tables, the keys of all of them.
 fn keys_in<'a>(document: &toml::Table, path: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let mut tables = vec![document];
     for name in path {
@@ -83,7 +83,7 @@ fn without_a_file_it_keeps_mail_for_localhost() {
     assert_eq!(config.listeners[0].address.to_string(), "127.0.0.1:2525");
     assert_eq!(&*config.domains[0].name, "localhost");
     let TransportKind::Maildir(maildir) = &config.transport(&config.domains[0].transport).unwrap().kind else {
-        panic!("the default transport is no Maildir");
+        panic!("the default transport is not a Maildir");
     };
     assert_eq!(maildir.path.folder("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
     assert_eq!(config.spool.lanes, [Path::new("./mailrace-data/spool")]);
@@ -142,7 +142,7 @@ fn every_setting_arrives_where_it_belongs() {
     let config = parse(include_str!("full.toml")).unwrap();
     insta::assert_debug_snapshot!(config);
     assert_eq!(config.listeners[1].protocol, Protocol::Lmtp);
-    let TransportKind::Maildir(boxes) = &config.transport("boxes").unwrap().kind else { panic!("no Maildir") };
+    let TransportKind::Maildir(boxes) = &config.transport("boxes").unwrap().kind else { panic!("not a Maildir") };
     assert_eq!(boxes.line_ends, LineEnds::Lf);
     let names: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
     assert_eq!(names, ["local", "standard", "lame", "lists"]);
@@ -155,7 +155,9 @@ fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
     let quota = |text: &str| {
         let text =
             format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"1S\"]\n[transport.maildir]\n{text}\n");
-        let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else { panic!("no Maildir") };
+        let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else {
+            panic!("not a Maildir")
+        };
         maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
     };
     assert_eq!(quota(""), None);
@@ -192,7 +194,7 @@ fn a_wrong_unit_or_range_is_told_with_examples() {
     insta::assert_snapshot!(shown);
 }
 
-/// They used to be told what there is, and nothing of what their word is called here.
+/// The error used to list the known words, without the equivalent of the given one.
 #[test]
 fn words_of_other_servers_are_told_with_ours() {
     insta::assert_snapshot!(faults(include_str!("foreign.toml")));
@@ -297,7 +299,7 @@ fn queues_that_stand_in_each_others_way_are_told() {
 fn a_thousand_queues_are_enough() {
     let queues = |count| (0..count).map(|n| format!("[[queue]]\nname = \"q{n}\"\n")).collect::<String>();
     assert_eq!(parse(&queues(997)).unwrap().queues.len(), 1000);
-    assert!(faults(&queues(998)).contains("there are too many queues"));
+    assert!(faults(&queues(998)).contains("too many queues"));
 }
 
 #[test]
@@ -311,10 +313,10 @@ fn a_text_full_of_faults_does_not_fill_the_screen() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let shown = faults(&text);
     assert_eq!(shown.matches("error: ").count(), 50);
-    assert!(shown.ends_with("5000 faults in mailrace.toml, the first 50 are shown"));
+    assert!(shown.ends_with("5000 errors in mailrace.toml, only the first 50 are shown"));
 }
 
-/// Texts that are nearly configurations: known keys with values of every kind, in any order.
+/// Texts similar to configurations: known keys with values of all kinds, in any order.
 fn nearly_toml() -> impl Strategy<Value = String> {
     let line = prop_oneof![
         proptest::sample::select(with_examples().collect::<Vec<_>>()).prop_map(str::to_owned),

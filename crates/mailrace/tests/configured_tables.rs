@@ -1,4 +1,5 @@
-//! Tables in the configuration file: what is read of them, what is wrong with them, and that nobody sees a password.
+//! Tables in the configuration file: their settings, errors in them, and that passwords stay
+//! hidden.
 
 use std::time::Duration;
 
@@ -23,9 +24,9 @@ fn minutes(minutes: u64) -> Duration {
     seconds(minutes * 60)
 }
 
-/// The tables of the text that has every key.
+/// The tables in the text with all keys.
 fn tables() -> Vec<Table> {
-    parse(include_str!("tables.toml")).expect("the text has no faults").tables
+    parse(include_str!("tables.toml")).expect("the text has no errors").tables
 }
 
 fn kind(name: &str) -> TableKind {
@@ -108,7 +109,7 @@ fn every_setting_of_databases_arrives() {
     assert_eq!(kind("postgres with defaults"), TableKind::Postgres(Box::new(postgres)));
 }
 
-/// A directory of which the text says the least.
+/// A directory with only the mandatory keys.
 fn directory(url: &str) -> ldap::Config {
     ldap::Config {
         servers: Servers {
@@ -231,5 +232,5 @@ fn a_thousand_tables_are_enough() {
         (1..count).map(table).collect::<String>() + &last
     };
     assert_eq!(parse(&tables(1000)).unwrap().tables.len(), 1000);
-    assert!(faults(&tables(1001)).contains("there are too many tables"));
+    assert!(faults(&tables(1001)).contains("too many tables"));
 }

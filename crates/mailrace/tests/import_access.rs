@@ -1,6 +1,7 @@
-//! What an import of restrictions comes to. Lists of them are made up, Postfix's way to ask them is written down here a second
-//! time, and the rules that come out are asked by the server's own code: nobody is let in, and nobody may relay, who was
-//! refused by Postfix. Where all lists are of the usual kind, nobody is refused either who was let in.
+//! Imported restrictions. Random restriction lists are evaluated by a second implementation of
+//! Postfix's rules in this file, and the resulting access rules by the server's own code. The
+//! server must not accept or relay mail that Postfix rejects. For usual lists, it must not reject
+//! mail that Postfix accepts.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,7 +24,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// The lists, in the order in which Postfix asks them.
+/// The lists, in the order in which Postfix evaluates them.
 const LISTS: [&str; 5] = [
     "smtpd_client_restrictions",
     "smtpd_helo_restrictions",
@@ -42,7 +43,7 @@ const MAIN: &str = "\
     smtpd_restriction_classes = class\n\
     class = permit_mynetworks, reject_rbl_client list.example\n";
 
-/// Whoever writes, and to whom.
+/// A client, a sender and a recipient.
 #[derive(Clone, Copy, Debug)]
 struct Guest {
     client: &'static str,
@@ -65,7 +66,7 @@ impl Guest {
 
 const CLIENTS: [&str; 7] =
     ["127.0.0.1", "192.0.2.8", "192.0.2.9", "198.51.100.66", "198.51.100.77", "198.51.100.200", "203.0.113.5"];
-/// Who is on which list.
+/// DNS lists and their addresses.
 const LISTED: [(&str, &str); 4] = [
     ("list.example", "198.51.100.66"),
     ("list.example", "192.0.2.9"),
@@ -88,7 +89,7 @@ static GUESTS: LazyLock<Vec<Guest>> = LazyLock::new(|| {
     guests
 });
 
-/// What a restriction says, as Postfix has it.
+/// The result of a restriction in Postfix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Says {
     Yes,
@@ -108,7 +109,7 @@ fn is_listed(zone: &str, client: &str) -> bool {
     LISTED.contains(&(zone, client))
 }
 
-/// A restriction and what it means.
+/// A restriction and its effect.
 type Restriction = (&'static str, fn(&Guest) -> Says);
 
 const RESTRICTIONS: [Restriction; 21] = [
@@ -159,13 +160,13 @@ const RESTRICTIONS: [Restriction; 21] = [
     }),
 ];
 
-/// Those that a service for users has of its own.
+/// The restrictions that a service for users has on its own.
 const OWN: [usize; 6] = [0, 1, 2, 3, 5, 6];
 
-/// Places in [`RESTRICTIONS`], for each list.
+/// Indices into [`RESTRICTIONS`], for each list.
 type Lists = [Vec<usize>; 5];
 
-/// Whether Postfix takes the recipient.
+/// Whether Postfix accepts the recipient.
 fn is_taken_by_postfix(lists: &Lists, guest: &Guest) -> bool {
     let first = |list: &Vec<usize>| {
         list.iter()
@@ -196,7 +197,7 @@ impl Files for Tables {
     }
 }
 
-/// A list in the DNS.
+/// A DNS list.
 struct ListOf(&'static str);
 
 impl Table for ListOf {
@@ -213,7 +214,7 @@ impl Table for ListOf {
     }
 }
 
-/// A server as an import configures it.
+/// A server with an imported configuration.
 struct Server {
     import: Import,
     config: Config,
@@ -242,8 +243,8 @@ impl Server {
         self.config.listeners.iter().find(|listener| listener.address.port() == port)
     }
 
-    /// Whether it takes the recipient at a listener: for our domains from whom rules do not refuse, for others from whom
-    /// may relay.
+    /// Whether it accepts the recipient at a listener: for local domains if no rule refuses it, for
+    /// other domains if the client may relay.
     fn takes(&self, listener: &Listener, guest: &Guest) -> bool {
         let client: IpAddr = guest.client.parse().unwrap();
         let can_log_in = listener.auth || !guest.logged_in;
@@ -278,7 +279,7 @@ fn open(table: &mailrace::config::Table) -> Arc<dyn Table> {
     }
 }
 
-/// The rule as sessions ask it.
+/// The rule in the form that sessions use.
 fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
     assert_eq!(rule.stage, Stage::Rcpt);
     assert!(rule.helos.is_empty() && rule.senders.is_empty() && rule.recipients.is_empty());
@@ -308,7 +309,7 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
 
 const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";
 
-/// Lists of up to so many restrictions of these.
+/// Lists with up to `most` of these restrictions.
 fn lists(of: &'static [usize], most: usize) -> impl Strategy<Value = Lists> {
     let list = move || prop::collection::vec(prop::sample::select(of), 0..=most);
     [list(), list(), list(), list(), list()]
@@ -319,7 +320,8 @@ static ALL: LazyLock<Vec<usize>> = LazyLock::new(|| (0..RESTRICTIONS.len()).coll
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// For our domains. Who may send to others is said in one place here, so that fewer may.
+    /// For local domains. For other domains there is a single list of networks, so fewer clients
+    /// may relay.
     #[test]
     fn whoever_postfix_took_mail_from_is_let_in_and_nobody_else(lists in lists(&ALL, 4)) {
         let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
@@ -327,7 +329,7 @@ proptest! {
         let listener = server.listener(25).unwrap();
         for guest in GUESTS.iter() {
             let (here, there) = (server.takes(listener, guest), is_taken_by_postfix(&lists, guest));
-            // Where nobody who logs in may relay, nobody can log in.
+            // If no user may relay, nobody can log in.
             let is_same = guest.is_for_others() || guest.logged_in && !listener.auth;
             prop_assert!(
                 here == there || is_same && !here,
@@ -348,7 +350,7 @@ proptest! {
         for (port, lists) in [(25, &front), (587, &own)] {
             let Some(listener) = server.listener(port) else { continue };
             for guest in GUESTS.iter().filter(|guest| server.takes(listener, guest)) {
-                // What the rules of port 25 refuse is refused everywhere; what relaying asks is asked of each alone.
+                // Rules of port 25 apply to all listeners; relaying is checked for each listener.
                 prop_assert!(
                     is_taken_by_postfix(lists, guest),
                     "port {port}: {guest:?}\n{restrictions}{overrides}\n{}", server.import.text
@@ -358,7 +360,7 @@ proptest! {
     }
 }
 
-/// Places of restrictions by what they begin with.
+/// The indices of restrictions by how they start.
 fn places(of: &[&str]) -> Vec<usize> {
     let place = |word: &&str| RESTRICTIONS.iter().position(|(text, _)| text.starts_with(word)).unwrap();
     of.iter().map(place).collect()
@@ -392,7 +394,7 @@ fn usual_lists_let_in_and_refuse_the_same() {
     }
 }
 
-/// The `OK` of one list let nobody pass where another list had one, so that its `reject` refused all mail.
+/// `OK` in one list had no effect if another list had one too, so that `reject` refused all mail.
 #[test]
 fn a_list_of_those_who_are_let_in_lets_them_in() {
     let main = "smtpd_sender_restrictions = check_sender_access inline:{ {good.example=OK} }, reject\n\
@@ -412,7 +414,8 @@ fn a_list_of_those_who_are_let_in_lets_them_in() {
     assert!(!taken("198.51.100.66", "good@good.example"));
 }
 
-/// A table of patterns was asked for the parts of addresses as well: a pattern without an @ refused all of a domain.
+/// Pattern tables were also searched for parts of addresses: a pattern without @ refused a whole
+/// domain.
 #[test]
 fn patterns_are_asked_for_the_whole_alone() {
     let main = "smtpd_sender_restrictions = check_sender_access pcre:/whole\n";
@@ -440,39 +443,39 @@ fn no_import_is_an_open_relay() {
     let smtp = "smtp inet n - y - - smtpd\n";
     let all = "127.0.0.0/8 192.0.2.0/29 192.0.2.12/30 192.0.2.10/31 192.0.2.9/32";
     let cases: &[(&str, &str, &str, bool)] = &[
-        // By default the networks may relay, and nobody is a user.
+        // By default the networks may relay, and there are no users.
         ("", smtp, all, false),
-        // Nobody may.
+        // Nobody may relay.
         ("smtpd_relay_restrictions = reject_unauth_destination\n", smtp, "", false),
         ("smtpd_recipient_restrictions = reject_unauth_destination, permit_mynetworks\n", smtp, "", false),
-        // Users only, who come by another port.
+        // Only users, on another port.
         (
             "smtpd_relay_restrictions = permit_sasl_authenticated, reject_unauth_destination\n",
             "smtp inet n - y - - smtpd\nsubmission inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n",
             "",
             true,
         ),
-        // Users may log in, and not relay.
+        // Users may log in but not relay.
         (
             "smtpd_sasl_auth_enable = yes\nsmtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination\n",
             smtp,
             all,
             false,
         ),
-        // Some service lets fewer networks than others.
+        // One service lets fewer networks relay than the others.
         ("", "smtp inet n - y - - smtpd\n2525 inet n - y - - smtpd -o mynetworks=192.0.2.12\n", "192.0.2.12/32", false),
-        // A service for this machine says nothing of others.
+        // A service on the loopback interface says nothing about other clients.
         (
             "",
             "smtp inet n - y - - smtpd\n127.0.0.1:10025 inet n - y - - smtpd -o smtpd_relay_restrictions=reject\n",
             "192.0.2.0/29 192.0.2.12/30 192.0.2.10/31 192.0.2.9/32",
             false,
         ),
-        // What is excepted cannot be read, so that nothing behind it counts.
+        // The exclusion cannot be read, so nothing after it counts.
         ("mynetworks = 127.0.0.0/8, !host.example, 192.0.2.0/28\n", smtp, "127.0.0.0/8", false),
-        // Of a table Postfix asks for the address alone, which no network is.
+        // In a table, Postfix looks up only the address, never a network.
         ("mynetworks = inline:{10.2.3.0/24=x, 192.0.2.1=x, 192.0.2.7/32=x}\n", smtp, "192.0.2.1/32", false),
-        // An entry of a table lets pass, and lets nobody relay.
+        // A table entry permits mail, but no relaying.
         ("smtpd_relay_restrictions = check_client_access static:OK, reject_unauth_destination\n", smtp, "", false),
     ];
     for (main, master, networks, users) in cases {
@@ -480,7 +483,8 @@ fn no_import_is_an_open_relay() {
     }
 }
 
-/// Whom Postfix let relay by something that is not there was refused for good, and nothing was told.
+/// Clients that Postfix let relay by an unsupported restriction were rejected permanently, without
+/// a report.
 #[test]
 fn who_might_relay_with_postfix_is_put_off() {
     let smtp = "smtp inet n - y - - smtpd\n";
@@ -497,12 +501,12 @@ fn who_might_relay_with_postfix_is_put_off() {
         (format!("{open} check_client_access inline:{{192.0.2.1=REJECT}}, reject_unauth_destination\n"), false),
         (format!("{open} check_recipient_access inline:{{bob@example.org=OK}}, reject_unauth_destination\n"), false),
         (format!("{open} check_recipient_access inline:{{bob@=OK}}, reject_unauth_destination\n"), true),
-        // Another list keeps them from it.
+        // Another list rejects them.
         (
             "smtpd_recipient_restrictions = permit_mynetworks, permit_mx_backup, reject_unauth_destination\n".into(),
             false,
         ),
-        // Networks that are not found out.
+        // Networks that are not detected.
         ("mynetworks = 127.0.0.0/8, host.example\n".to_owned(), true),
     ] {
         let server = Server::new(&format!("{MAIN}{main}"), smtp);
@@ -523,7 +527,7 @@ fn who_might_relay_with_postfix_is_put_off() {
     }
 }
 
-/// The partner of a closed gateway was refused for good.
+/// The partner of a closed gateway was rejected permanently.
 #[test]
 fn what_closes_a_list_puts_off_where_something_that_let_pass_is_lost() {
     for (main, action) in [

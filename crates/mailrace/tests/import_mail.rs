@@ -1,5 +1,6 @@
-//! What the server does with mail by an imported configuration: who exists, and where mail goes. The directory and the
-//! router are the server's own; what is expected of them is what Postfix does, by transport(5), virtual(5) and postconf(5).
+//! How the server handles mail with an imported configuration: which recipients exist and where
+//! mail goes. The directory and the router are the server's own; the expected results follow
+//! transport(5), virtual(5) and postconf(5).
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +22,7 @@ const MASTER: &str = "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\nrelay
                       slow unix - - y - - smtp\nmailman unix - n n - - pipe flags=FR\n";
 const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n";
 
-/// Files that are only here.
+/// Files in memory.
 struct Memory<'a>(BTreeMap<&'a str, &'a str>);
 
 impl Files for Memory<'_> {
@@ -31,7 +32,7 @@ impl Files for Memory<'_> {
     }
 }
 
-/// A server as an import configures it.
+/// A server with an imported configuration.
 struct Server {
     import: Import,
     config: Config,
@@ -59,7 +60,7 @@ impl Server {
         Server { import, config, directory, router, runtime, _folder: folder }
     }
 
-    /// Who gets mail for an address; "451" and "550" stand for nobody.
+    /// The mailbox for an address; "451" or "550" if there is none.
     fn who(&self, address: &str) -> String {
         match self.runtime.block_on(self.directory.resolve(&address.parse().unwrap())) {
             Resolution::Local(finals) => finals.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "),
@@ -78,7 +79,7 @@ impl Server {
                 Endpoint::Tcp(address) => address.to_string(),
                 Endpoint::Unix(path) => path.display().to_string(),
             },
-            // Nobody answers for the DNS, so that mail waits whose way it has to tell.
+            // No name server answers, so mail that needs DNS waits.
             Answer::Defer(reply) if reply.text.contains("DNS") => "by MX".into(),
             Answer::Defer(reply) | Answer::Fail(reply) => reply.to_string(),
         }
@@ -123,7 +124,7 @@ fn transport_maps_win_over_all_transports_by_the_closest_entry() {
     }
 }
 
-/// `*` was passed over for domains of ours, whose mail went into Maildirs.
+/// `*` was ignored for local domains, whose mail went into Maildirs.
 #[test]
 fn the_widest_entry_is_for_domains_of_ours_as_well() {
     let server = Server::new(&format!("{OWN}transport_maps = inline:{{*=lmtp:[192.0.2.9]:24}}\n"), &[]);
@@ -135,7 +136,7 @@ fn the_widest_entry_is_for_domains_of_ours_as_well() {
     assert_eq!((&*server.way("r.example"), &*server.way("x.example")), ("192.0.2.9:25", "192.0.2.9:25"));
 }
 
-/// A domain whose transport names no next hop went to the relay host.
+/// A domain whose transport has no next hop used the relay host.
 #[test]
 fn a_transport_without_a_next_hop_is_for_the_domain_itself() {
     for map in ["own.example smtp:", "own.example slow", ".example smtp:"] {
@@ -145,7 +146,7 @@ fn a_transport_without_a_next_hop_is_for_the_domain_itself() {
     }
 }
 
-/// `error:` and `discard:` were left out, so that their mail was relayed.
+/// `error:` and `discard:` were ignored, so their mail was relayed.
 #[test]
 fn what_is_refused_or_thrown_away_is_not_relayed() {
     let server = Server::new(&format!("{OWN}default_transport = error:no mail leaves\n"), &[]);
@@ -159,7 +160,7 @@ fn what_is_refused_or_thrown_away_is_not_relayed() {
     assert_eq!(server.who("bob@example.com"), "451");
 }
 
-/// Mail for a list went into a Maildir.
+/// Mail for a mailing list went into a Maildir.
 #[test]
 fn addresses_with_a_transport_of_their_own_are_put_off() {
     let map = "list@example.com mailman:\nlist-bounces@example.com mailman:\nBob@example.com :\ngone@example.com error:5.1.6 moved\n\
@@ -177,7 +178,7 @@ fn addresses_with_a_transport_of_their_own_are_put_off() {
     assert_eq!(server.config.access[0].recipients_in.as_deref(), Some("stopped"));
 }
 
-/// What cron wrote to root was refused by this host itself, and nobody got it.
+/// The host refused cron's mail to root, and it was lost.
 #[test]
 fn a_null_client_passes_on_what_its_programs_write() {
     let main = "mydestination =\nmyorigin = example.com\nrelayhost = [192.0.2.1]\ninet_interfaces = loopback-only\n";
@@ -193,7 +194,7 @@ fn a_null_client_passes_on_what_its_programs_write() {
     assert_eq!(server.import.alarms, [""; 0]);
 }
 
-/// What `!` excepts was a domain of ours where a table behind it had it.
+/// A domain excluded with `!` became local if a later table contained it.
 #[test]
 fn domains_that_are_excepted_are_none_of_ours() {
     let doms = "good.example x\nbad.example x\nlow.bad.example x\nsingle x\n";
@@ -209,13 +210,13 @@ fn domains_that_are_excepted_are_none_of_ours() {
             let is_ours = |domain: &str| !server.who(&format!("x@{domain}")).starts_with("remote");
             assert!(is_ours("good.example") && is_ours("single"), "{parameter} = {value}\n{}", server.import.text);
             assert!(!is_ours("bad.example"), "{parameter} = {value}\n{}", server.import.text);
-            // By parent_domain_matches_subdomains.
+            // See parent_domain_matches_subdomains.
             assert_eq!(is_ours("low.bad.example"), parameter != "relay_domains", "{parameter} = {value}");
         }
         for value in ["!bad.example, regexp:/re", "!regexp:/re, bad.example", "!/none, bad.example"] {
             let server = server(value);
             assert_eq!(server.who("x@bad.example"), "451", "{parameter} = {value}\n{}", server.import.text);
-            assert!(server.is_told("that this file does not name gets 451"), "{parameter} = {value}");
+            assert!(server.is_told("that is not in this file gets 451"), "{parameter} = {value}");
         }
     }
 }
@@ -227,7 +228,7 @@ fn names_without_a_domain_are_meant_at_the_origin() {
     assert_eq!(&*plan::origin(&server.config), "a.example");
 }
 
-/// Everybody at such a domain was refused.
+/// All addresses at such a domain were refused.
 #[test]
 fn an_entry_for_all_of_a_domain_lets_everybody_in() {
     let main = format!(
@@ -264,14 +265,14 @@ fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
     let main = format!("{OWN}virtual_alias_maps = ldap:/groups.cf\n");
     let server = Server::new(&main, &[("/groups.cf", groups)]);
     assert!(server.is_told("leaf_result_attribute") && server.who("bob@example.com") == "451");
-    // Where only who exists is asked, what the value looks like does not matter.
+    // If only existence matters, the form of the value does not.
     let main =
         format!("{virtual_boxes}virtual_mailbox_maps = ldap:/ldap.cf\nvirtual_transport = lmtp:unix:/run/lmtp\n");
     let server = Server::new(&main, &[("/ldap.cf", ldap)]);
     assert!(server.import.text.contains("result = [\"uid\"]"), "{}", server.import.text);
 }
 
-/// An alias that runs a program was left out, so that its mail was refused.
+/// An alias for a program was ignored, so its mail was refused.
 #[test]
 fn aliases_to_programs_and_files_are_put_off() {
     let main = format!("{OWN}alias_maps = hash:/aliases\nvirtual_alias_maps = hash:/virtual\n");
@@ -283,15 +284,15 @@ fn aliases_to_programs_and_files_are_put_off() {
     assert!(server.is_told("log@example.com gets 451"));
 }
 
-/// The relay host refused all mail for good, since nobody logged on.
+/// The relay host rejected all mail permanently, since there was no login.
 #[test]
 fn mail_for_a_relay_host_that_wants_a_password_waits() {
     let sasl = "smtp_sasl_auth_enable = yes\nsmtp_sasl_password_maps = hash:/passwords\nrelayhost = [192.0.2.1]:587\n";
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
-    assert!(server.way("x.example").starts_with("451 ") && server.is_told("wants a password"));
+    assert!(server.way("x.example").starts_with("451 ") && server.is_told("requires a password"));
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "other.example a:b\n")]);
     assert_eq!(server.way("x.example"), "192.0.2.1:587");
-    // Other ways to the same host had no such check.
+    // Other transports to the same host lacked this check.
     let ways = "relay_domains = r.example\ntransport_maps = inline:{{t.example=smtp:[192.0.2.1]:587}, {free.example=smtp:[192.0.2.2]}}\n";
     let server = Server::new(&format!("{OWN}{sasl}{ways}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
     for domain in ["r.example", "t.example"] {
@@ -308,7 +309,7 @@ fn who_exists_is_known_also_where_postfix_returned_mail_later() {
     assert_eq!(server.who("eve@example.com"), "bob@example.com");
 }
 
-/// Everybody got a Maildir, where virtual(8) knows nobody.
+/// Every address got a Maildir, although virtual(8) knows none.
 #[test]
 fn nobody_is_at_a_domain_without_a_table_of_mailboxes() {
     let server = Server::new("mydestination =\nvirtual_mailbox_domains = v.example\n", &[]);
@@ -317,7 +318,7 @@ fn nobody_is_at_a_domain_without_a_table_of_mailboxes() {
     assert_eq!(Server::new(main, &[]).who("bob@v.example"), "bob@v.example");
 }
 
-/// TLS that Postfix demanded of all next hops was demanded of one transport.
+/// Postfix required TLS for all next hops, but only one transport did.
 #[test]
 fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
     let main = format!(

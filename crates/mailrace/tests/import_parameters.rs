@@ -1,5 +1,5 @@
-//! No parameter is passed over in silence: each that treats mail in a way of its own is translated, or the import says what
-//! happens to mail; and one that is set to what Postfix has by default is no reason to say anything.
+//! No parameter is ignored silently: each one that affects mail is translated, or the import
+//! reports its effect. A parameter with Postfix's default value causes no report.
 
 use std::io;
 use std::path::Path;
@@ -33,11 +33,11 @@ fn made(main: &str) -> Import {
     made
 }
 
-/// What an import makes of lines of main.cf.
+/// The result for some lines of main.cf.
 enum Makes {
-    /// This is in the new file or in one beside it, and nothing is told of it.
+    /// The new files contain this text, and there is no report.
     Text(&'static str),
-    /// This is told.
+    /// This is reported.
     Alarm(&'static str),
 }
 
@@ -66,7 +66,7 @@ const CASES: &[(&str, &[&str], Makes)] = &[
         Text("next_hop = \"unix:/var/spool/postfix/private/dovecot\""),
     ),
     ("mailbox_transport = maildrop", &[LOCAL], Alarm("example.com waits in the queue (451)")),
-    ("fallback_transport = smtp:[x.example]", &[LOCAL], Alarm("Mail to users whom local_recipient_maps")),
+    ("fallback_transport = smtp:[x.example]", &[LOCAL], Alarm("Mail to users that are not in local_recipient_maps")),
     (
         "virtual_transport = lmtp:unix:private/dovecot",
         &[VIRTUAL],
@@ -82,7 +82,7 @@ const CASES: &[(&str, &[&str], Makes)] = &[
     (
         "virtual_mailbox_domains = mysql:/etc/postfix/m.cf",
         &[],
-        Alarm("Mail to every domain that this file does not name gets 451"),
+        Alarm("Mail to every domain that is not in this file gets 451"),
     ),
     ("smtpd_recipient_restrictions = permit_mynetworks, reject_unauth_destination", &[], Text("always")),
     ("smtpd_recipient_restrictions = reject_unauth_destination, permit_mynetworks", &[], Text("networks = []")),
@@ -94,52 +94,52 @@ const CASES: &[(&str, &[&str], Makes)] = &[
     (
         "smtpd_recipient_restrictions = check_recipient_access mysql:/m.cf",
         &[],
-        Alarm("All mail that its rule is asked about gets 451"),
+        Alarm("All mail that its rule applies to gets 451"),
     ),
     (
         "smtpd_recipient_restrictions = check_policy_service unix:private/p",
         &[],
-        Alarm("Mail that it refused is let in"),
+        Alarm("Mail that it refused is accepted"),
     ),
     (
         "smtpd_recipient_restrictions = reject_unverified_recipient, reject_unknown_sender_domain",
         &[],
         Alarm("reject_unknown_sender_domain"),
     ),
-    ("smtpd_client_restrictions = reject_unknown_client_hostname", &[], Alarm("Mail that it refused is let in")),
+    ("smtpd_client_restrictions = reject_unknown_client_hostname", &[], Alarm("Mail that it refused is accepted")),
     (
         "smtpd_data_restrictions = reject_multi_recipient_bounce",
         &[],
-        Alarm("smtpd_data_restrictions refused is let in"),
+        Alarm("smtpd_data_restrictions refused is accepted"),
     ),
     (
         "smtpd_end_of_data_restrictions = check_policy_service unix:p",
         &[],
-        Alarm("smtpd_end_of_data_restrictions refused is let in"),
+        Alarm("smtpd_end_of_data_restrictions refused is accepted"),
     ),
-    ("smtpd_milters = inet:localhost:8891", &[], Alarm("without a milter being asked")),
-    ("non_smtpd_milters = inet:localhost:8891", &[], Alarm("without a milter being asked")),
+    ("smtpd_milters = inet:localhost:8891", &[], Alarm("is accepted without milters")),
+    ("non_smtpd_milters = inet:localhost:8891", &[], Alarm("is accepted without milters")),
     ("content_filter = scan:[127.0.0.1]:10024", &[], Alarm("without passing the filter")),
     ("smtpd_proxy_filter = 127.0.0.1:10024", &[], Alarm("without passing the filter")),
     ("recipient_delimiter = +", &[LOCAL], Text("delimiter = \"+\"")),
     ("recipient_delimiter = +-", &[LOCAL], Alarm("Mail to addresses with a tag")),
     ("address_verify_map = btree:/v", &[], Text("address_verify_map")),
-    ("sender_dependent_relayhost_maps = hash:/map", &[], Alarm("Mail of these senders leaves as all other mail")),
+    ("sender_dependent_relayhost_maps = hash:/map", &[], Alarm("Mail of these senders is sent like all other mail")),
     (
         "sender_dependent_default_transport_maps = hash:/map",
         &[],
-        Alarm("Mail of these senders leaves as all other mail"),
+        Alarm("Mail of these senders is sent like all other mail"),
     ),
     (
         "smtp_sasl_auth_enable = yes\nsmtp_sasl_password_maps = hash:/passwords",
         &[],
         Alarm("other domains waits in the queue (451)"),
     ),
-    ("smtp_sasl_auth_enable = yes", &[], Alarm("Mail to next hops that want a password")),
-    ("header_checks = regexp:/h", &[], Alarm("is delivered as it is")),
-    ("body_checks = regexp:/h", &[], Alarm("is delivered as it is")),
-    ("mime_header_checks = regexp:/h", &[], Alarm("is delivered as it is")),
-    ("smtp_header_checks = regexp:/h", &[], Alarm("leaves with the header")),
+    ("smtp_sasl_auth_enable = yes", &[], Alarm("Mail to next hops that require a password")),
+    ("header_checks = regexp:/h", &[], Alarm("is delivered unchanged")),
+    ("body_checks = regexp:/h", &[], Alarm("is delivered unchanged")),
+    ("mime_header_checks = regexp:/h", &[], Alarm("is delivered unchanged")),
+    ("smtp_header_checks = regexp:/h", &[], Alarm("is sent with its header")),
     ("always_bcc = archive@example.com", &[], Alarm("copies of all mail (always_bcc = archive@example.com)")),
     ("recipient_bcc_maps = hash:/map", &[], Alarm("copies of mail by its recipient")),
     ("sender_bcc_maps = hash:/map", &[], Alarm("copies of mail by its sender")),
@@ -147,27 +147,27 @@ const CASES: &[(&str, &[&str], Makes)] = &[
     ("canonical_maps = hash:/map", &[], Alarm("keeps the addresses")),
     ("recipient_canonical_maps = hash:/map", &[], Alarm("gets 550 unless they exist")),
     ("sender_canonical_maps = hash:/map", &[], Alarm("keeps the senders")),
-    ("smtp_generic_maps = hash:/map", &[], Alarm("leaves with the addresses")),
+    ("smtp_generic_maps = hash:/map", &[], Alarm("is sent with the addresses")),
     ("relocated_maps = hash:/map", &[], Alarm("who have moved")),
-    ("soft_bounce = yes", &[], Alarm("gets 5xx and is returned")),
-    ("defer_transports = smtp", &[], Alarm("is delivered, and not held")),
-    ("smtp_fallback_relay = [x.example]", &[], Alarm("waits, and is returned")),
-    ("smtp_tls_policy_maps = hash:/map", &[], Alarm("leaves with TLS as to all others")),
+    ("soft_bounce = yes", &[], Alarm("gets 5xx and bounces")),
+    ("defer_transports = smtp", &[], Alarm("is delivered, not held")),
+    ("smtp_fallback_relay = [x.example]", &[], Alarm("waits, and bounces")),
+    ("smtp_tls_policy_maps = hash:/map", &[], Alarm("is sent with the same TLS settings")),
     ("smtp_tls_security_level = dane", &[], Alarm("not checked by DANE")),
     ("smtp_enforce_tls = yes", &[], Text("tls = \"required\"")),
-    ("relay_domains = r.example", &[], Alarm("domains below those of relay_domains gets 550")),
+    ("relay_domains = r.example", &[], Alarm("subdomains of relay_domains gets 550")),
     ("relay_domains = r.example\nparent_domain_matches_subdomains =", &[], Text("name = \"r.example\"")),
     ("default_transport = scan:[192.0.2.7]", &[], Text("next_hop = \"[192.0.2.7]\"")),
     ("default_transport = uucp", &[], Alarm("other domains waits in the queue (451)")),
     ("relayhost = [a b]", &[], Alarm("other domains waits in the queue (451)")),
     ("transport_maps = ldap:/t.cf", &[], Alarm("waits in the queue, until the table")),
-    ("mynetworks = 127.0.0.0/8, host.example", &[], Alarm("mynetworks means by \"host.example\"")),
-    ("mynetworks_style = subnet", &[], Alarm("this machine's neighbours")),
+    ("mynetworks = 127.0.0.0/8, host.example", &[], Alarm("\"host.example\" in mynetworks")),
+    ("mynetworks_style = subnet", &[], Alarm("this machine's networks")),
     ("message_size_limit = 0", &[], Alarm("gets 552")),
-    ("authorized_submit_users = root", &[], Alarm("Mail of all local users is taken")),
+    ("authorized_submit_users = root", &[], Alarm("Mail of all local users is accepted")),
     ("smtpd_sasl_auth_enable = yes", &[], Alarm("Users cannot log in")),
-    ("made_up_parameter = 5", &[], Alarm("What made_up_parameter does to mail is not known")),
-    ("my_own = 5\nlocal_transport = $my_own", &[], Text("filled in where other parameters name it")),
+    ("made_up_parameter = 5", &[], Alarm("The effect of made_up_parameter on mail is unknown")),
+    ("my_own = 5\nlocal_transport = $my_own", &[], Text("expanded in the parameters that use it")),
 ];
 
 #[test]
@@ -196,7 +196,7 @@ fn what_treats_mail_in_its_own_way_is_translated_or_told() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// As `postconf -d` has them, in Postfix 3.7.
+/// The output of `postconf -d` in Postfix 3.7.
 const DEFAULTS: &[&str] = &[
     "always_bcc =",
     "append_dot_mydomain = yes",

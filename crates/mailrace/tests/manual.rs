@@ -1,4 +1,4 @@
-//! Manual pages and completions as their readers see them: man, mandoc and the shells, where they are installed.
+//! Manual pages and completions, checked with man, mandoc and the shells, if they are installed.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn mailrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mailrace")).args(arguments).output().expect("the binary starts")
 }
 
-/// What a program says, in all; None where it is not installed.
+/// The complete output of a program; None if it is not installed.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(program).args(arguments).env("LC_ALL", "C.UTF-8").output() {
         Ok(output) => Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
@@ -34,11 +34,11 @@ fn each_command_has_a_page_that_tells_what_its_help_does() {
         insta::assert_snapshot!(snapshot, page.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
     let root = &pages.iter().find(|(name, _)| name == "mailrace.1").unwrap().1;
-    assert!(root.contains("Exit codes:\n   0  done\n"), "{root}");
+    assert!(root.contains("Exit codes:\n   0  success\n"), "{root}");
     assert!(pages.iter().all(|(name, _)| !name.contains("help")));
 }
 
-/// It used to say that there are options, and not that they take something.
+/// The synopsis used to omit the values of options.
 #[test]
 fn a_synopsis_says_what_options_take_and_which_may_come_again() {
     let pages = manual::pages().unwrap();
@@ -82,7 +82,7 @@ fn who_sets_the_pages_has_nothing_to_say_against_them() {
         let groff = said("groff", &["-ww", "-man", "-Tutf8", "-z", text(&page)]).unwrap_or_default();
         assert!(groff.is_empty(), "{name}: {groff}");
         let mandoc = said("mandoc", &["-Tlint", "-Wwarning", text(&page)]).unwrap_or_default();
-        // A page bears its version, and no date that would differ from build to build.
+        // A page has a version, but no date that would change with every build.
         let told: Vec<&str> = mandoc.lines().filter(|line| !line.contains("missing date")).collect();
         assert!(told.is_empty(), "{name}: {told:?}");
     }

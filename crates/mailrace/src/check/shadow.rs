@@ -1,11 +1,12 @@
-//! Rules that can never match, since one before them matches everything: of access, and of queues by domain and by client.
-//! A route behind one for all is a fault of the text. Rules that overlap only in part are the operator's business.
+//! Rules that can never match because an earlier rule matches everything: access rules, and the
+//! domains and clients of queues. For routes this is an error in the configuration. Partial
+//! overlaps are not reported.
 
 use intake::access::{Action, Stage};
 
 use crate::config::{AccessRule, Config, Network, Pattern, WhoPattern};
 
-/// A sentence for each such rule.
+/// A warning for each such rule.
 pub(super) fn shadowed(config: &Config) -> Vec<String> {
     let mut told = access(&config.access);
     told.extend(queues(config));
@@ -23,7 +24,7 @@ fn access(rules: &[AccessRule]) -> Vec<String> {
         let mut ends = before.filter(|before| decides(before) && is_for_all(before) && (before.users || !rule.users));
         if let Some(before) = ends.next() {
             told.push(format!(
-                "the access rule {:?} is never asked: {:?} is asked before it, and decides about everything",
+                "the access rule {:?} never matches: {:?} comes first and decides about all mail",
                 rule.name, before.name
             ));
         }
@@ -31,19 +32,19 @@ fn access(rules: &[AccessRule]) -> Vec<String> {
     told
 }
 
-/// Whether no rule is asked after it (`docs/access.md`).
+/// Whether no rule is checked after it (`docs/access.md`).
 fn decides(rule: &AccessRule) -> bool {
     matches!(rule.action, Action::Accept | Action::Refuse(_) | Action::Defer(_))
 }
 
-/// Whether it has no condition, or such as hold for everybody.
+/// Whether it has no conditions, or only ones that always hold.
 fn is_for_all(rule: &AccessRule) -> bool {
     let any = |who: &WhoPattern| *who == WhoPattern::Domain(Pattern::Any);
     let senders = rule.senders.is_empty() || rule.senders.iter().any(any) && rule.senders.contains(&WhoPattern::Null);
     let recipients = rule.recipients.is_empty() || rule.recipients.iter().any(any);
     let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
     let helos = rule.helos.is_empty() || rule.helos.contains(&Pattern::Any);
-    // Who comes by a unix socket has no address, so that no list of networks is for all.
+    // Clients on a unix socket have no address, so no list of networks matches all clients.
     rule.clients.is_empty()
         && tables.iter().all(|table| table.is_none())
         && rule.dnsbl.is_none()
@@ -52,7 +53,7 @@ fn is_for_all(rule: &AccessRule) -> bool {
         && helos
 }
 
-/// Queues are asked in the order of the configuration, `local`, `standard` and `lame` before the others.
+/// Queues are checked in the order of the configuration: `local`, `standard` and `lame` first.
 fn queues(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let domains =
@@ -60,7 +61,7 @@ fn queues(config: &Config) -> Vec<String> {
     for (queue, domain) in domains.clone().skip_while(|(_, domain)| **domain != Pattern::Any).skip(1) {
         let first = domains.clone().find(|(_, domain)| **domain == Pattern::Any).map_or("", |(queue, _)| queue);
         told.push(format!(
-            "{domain} in `domains` of the queue {queue:?} never matches: the queue {first:?} is asked before it, and has \"*\""
+            "{domain} in `domains` of the queue {queue:?} never matches: the queue {first:?} comes first and has \"*\""
         ));
     }
     let clients =
@@ -69,7 +70,7 @@ fn queues(config: &Config) -> Vec<String> {
         let covers = |other: &Network| other.has_family_of(network);
         if let Some((first, other)) = clients.clone().take(at).find(|(_, other)| covers(other)) {
             told.push(format!(
-                "{network} in `clients` of the queue {queue:?} never matches: the queue {first:?} is asked before it, and has {other}"
+                "{network} in `clients` of the queue {queue:?} never matches: the queue {first:?} comes first and has {other}"
             ));
         }
     }
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn a_rule_behind_one_for_all_is_told() {
         let all = "action = \"refuse\"";
-        let never = "the access rule \"1\" is never asked: \"0\" is asked before it, and decides about everything";
+        let never = "the access rule \"1\" never matches: \"0\" comes first and decides about all mail";
         for (rules, shadowed) in [
             ([all, "clients = [\"10.0.0.0/8\"]\naction = \"accept\""], true),
             ([all, "recipients = [\"@a.example\"]\naction = \"hold\""], true),
@@ -101,7 +102,7 @@ mod tests {
                 ["senders = [\"@*\", \"<>\"]\naction = \"defer\"", "recipients = [\"@a.example\"]\naction = \"hold\""],
                 true,
             ),
-            // It is asked first, whatever the order in the text.
+            // It comes first, whatever the order in the text.
             (["recipients = [\"@*\"]\naction = \"accept\"", "clients = [\"10.0.0.0/8\"]\naction = \"hold\""], false),
             (["senders = [\"@*\"]\naction = \"refuse\"", "recipients = [\"@a.example\"]\naction = \"hold\""], false),
             (["action = \"hold\"", "clients = [\"10.0.0.0/8\"]\naction = \"accept\""], false),
@@ -123,8 +124,8 @@ mod tests {
         assert_eq!(
             told(text),
             [
-                "a.example in `domains` of the queue \"a\" never matches: the queue \"standard\" is asked before it, and has \"*\"",
-                "10.0.0.0/8 in `clients` of the queue \"a\" never matches: the queue \"standard\" is asked before it, and has 0.0.0.0/0",
+                "a.example in `domains` of the queue \"a\" never matches: the queue \"standard\" comes first and has \"*\"",
+                "10.0.0.0/8 in `clients` of the queue \"a\" never matches: the queue \"standard\" comes first and has 0.0.0.0/0",
             ]
         );
     }

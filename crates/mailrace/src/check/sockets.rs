@@ -1,7 +1,8 @@
-//! Sockets of this machine that the configuration names and nobody listens on: of LMTP servers, directories and databases.
-//! Servers on the network are not tried: from here it may look otherwise than from the server's own user and time.
+//! Local unix sockets in the configuration on which nothing listens: those of LMTP servers,
+//! directories and databases. Network servers are not tried: they may be reachable for the server,
+//! as its own user and at another time, but not from here.
 //!
-//! A socket is connected to without waiting, so that a check never hangs.
+//! The connections are non-blocking, so a check never hangs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::config::{Config, TableKind, TransportKind};
 
-/// A sentence for each socket that cannot be connected to.
+/// A warning for each socket that does not accept connections.
 pub fn unreachable(config: &Config) -> Vec<String> {
     let told = sockets(config).into_iter().filter_map(|(whose, path)| {
         let error = io::Error::from(reach(&path).err()?);
@@ -23,7 +24,7 @@ pub fn unreachable(config: &Config) -> Vec<String> {
     told.collect()
 }
 
-/// Whose they are, and where.
+/// The sockets, and the sections that name them.
 fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
     let mut sockets = BTreeSet::new();
     let mut add = |whose: String, hop: Option<&FixedHop>| {
@@ -60,7 +61,8 @@ fn of_table(kind: &TableKind) -> Vec<PathBuf> {
     }
 }
 
-/// Connects, and hangs up. A server that is too busy to take the connection now is there all the same.
+/// Connects and disconnects. A server that is too busy to accept the connection also counts as
+/// running.
 fn reach(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -104,7 +106,7 @@ mod tests {
         let path = folder.path().join("busy");
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        // The queue of a listener is full at some time, since nobody accepts.
+        // The backlog of the listener fills up, since nothing accepts connections.
         for _ in 0..10 {
             assert_eq!(reach(&path), Ok(()));
         }

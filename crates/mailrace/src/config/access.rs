@@ -1,4 +1,4 @@
-//! Access rules, as the text has them, and the notations that they use.
+//! Access rules and the notations in them.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,60 +10,61 @@ use route::Pattern;
 
 use super::Network;
 
-/// One rule. Lists that are empty say nothing.
+/// An access rule. Empty lists are no conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRule {
-    /// What it is called; no other one is.
+    /// Its name, which is unique.
     pub name: Box<str>,
-    /// The list that it belongs to, of which `accept` ends the asking. All rules of a list have the same stage.
+    /// Its list: `accept` skips only the other rules of this list. All rules of a list have the
+    /// same stage.
     pub list: Option<Box<str>>,
-    /// When it is asked; no condition is about what is not known by then.
+    /// The stage at which it is checked, when everything in its conditions is known.
     pub stage: Stage,
-    /// It is asked of users too, who have logged in, or come where they have to.
+    /// Whether it also applies to users who have logged in, and on listeners that require a login.
     pub users: bool,
-    /// The client's address is in one of these.
+    /// The client's address is in one of these networks.
     pub clients: Vec<Network>,
-    /// The table has the client's address.
+    /// The table contains the client's address.
     pub clients_in: Option<Box<str>>,
-    /// The client calls itself one of these.
+    /// The client's HELO name matches one of these.
     pub helos: Vec<Pattern>,
-    /// The table has what the client calls itself.
+    /// The table contains the client's HELO name.
     pub helos_in: Option<Box<str>>,
-    /// The sender is one of these.
+    /// The sender matches one of these.
     pub senders: Vec<WhoPattern>,
-    /// The table has the sender.
+    /// The table contains the sender.
     pub senders_in: Option<Box<str>>,
-    /// The recipient is one of these.
+    /// The recipient matches one of these.
     pub recipients: Vec<WhoPattern>,
-    /// The table has the recipient.
+    /// The table contains the recipient.
     pub recipients_in: Option<Box<str>>,
-    /// The client's address is listed in the DNS.
+    /// The client's address is on this DNS list.
     pub dnsbl: Option<Zone>,
-    /// What it says. Where that is what a table says, just one table is named.
+    /// The action. If the table decides, the rule has exactly one table.
     pub action: Action,
 }
 
-/// A list of addresses in the DNS.
+/// A DNS list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Its name.
+    /// Its domain.
     pub zone: Box<str>,
-    /// The answers that count; none: all.
+    /// The answers that match; none: all.
     pub codes: Vec<Codes>,
 }
 
-/// Answers of a list, from the first to the last: `127.0.0.2` or `127.0.0.4/30`.
+/// Answers of a DNS list, as a range: `127.0.0.2` or `127.0.0.4/30`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codes {
-    /// The first.
+    /// The first answer.
     pub first: Ipv4Addr,
-    /// The last.
+    /// The last answer.
     pub last: Ipv4Addr,
 }
 
-/// The text is not what it should be.
+/// The text is not in the expected notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not in this notation")]
+#[error("not in the expected notation")]
 pub struct NotThis;
 
 impl FromStr for Codes {
@@ -77,20 +78,20 @@ impl FromStr for Codes {
     }
 }
 
-/// Who writes, or who is written to.
+/// A pattern for senders or recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhoPattern {
     /// `<>`: the null sender.
     Null,
-    /// `news@example.org`: this one.
+    /// `news@example.org`: this address.
     Address(Address),
-    /// `@example.org`, `@*.example.org`: all of these domains.
+    /// `@example.org`, `@*.example.org`: these domains.
     Domain(Pattern),
 }
 
 impl WhoPattern {
-    /// Whether an address is meant; None is the null sender. Capital and small letters are the same, and so is a domain
-    /// in letters and in A-labels (RFC 5890).
+    /// Whether an address matches; None is the null sender. Case is ignored, and domains match in
+    /// Unicode or as A-labels (RFC 5890).
     pub fn fits(&self, who: Option<&Address>) -> bool {
         match (self, who) {
             (WhoPattern::Null, who) => who.is_none(),
@@ -118,7 +119,7 @@ impl FromStr for WhoPattern {
     fn from_str(text: &str) -> Result<Self, NotThis> {
         match text.strip_prefix('@') {
             _ if text == "<>" => Ok(WhoPattern::Null),
-            // It would pass as the name of a mailbox, which nobody means.
+            // It would be a valid local part, but that is never what the operator means.
             None if text.starts_with('*') => Err(NotThis),
             Some(domain) => domain.parse().map(WhoPattern::Domain).map_err(|_| NotThis),
             None => text.parse().map(WhoPattern::Address).map_err(|_| NotThis),

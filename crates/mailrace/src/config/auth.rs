@@ -1,4 +1,4 @@
-//! Who may log in, and what that gives him: plain data, the rooms' own where they have it.
+//! Login settings: plain data, in the types of the crates that use them where they have such types.
 
 use lookup::credentials::Settings;
 
@@ -6,30 +6,30 @@ use super::Network;
 
 pub use protocol::sasl::Mechanism;
 
-/// Who may log in.
+/// Login settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
-    /// Where passwords are checked.
+    /// Where passwords are verified.
     pub source: AuthSource,
-    /// What is spoken, in the order in which it is told; at least one, and none that cannot succeed.
+    /// The SASL mechanisms in the order in which they are advertised: at least one, all usable.
     pub mechanisms: Vec<Mechanism>,
-    /// The table that says which senders each user may name; None: any.
+    /// The table of the senders that each user may use; None: any.
     pub senders: Option<Box<str>>,
-    /// Whether users may log in without TLS, where they can be overheard.
+    /// Whether to allow logins without TLS, where passwords can be intercepted.
     pub clear_text: bool,
-    /// Whether Received lines name users.
+    /// Whether to add user names to Received lines.
     pub trace_users: bool,
-    /// How passwords are checked, and who is not listened to. SCRAM is on where `mechanisms` has it.
+    /// How passwords are verified and guessing is limited. SCRAM is on if `mechanisms` contains it.
     pub checking: Settings,
-    /// Clients that many users come from; what checks gets them where it is opened.
+    /// Networks that many users share. They are added to `checking` when the tables are opened.
     pub shared_clients: Vec<Network>,
 }
 
-/// Where passwords are checked.
+/// Where passwords are verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthSource {
     /// A table of stored passwords by user.
     Passwords(Box<str>),
-    /// A table of type ldap, in whose directory the user is bound as.
+    /// A table of type ldap: the user binds to its directory.
     Bind(Box<str>),
 }

@@ -1,4 +1,4 @@
-//! What senders are told of mail that does not arrive.
+//! Bounces and delay notices.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use mail::Address;
 
 use super::Rate;
 
-/// How senders are told of failures and delays.
+/// Settings of bounces and delay notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounce {
-    /// A sender is told once of mail that has waited so long; None: never.
+    /// A sender gets one notice about mail that has waited this long; None: never.
     pub delay_notice_after: Option<Duration>,
-    /// Who gets a bounce that cannot be delivered itself; None: nobody, and the log tells.
+    /// The recipient of bounces that cannot be delivered; None: they are only logged.
     pub double_bounces_to: Option<Address>,
-    /// Bounces and notices to one sender for mail from clients that are not trusted, whose sender may be forged; beyond, the
-    /// log tells. Mail of users, relay networks and programs here has no bound. None: no bound at all.
+    /// Limit on bounces and notices to one sender for mail from untrusted clients, whose sender may
+    /// be forged. Further ones are only logged. Mail from users, relay networks and local programs
+    /// has no limit. None: no limit at all.
     pub per_sender: Option<Rate>,
-    /// Envelope senders that become `name+recipient=domain@...`, each recipient its own, so that bounces name whom
-    /// they are about. Our own bounces go there, too, and have no bound.
+    /// Envelope senders that become `name+recipient=domain@...`, different for each recipient, so
+    /// that bounces identify the recipient. Bounces of this server go there too, without a limit.
     pub verp: Vec<Address>,
 }
 

@@ -1,5 +1,5 @@
-//! What the text of a configuration cannot tell: whether the files of its certificates can be used. Asked by those who
-//! need them, `serve` and `check`, and told as faults of the text, with their places.
+//! Checks that the certificate files can be used, which the text alone does not show. `serve` and
+//! `check` call it; the errors point into the configuration text.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use super::secret::likely_places;
 use super::{Certificate, Loaded};
 
 impl Certificate {
-    /// As the room of sockets has it.
+    /// In the type of the `net` crate.
     pub fn files(&self) -> CertificateFiles {
         CertificateFiles { chain: self.chain.clone(), key: self.key.clone(), names: self.names.clone() }
     }
@@ -22,8 +22,9 @@ impl Certificate {
     }
 }
 
-/// Reads all certificates: what is wrong with them; or else what clients will not like about them at `now`, a sentence
-/// each that begins with its place. Waits for the disk.
+/// Reads all certificates from disk. Returns errors for those that cannot be used, otherwise
+/// warnings about those that clients will reject at `now`. Each warning starts with its place in
+/// the text.
 pub fn examine(loaded: &Loaded, now: SystemTime) -> Result<Vec<String>, Faults> {
     let (mut faults, mut doubts) = (Vec::new(), Vec::new());
     for certificate in &loaded.config.certificates {

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration text, and how it is shown: the line, a mark under the place, what was
+//! Errors in a configuration text and how they are shown: the line with the place marked, what was
 //! found and what was expected.
 
 use std::error::Error;
@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// Faults that are shown; a file that is no configuration at all would fill the screen for nothing.
+/// Errors that are shown; a file that is no configuration at all would fill the screen.
 const FAULTS_SHOWN_MAX: usize = 50;
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub(super) place: Range<usize>,
@@ -21,18 +21,18 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// `title` names the setting and says in a word or two what is the matter; `label` stands under the place.
+    /// `title` names the setting and the problem; `label` appears below the marked place.
     pub(super) fn new(place: Range<usize>, title: impl Into<String>, label: impl Into<String>) -> Self {
         Fault { place, title: title.into(), label: label.into(), help: None, earlier: None }
     }
 
-    /// Adds a line of advice.
+    /// Adds a hint.
     pub(super) fn with_help(mut self, help: Option<String>) -> Self {
         self.help = help;
         self
     }
 
-    /// Points at where the same was said before.
+    /// Also marks an earlier place in the text, the first of two duplicates.
     pub(super) fn with_earlier(mut self, place: Range<usize>) -> Self {
         self.earlier = Some(place);
         self
@@ -51,7 +51,7 @@ impl Fault {
     }
 }
 
-/// A place that does not reach over the text's end, nor over the end of its first line.
+/// A span clipped to the text and to its first line.
 fn within(text: &str, place: &Range<usize>) -> Range<usize> {
     let start = text.floor_char_boundary(place.start);
     let end = text.ceil_char_boundary(place.end).max(start);
@@ -59,22 +59,22 @@ fn within(text: &str, place: &Range<usize>) -> Range<usize> {
     start..start + line
 }
 
-/// In which line of the text a place is; the first is 1.
+/// The line number of an offset, counted from 1.
 pub(super) fn line_of(text: &str, place: usize) -> usize {
     1 + text.bytes().take(place).filter(|octet| *octet == b'\n').count()
 }
 
-/// The text with a star for each byte of a secret, so that all places and lines stay what they are.
+/// The text with an asterisk for each byte of a secret. Offsets and lines stay the same.
 fn masked(text: &str, secrets: &[Range<usize>]) -> String {
     let mut octets = text.as_bytes().to_vec();
     for secret in secrets {
         let places = text.floor_char_boundary(secret.start)..text.ceil_char_boundary(secret.end);
         octets[places].iter_mut().filter(|octet| **octet != b'\n').for_each(|octet| *octet = b'*');
     }
-    String::from_utf8(octets).expect("whole characters became stars")
+    String::from_utf8(octets).expect("only whole characters are replaced")
 }
 
-/// All that is wrong with one text; at least one fault, in the order of the text.
+/// All errors in one text: at least one, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     origin: String,
@@ -83,13 +83,13 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// What stands at the places of `secrets` is never shown.
+    /// The parts in `secrets` are never shown.
     pub(super) fn new(origin: &str, text: &str, mut faults: Vec<Fault>, secrets: &[Range<usize>]) -> Self {
         faults.sort_by_key(|fault| fault.place.start);
         Faults { origin: origin.to_owned(), text: masked(text, secrets), faults }
     }
 
-    /// How many there are.
+    /// The number of errors.
     pub fn count(&self) -> usize {
         self.faults.len()
     }
@@ -102,11 +102,11 @@ impl fmt::Display for Faults {
             writeln!(f, "{}\n", renderer.render(&[fault.group(&self.origin, &self.text)]))?;
         }
         match self.faults.len() {
-            1 => write!(f, "1 fault in {}", self.origin),
+            1 => write!(f, "1 error in {}", self.origin),
             n if n > FAULTS_SHOWN_MAX => {
-                write!(f, "{n} faults in {}, the first {FAULTS_SHOWN_MAX} are shown", self.origin)
+                write!(f, "{n} errors in {}, only the first {FAULTS_SHOWN_MAX} are shown", self.origin)
             }
-            n => write!(f, "{n} faults in {}", self.origin),
+            n => write!(f, "{n} errors in {}", self.origin),
         }
     }
 }

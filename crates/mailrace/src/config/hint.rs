@@ -1,5 +1,5 @@
-//! Advice on values that are wrong as other servers have it, or as people write them: a word for which there is another
-//! one here, a unit that is missing, Postfix's brackets around a name. A value is only proposed where it would be taken.
+//! Hints for wrong values: a word of another server that has a different name here, a missing unit,
+//! Postfix's brackets around a host. A value is only suggested if it would be valid.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::key::Kind;
 
-/// What other servers say, what is said here, and what there is to know of the difference.
+/// Words of other servers, the word used here, and a remark about the difference.
 const WORDS: &[(&[&str], &str, &str)] = &[
     (&["reject", "deny", "block", "drop", "fail"], "refuse", ""),
     (&["permit", "allow", "ok", "pass"], "accept", ""),
@@ -17,15 +17,19 @@ const WORDS: &[(&[&str], &str, &str)] = &[
     (
         &["hash", "btree", "lmdb", "dbm", "sdbm", "texthash"],
         "text",
-        "it reads the source file itself, without postmap; for large tables there is \"cdb\"",
+        "it reads the source file itself, without postmap; for large tables, use \"cdb\"",
     ),
     (&["pcre", "regex", "regexps"], "regexp", ""),
     (&["inline", "list"], "static", ""),
     (&["union", "pipemap", "unionmap"], "chain", ""),
     (&["pgsql", "postgresql", "psql"], "postgres", ""),
     (&["sqlite3"], "sqlite", ""),
-    (&["ldaps", "ldapi", "ad"], "ldap", "the scheme of `url` says how the server is reached"),
-    (&["smtps", "submissions", "ssmtp", "smtp-tls"], "submission", "with tls = \"implicit\" it is that of port 465"),
+    (&["ldaps", "ldapi", "ad"], "ldap", "the scheme of `url` selects the connection"),
+    (
+        &["smtps", "submissions", "ssmtp", "smtp-tls"],
+        "submission",
+        "with tls = \"implicit\" it is the protocol of port 465",
+    ),
     (&["smtpd", "esmtp"], "smtp", ""),
     (&["may", "opportunistic", "optional"], "offered", ""),
     (&["may", "opportunistic", "optional"], "starttls", ""),
@@ -41,19 +45,19 @@ const WORDS: &[(&[&str], &str, &str)] = &[
     (&["recipient", "rcpt_to"], "rcpt", ""),
 ];
 
-/// Advice on a word that is none of those that are known.
+/// A hint for an unknown word.
 pub(super) fn word<'a>(found: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     let found = found.trim().to_ascii_lowercase();
     let other =
         WORDS.iter().find(|(words, ours, _)| words.contains(&&*found) && known.clone().any(|known| known == *ours));
     match other {
-        Some((_, ours, "")) => Some(format!("the word for it here is {ours:?}")),
-        Some((_, ours, more)) => Some(format!("the word for it here is {ours:?}: {more}")),
+        Some((_, ours, "")) => Some(format!("use {ours:?}")),
+        Some((_, ours, more)) => Some(format!("use {ours:?}: {more}")),
         None => did_you_mean(&found, known),
     }
 }
 
-/// Advice on a value that is not of its kind, where another spelling would be.
+/// A hint for an invalid value that would be valid in another spelling.
 pub(super) fn spelling<T>(value: &DeValue<'_>, kind: &Kind<T>) -> Option<String> {
     let taken = |other: &DeValue<'_>| (kind.read)(other).is_some();
     match value {
@@ -64,7 +68,8 @@ pub(super) fn spelling<T>(value: &DeValue<'_>, kind: &Kind<T>) -> Option<String>
                 .or_else(|| other.map(|other| format!("did you mean {other:?}?")))
         }
         DeValue::Integer(number) => {
-            // A number alone is taken for bytes; a time always has a unit. A kind that takes any word is no time.
+            // A plain number is valid as a size; a time always has a unit. A kind that accepts any
+            // text is not a time.
             let other = format!("{}s", number.as_str());
             let is_time = [&*other, "s"].map(|text| taken(&DeValue::String(Cow::Borrowed(text)))) == [true, false];
             is_time.then(|| format!("did you mean {other:?}?"))
@@ -81,14 +86,14 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// What may be meant, the likeliest first.
+/// Possible meanings, the likeliest first.
 fn others(text: &str) -> Vec<String> {
     let united = with_unit(text).into_iter().flatten().chain(rate(text));
     let hops = without_transport(text).into_iter().chain(without_brackets(text)).chain(in_brackets(text));
     united.chain(hops).chain(network(text)).collect()
 }
 
-/// A number with the units that are near its own: `50M` may be `50MiB`, `5 min` is `5m`.
+/// The number with similar units: `50M` may be `50MiB`, `5 min` is `5m`.
 fn with_unit(text: &str) -> Option<impl Iterator<Item = String>> {
     let end = text.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0)?;
     let (number, unit) = text.split_at(end);
@@ -130,7 +135,7 @@ fn rate(text: &str) -> Option<String> {
     Some(format!("{}/{unit}", count.trim()))
 }
 
-/// `smtp:[host]:25` and `lmtp:unix:/path`: the transport has a key of its own here.
+/// `smtp:[host]:25` and `lmtp:unix:/path`: here the transport has its own key.
 fn without_transport(text: &str) -> Vec<String> {
     let Some((transport, rest)) = text.split_once(':') else { return Vec::new() };
     let is_transport = ["smtp", "lmtp", "relay", "inet"].contains(&transport) && rest.contains([':', '[']);
@@ -140,18 +145,18 @@ fn without_transport(text: &str) -> Vec<String> {
     }
 }
 
-/// `[host]:587`: what Postfix means by brackets, that no MX is asked for, holds for each host here.
+/// `[host]:587`: Postfix's brackets turn off MX lookups, which hosts do not have here anyway.
 fn without_brackets(text: &str) -> Option<String> {
     let (host, port) = text.strip_prefix('[')?.split_once(']')?;
     Some(format!("{host}{port}"))
 }
 
-/// An address of IPv6 has brackets, so that its port can be told.
+/// An IPv6 address needs brackets to separate it from its port.
 fn in_brackets(text: &str) -> Option<String> {
     text.parse::<IpAddr>().ok().map(|address| format!("[{address}]"))
 }
 
-/// The network in which an address is, where bits are set beyond the prefix.
+/// The network of an address with bits set beyond the prefix.
 fn network(text: &str) -> Option<String> {
     let (address, prefix) = text.split_once('/')?;
     let (address, prefix) = (address.parse::<IpAddr>().ok()?, prefix.parse::<u32>().ok()?);
@@ -167,15 +172,15 @@ fn network(text: &str) -> Option<String> {
     })
 }
 
-/// `did you mean ...?`, where some word is near enough.
+/// `did you mean ...?`, if a known word is similar enough.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let far = word.chars().count().min(24) / 3 + 1;
     let (distance, nearest) = known.map(|known| (distance(word, known), known)).min()?;
     (distance <= far && distance < nearest.chars().count()).then(|| format!("did you mean `{nearest}`?"))
 }
 
-/// How many characters have to be put in, taken out or replaced to make one word of the other (Levenshtein).
-/// What is longer than any key is simply far away.
+/// The number of characters to insert, delete or replace to turn one word into the other
+/// (Levenshtein). Longer words than any key are simply far away.
 fn distance(from: &str, to: &str) -> usize {
     const OCTETS_MAX: usize = 64;
     if from.len() > OCTETS_MAX || to.len() > OCTETS_MAX {
@@ -238,14 +243,11 @@ mod tests {
     fn a_word_of_another_server_is_told_with_ours() {
         let types = ["text", "cdb", "regexp", "static", "postgres"];
         let of_types = |found| word(found, types.into_iter());
-        assert!(of_types("hash").unwrap().starts_with("the word for it here is \"text\": it reads the source"));
-        assert_eq!(of_types("PCRE").as_deref(), Some("the word for it here is \"regexp\""));
+        assert!(of_types("hash").unwrap().starts_with("use \"text\": it reads the source"));
+        assert_eq!(of_types("PCRE").as_deref(), Some("use \"regexp\""));
         assert_eq!(of_types("colour"), None);
         assert_eq!(of_types("tex").as_deref(), Some("did you mean `text`?"));
-        assert_eq!(
-            word("reject", ["accept", "refuse"].into_iter()).as_deref(),
-            Some("the word for it here is \"refuse\"")
-        );
+        assert_eq!(word("reject", ["accept", "refuse"].into_iter()).as_deref(), Some("use \"refuse\""));
     }
 
     #[test]

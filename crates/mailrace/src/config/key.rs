@@ -1,4 +1,4 @@
-//! The kinds of value that a key may have: what each reads, and what it tells the user it expected.
+//! The kinds of value that keys accept: how to parse each, and how to describe it in errors.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use super::{FixedHop, HeaderRule, Network, Pattern, Rate, SOCKET_PATH_OCTETS_MAX
 
 /// A kind of value.
 pub(super) struct Kind<T> {
-    /// Ends the sentence "expected ...".
+    /// Completes the sentence "expected ...".
     pub(super) expected: &'static str,
-    /// None where the value is not of this kind.
+    /// Parses a value; None if it is invalid.
     pub(super) read: fn(&DeValue<'_>) -> Option<T>,
 }
 
 pub(super) const TEXT: Kind<String> =
-    Kind { expected: "a text in quotes", read: |v| v.as_str().filter(|t| !t.is_empty()).map(str::to_owned) };
+    Kind { expected: "a string in quotes", read: |v| v.as_str().filter(|t| !t.is_empty()).map(str::to_owned) };
 
 pub(super) const FLAG: Kind<bool> = Kind { expected: "true or false", read: |v| v.as_bool() };
 
@@ -61,23 +61,21 @@ pub(super) const GROWTH: Kind<f64> =
     Kind { expected: "a number from 0 to 1000", read: |v| number(v).filter(|n| (0.0..=1000.0).contains(n)) };
 
 pub(super) const AVERAGE: Kind<f64> = Kind {
-    expected: "a load average such as 8.0, over 0 and up to 10000",
+    expected: "a load average such as 8.0, above 0 and up to 10000",
     read: |v| number(v).filter(|n| *n > 0.0 && *n <= 10_000.0),
 };
 
-pub(super) const PERCENT: Kind<f64> = Kind {
-    expected: "a number of percent, over 0 and up to 100",
-    read: |v| number(v).filter(|n| *n > 0.0 && *n <= 100.0),
-};
+pub(super) const PERCENT: Kind<f64> =
+    Kind { expected: "a percentage above 0 and up to 100", read: |v| number(v).filter(|n| *n > 0.0 && *n <= 100.0) };
 
-/// At 1 a limit would never be left.
+/// With 1, a limit would apply forever.
 pub(super) const MARGIN: Kind<f64> =
     Kind { expected: "a number from 0 to 0.9", read: |v| number(v).filter(|n| (0.0..=0.9).contains(n)) };
 
 pub(super) const RATE: Kind<Rate> = Kind { expected: "a rate such as \"100/s\", \"30/m\" or \"1000/h\"", read: parsed };
 
 pub(super) const RATE_OR_NONE: Kind<Option<Rate>> = Kind {
-    expected: "a rate such as \"100/s\", \"30/m\" or \"1000/h\", or \"0\" for no bound",
+    expected: "a rate such as \"100/s\", \"30/m\" or \"1000/h\", or \"0\" for no limit",
     read: |v| match v.as_str()? {
         "0" => Some(None),
         _ => parsed(v).map(Some),
@@ -85,7 +83,7 @@ pub(super) const RATE_OR_NONE: Kind<Option<Rate>> = Kind {
 };
 
 pub(super) const PATTERN: Kind<Pattern> = Kind {
-    expected: "a name such as \"example.org\", \"*.example.org\" for all below it, or \"*\" for all",
+    expected: "a name such as \"example.org\", \"*.example.org\" for its subdomains, or \"*\" for all",
     read: parsed,
 };
 
@@ -94,7 +92,7 @@ pub(super) const NEXT_HOP: Kind<FixedHop> = Kind {
     read: |v| parsed(v).filter(is_within_reach),
 };
 
-/// The kernel takes no longer path of a socket.
+/// The kernel limits the length of a socket's path.
 fn is_within_reach(hop: &FixedHop) -> bool {
     match hop {
         FixedHop::Unix(path) => path.as_os_str().len() <= SOCKET_PATH_OCTETS_MAX,
@@ -106,22 +104,22 @@ pub(super) const HEADER_RULE: Kind<HeaderRule> =
     Kind { expected: "a header field such as \"Precedence: bulk\", or \"List-Id: *\" for any value", read: parsed };
 
 pub(super) const SENDER_RULE: Kind<SenderRule> = Kind {
-    expected: "a mail address such as \"news@example.org\", or \"@example.org\" for all of a domain",
+    expected: "a mail address such as \"news@example.org\", or \"@example.org\" for a whole domain",
     read: parsed,
 };
 
 pub(super) const SENDER_PATTERN: Kind<WhoPattern> = Kind {
-    expected: "a mail address, \"@example.org\" or \"@*.example.org\" for all of a domain or below it, or \"<>\" for no sender",
+    expected: "a mail address, \"@example.org\" or \"@*.example.org\" for a domain or its subdomains, or \"<>\" for no sender",
     read: parsed,
 };
 
 pub(super) const RECIPIENT_PATTERN: Kind<WhoPattern> = Kind {
-    expected: "a mail address, or \"@example.org\" or \"@*.example.org\" for all of a domain or below it",
+    expected: "a mail address, or \"@example.org\" or \"@*.example.org\" for a domain or its subdomains",
     read: |v| parsed(v).filter(|pattern| *pattern != WhoPattern::Null),
 };
 
 pub(super) const CODES: Kind<Codes> =
-    Kind { expected: "an answer of the list, such as \"127.0.0.2\" or \"127.0.0.4/30\"", read: parsed };
+    Kind { expected: "an answer of the DNS list, such as \"127.0.0.2\" or \"127.0.0.4/30\"", read: parsed };
 
 pub(super) const REPLY: Kind<Reply> =
     Kind { expected: "a reply such as \"550 5.7.1 not from here\", in ASCII", read: parsed };
@@ -144,12 +142,12 @@ pub(super) const NETWORK: Kind<Network> = Kind {
     read: parsed,
 };
 
-/// What `names` of a certificate may say.
+/// An element of `names` in a certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ServerName {
-    /// A name by which clients may call us (RFC 6066 section 3): in lower case and A-labels, as they send it.
+    /// A name that clients may send in SNI (RFC 6066 section 3): in lower case and A-labels.
     Host(Box<str>),
-    /// An address, by which none calls us.
+    /// An IP address, which clients cannot send.
     Address,
 }
 
@@ -167,7 +165,7 @@ pub(super) const SERVER_NAME: Kind<ServerName> = Kind {
     },
 };
 
-/// Where a listener can be: an address, or None for a unix socket.
+/// The address of a listener; None for a unix socket.
 pub(super) const ENDPOINT: Kind<Option<SocketAddr>> = Kind {
     expected: "an address with a port, such as \"0.0.0.0:25\" or \"[::1]:2525\"",
     read: |v| match v.as_str()?.strip_prefix("unix:") {
@@ -181,13 +179,13 @@ pub(super) const SEGMENT: Kind<u64> = Kind {
     read: |v| (SIZE.read)(v).filter(|size| (1 << 20..=4 << 30).contains(size)),
 };
 
-/// Keys in one request; more make no request better, and servers have limits of their own.
+/// Keys in one request. More gain nothing, and servers have limits of their own.
 pub(super) const BATCH: Kind<usize> = Kind { expected: "a whole number from 1 to 1000", read: |v| within(v, 1, 1000) };
 
 pub(super) const CONNECTIONS: Kind<usize> =
     Kind { expected: "a whole number from 1 to 1000", read: |v| within(v, 1, 1000) };
 
-/// Groups within groups: each level is another round of searches.
+/// Nested groups: each level costs another round of searches.
 pub(super) const DEPTH: Kind<usize> = Kind { expected: "a whole number from 1 to 100", read: |v| within(v, 1, 100) };
 
 pub(super) const SPILL: Kind<u64> = Kind {
@@ -195,7 +193,7 @@ pub(super) const SPILL: Kind<u64> = Kind {
     read: |v| (SIZE.read)(v).filter(|size| (64 << 10..=16 << 20).contains(size)),
 };
 
-/// RFC 5321 section 4.5.3.1.4 wants 512; less would cut commands that every client may send.
+/// RFC 5321 section 4.5.3.1.4 requires 512; with less, valid commands would fail.
 pub(super) const COMMAND_LINE: Kind<u64> = Kind {
     expected: "a size from 512 to \"64KiB\"",
     read: |v| (SIZE.read)(v).filter(|size| (512..=64 << 10).contains(size)),
@@ -225,12 +223,12 @@ pub(super) const DELIMITER: Kind<Option<char>> = Kind {
     },
 };
 
-/// The name in lower case, if mail could be sent to it.
+/// The host name in lower case, if mail can be sent to it.
 pub(super) fn host(name: &str) -> Option<Box<str>> {
     Some(Address::new("postmaster", name).ok()?.domain().into())
 }
 
-/// What stands in the text, for "found ...".
+/// Describes a value, for "found ...".
 pub(super) fn found(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("{:?}", shortened(text)),

@@ -1,53 +1,54 @@
-//! Everything that a client could use too much of, each with its bound.
+//! Limits on what clients can use.
 
 use std::time::Duration;
 
 use super::Rate;
 
-/// Everything that is bounded, and what a client is told at the bound.
+/// Limits on what clients can use, and the reply above each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A command with its line end (500).
+    /// A command, including its line end (500).
     pub command_line_octets_max: usize,
-    /// Commands since the last accepted message that brought no mail forward (421).
+    /// Commands without progress since the last accepted message (421).
     pub commands_max: u32,
-    /// Commands of a session that were refused (421).
+    /// Refused commands in a session (421).
     pub errors_max: u32,
-    /// Tries to log in that failed in a session (421).
+    /// Failed logins in a session (421).
     pub failed_logins_max: u32,
     /// Recipients of a message (452).
     pub recipients_max: usize,
-    /// Recipients of a message after aliases were replaced by whom they stand for (452).
+    /// Recipients of a message after alias expansion (452).
     pub expanded_recipients_max: usize,
-    /// A message (552).
+    /// The size of a message (552).
     pub message_octets_max: u64,
-    /// The header of a message (552).
+    /// The size of its header (552).
     pub header_octets_max: u64,
     /// Received lines of a message (554).
     pub received_max: u32,
-    /// A session, from greeting to end (421).
+    /// The duration of a session (421).
     pub session_time_max: Duration,
-    /// Silence of a client (421).
+    /// Time without input from a client (421).
     pub idle_time_max: Duration,
-    /// Octets a second of a stranger's message, on average over a window (421); 0: no bound.
+    /// Bytes per second of a message from an untrusted client, averaged over a window (421); 0: no
+    /// limit.
     pub data_rate_min: u64,
-    /// That window.
+    /// The window.
     pub data_rate_window: Duration,
-    /// Sessions at once (421).
+    /// Concurrent sessions (421).
     pub sessions_max: usize,
-    /// Sessions at once from one address outside the relay networks (421).
+    /// Concurrent sessions from one address outside the relay networks (421).
     pub sessions_per_client_max: usize,
-    /// Memory for message bodies on their way to the spool.
+    /// Memory for message bodies before they reach the spool.
     pub body_memory_max: u64,
-    /// A body that grows beyond this goes to a file of its own.
+    /// A body larger than this is written to a file of its own.
     pub spill_above: u64,
     /// How long a new message waits for body memory (452).
     pub message_wait_max: Duration,
-    /// Connections from one address outside the relay networks (421); None: no bound.
+    /// Connections from one address outside the relay networks (421); None: no limit.
     pub connections_per_client: Option<Rate>,
-    /// Messages from one address outside the relay networks (451); None: no bound.
+    /// Messages from one address outside the relay networks (451); None: no limit.
     pub messages_per_client: Option<Rate>,
-    /// Connections that the system holds before they are accepted.
+    /// Connections that wait in the kernel to be accepted.
     pub backlog: u32,
 }
 

@@ -1,31 +1,32 @@
-//! When the machine is busy, or short of room: from where on less is done, or nothing.
+//! Limits on system load and free memory, above which the server does less or nothing.
 
 use std::time::Duration;
 
 use super::{Network, loopback};
 
-/// How the server spares its machine. A limit that is None is not in force.
+/// Limits on system load. None: no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Load average of a minute above which mail is taken in, and what is new is not delivered at once.
+    /// Load average of one minute above which new mail is accepted but not delivered immediately.
     pub queue_only_above: Option<f64>,
     /// Load average above which nothing is delivered.
     pub no_delivery_above: Option<f64>,
-    /// Load average above which only the reserved networks are let in (421).
+    /// Load average above which only the reserved networks may connect (421).
     pub refuse_above: Option<f64>,
-    /// The same by the share of time, in percent, in which some task waited for a processor.
+    /// The same for the share of time, in percent, in which some task waited for a processor.
     pub cpu_pressure_max: Option<f64>,
-    /// The same for a disk.
+    /// The same for disks.
     pub io_pressure_max: Option<f64>,
     /// The same for memory.
     pub memory_pressure_max: Option<f64>,
-    /// Bytes available to programs below which new mail is told 452.
+    /// Bytes of available memory below which new mail gets 452.
     pub memory_min: Option<u64>,
-    /// The share by which a value has to come back from its limit before that is left, so that it does not flap.
+    /// The fraction by which a value must improve beyond its limit before the limit stops applying,
+    /// so that it does not flap.
     pub margin: f64,
-    /// The time between looks.
+    /// The time between checks.
     pub every: Duration,
-    /// Who is let in when others are not.
+    /// Networks that may always connect.
     pub reserve: Vec<Network>,
 }
 

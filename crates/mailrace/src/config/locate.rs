@@ -1,5 +1,5 @@
-//! Which configuration is in force: the file that was named, else the first of the usual files that is there,
-//! else the text that is built in.
+//! Finds the configuration: the named file, else the first default file that exists, else the
+//! built-in text.
 
 use std::fmt;
 use std::fs;
@@ -10,19 +10,19 @@ use anyhow::Context;
 use super::{Config, DEFAULT};
 use crate::exit::{self, Exit};
 
-/// Where a configuration is looked for when none is named.
+/// Where to look for the configuration unless a file is named.
 pub const USUAL_FILES: [&str; 2] = ["./mailrace.toml", "/etc/mailrace/mailrace.toml"];
 
-/// The only one of them for programs that anybody starts in any folder, such as `sendmail`: what lies in the working
-/// folder may be anybody's, and would decide where mail goes.
+/// The only default file for programs such as `sendmail`, which run in any folder: a file in the
+/// working folder could belong to anyone, and would decide where mail goes.
 const SYSTEM_FILE: &str = "/etc/mailrace/mailrace.toml";
 
-/// Where a configuration came from.
+/// The source of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// This file.
     File(PathBuf),
-    /// There was none: [`DEFAULT`].
+    /// No file exists: [`DEFAULT`].
     BuiltIn,
 }
 
@@ -35,18 +35,19 @@ impl fmt::Display for Source {
     }
 }
 
-/// A configuration and where it came from.
+/// A configuration and its source.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Where it came from.
+    /// Its source.
     pub source: Source,
     /// Its text.
     pub text: String,
-    /// What it says.
+    /// Its settings.
     pub config: Config,
 }
 
-/// Finds, reads and checks the configuration. Faults of the text come as [`super::Faults`] inside the error.
+/// Finds, reads and checks the configuration. Errors in the text are [`super::Faults`] inside the
+/// error.
 pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
     let source = find(named);
     let machine = machine_name();
@@ -58,19 +59,20 @@ pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
     Ok(Loaded { source, text, config })
 }
 
-/// Reads and checks the configuration for a program that takes mail: the file that was named, else [`SYSTEM_FILE`] and
-/// nothing else. The latter must say by itself where all is: its `data_dir` is absolute.
+/// Reads and checks the configuration for a program that injects mail: the named file, else
+/// [`SYSTEM_FILE`] and no other. `data_dir` in the latter must be absolute.
 ///
 /// # Errors
 ///
-/// As of [`load`]; where no file was named, all of them have the exit code of a wrong configuration.
+/// Those of [`load`]. Without a named file, all of them have the exit code of a wrong
+/// configuration.
 pub fn load_for_mail(named: Option<&Path>) -> anyhow::Result<Loaded> {
     named.map_or_else(|| load_system(Path::new(SYSTEM_FILE)), |named| load(Some(named)))
 }
 
 fn load_system(file: &Path) -> anyhow::Result<Loaded> {
     let wrong = |text| Exit { code: exit::CONFIG, text };
-    let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; -C names another file")))?;
+    let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; use -C to name another file")))?;
     match loaded.config.data_dir.is_absolute() {
         true => Ok(loaded),
         false => {
@@ -90,7 +92,7 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("the configuration {} is not UTF-8", path.display()))
 }
 
-/// What the machine calls itself; empty if it has no name that can be written.
+/// The host name of this machine; empty if it is not valid UTF-8.
 pub(crate) fn machine_name() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }

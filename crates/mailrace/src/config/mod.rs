@@ -1,10 +1,10 @@
-//! The configuration in its finished form: every value checked, every default filled in, every name that
-//! refers to another section known to exist. Nothing later asks whether a setting makes sense.
+//! The validated configuration: every value is checked, every default is filled in, and every
+//! reference to another section is resolved. Later code does not check settings again.
 //!
-//! [`Config::parse`] turns a TOML text into it once, or into [`Faults`]: all that is wrong with the text, each
-//! fault with its line and column. The types here are plain data; rooms get their own settings from them when
-//! the server is put together. `default.toml`, beside this file, states every key with its default and is what
-//! `mailrace serve` runs on without a file.
+//! [`Config::parse`] makes it from a TOML text, or returns [`Faults`]: everything that is wrong
+//! with the text, with lines and columns. The types here are plain data; the other crates get their
+//! own settings from them when the server starts. `default.toml`, beside this file, has every key
+//! with its default; `mailrace serve` uses it if there is no configuration file.
 
 mod access;
 mod auth;
@@ -58,161 +58,164 @@ pub use transport::{
     Transport, TransportKind,
 };
 
-/// A unix socket's path without its final NUL, as the kernel has it.
+/// The kernel's limit for the path of a unix socket, without the final NUL.
 const SOCKET_PATH_OCTETS_MAX: usize = 107;
 
-/// The text that stands in where there is no file: every key, with its default.
+/// The built-in configuration, used without a file: every key with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What this server calls itself: in its greeting, in Received lines, in bounces.
+    /// The server's name in its greeting, in Received lines and in bounces.
     pub hostname: Box<str>,
-    /// The domain of addresses that name none; None: a domain of ours.
+    /// The domain for addresses without one. None: a domain of [`Config::domains`].
     pub origin: Option<Box<str>>,
-    /// The folder under which everything is kept that has no other place.
+    /// The folder for all data that has no other place.
     pub data_dir: PathBuf,
-    /// Who the process becomes after it has bound its addresses.
+    /// The user to switch to after binding ports.
     pub user: Option<Box<str>>,
     /// Whether the server may run as root.
     pub allow_root: bool,
-    /// Threads that drive sessions; 0 lets the server choose.
+    /// Threads for sessions; 0 lets the server choose.
     pub threads: usize,
-    /// Where clients are awaited; at least one, no address twice.
+    /// The addresses to listen on: at least one, all different.
     pub listeners: Vec<Listener>,
-    /// What listeners that use TLS show their clients; the first is for those that name none of the others.
+    /// The certificates for TLS. Clients that ask for no other name get the first.
     pub certificates: Vec<Certificate>,
-    /// What those listeners share.
+    /// The TLS settings of all listeners.
     pub tls: ServerTls,
-    /// Who may log in; None: nobody, and no listener has AUTH.
+    /// How users log in. None: no listener offers AUTH.
     pub auth: Option<Auth>,
-    /// What can be looked up; names are unique.
+    /// Lookup tables, with unique names.
     pub tables: Vec<Table>,
-    /// The domains whose mail is kept here; names are unique.
+    /// Local domains, with unique names.
     pub domains: Vec<Domain>,
-    /// Those whose names are in tables; no table is there twice.
+    /// Local domains whose names are in tables; no table appears twice.
     pub domain_tables: Vec<DomainTable>,
-    /// Ways out of the queue; names are unique. [`Transport::MAILDIR`] and [`Transport::SMTP`] are the first two.
+    /// Transports, with unique names. The first two are [`Transport::MAILDIR`] and
+    /// [`Transport::SMTP`].
     pub transports: Vec<Transport>,
-    /// Where mail goes that leaves. The first that matches counts; the last one matches all. Each has a transport of type
-    /// smtp or lmtp, and its own next hop or that of its transport, if there is one.
+    /// Routes for mail to other domains. The first match wins; the last one matches everything.
+    /// Each has a transport of type smtp or lmtp, and the next hop of its own or of its transport,
+    /// if any.
     pub routes: Vec<Route>,
-    /// What single next hops get. The first that matches counts.
+    /// Settings of single next hops. The first match wins.
     pub next_hops: Vec<NextHop>,
-    /// How names are looked up.
+    /// DNS settings.
     pub dns: Dns,
-    /// Who may send to other people's domains.
+    /// The clients that may send to other domains.
     pub relay: Relay,
-    /// Who is let in, in the order in which they are asked.
+    /// Access rules, in the order in which they are checked.
     pub access: Vec<AccessRule>,
-    /// How SMTP is spoken.
+    /// Settings of the SMTP protocol.
     pub smtp: Smtp,
-    /// Everything that is bounded.
+    /// Limits for clients.
     pub limits: Limits,
-    /// Where mail waits; names are unique. [`Queue::LOCAL`], [`Queue::STANDARD`] and [`Queue::LAME`] are the first
-    /// three. Exactly one adopts.
+    /// The queues, with unique names. The first three are [`Queue::LOCAL`], [`Queue::STANDARD`] and
+    /// [`Queue::LAME`]. Exactly one adopts.
     pub queues: Vec<Queue>,
-    /// What all queues share.
+    /// Settings of all queues together.
     pub scheduler: Scheduler,
-    /// When the machine is busy.
+    /// Limits on system load.
     pub load: Load,
-    /// What senders are told of mail that does not arrive.
+    /// Settings of bounces and delay notices.
     pub bounce: Bounce,
-    /// The log that keeps mail until it is delivered.
+    /// The spool.
     pub spool: Spool,
-    /// Where and how facts are logged.
+    /// The log.
     pub log: Log,
-    /// How a running server is asked questions.
+    /// The control socket.
     pub admin: Admin,
 }
 
 impl Config {
-    /// Reads `text`. `origin` names it in messages; `machine` is the name of this host, for `hostname`.
+    /// Parses `text`. `origin` is its name in error messages; `machine` is the default `hostname`.
     pub fn parse(text: &str, origin: &str, machine: &str) -> Result<Config, Faults> {
         read::config(text, origin, machine)
     }
 
-    /// The transport of that name. Names in [`Domain::transport`] and [`Route::transport`] always have one.
+    /// The transport named `name`. [`Domain::transport`] and [`Route::transport`] always name one
+    /// that exists.
     pub fn transport(&self, name: &str) -> Option<&Transport> {
         self.transports.iter().find(|transport| &*transport.name == name)
     }
 
-    /// The queue of that name.
+    /// The queue named `name`.
     pub fn queue(&self, name: &str) -> Option<&Queue> {
         self.queues.iter().find(|queue| &*queue.name == name)
     }
 
-    /// The table of that name. Names in [`Domain::mailboxes`], [`Domain::aliases`] and [`Domain::hosts`] always have
-    /// one.
+    /// The table named `name`. [`Domain::mailboxes`], [`Domain::aliases`] and [`Domain::hosts`]
+    /// always name one that exists.
     pub fn table(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| &*table.name == name)
     }
 }
 
-/// A protocol that a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// RFC 5321.
     Smtp,
     /// RFC 2033.
     Lmtp,
-    /// RFC 6409: SMTP for users, whose mail gets what it lacks.
+    /// RFC 6409: SMTP for users. Messages get missing header fields.
     Submission,
 }
 
-/// An address at which clients are awaited.
+/// An address on which the server accepts connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// What is spoken there.
+    /// The protocol.
     pub protocol: Protocol,
-    /// The address; port 0 lets the system choose.
+    /// The address; with port 0 the system chooses a port.
     pub address: SocketAddr,
-    /// Whether TLS is used there. Where it is, there is a certificate.
+    /// The TLS mode. Any mode but `None` has a certificate.
     pub tls: ListenerTls,
-    /// Balancers, which say for whom they have connected before anything else (PROXY).
+    /// Load balancers, which must send a PROXY header first.
     pub proxies: Vec<Network>,
-    /// Whether clients may log in. Where they may, there is [`Config::auth`].
+    /// Whether clients may log in. If true, there is [`Config::auth`].
     pub auth: bool,
-    /// Whether they have to before they send, whoever they are.
+    /// Whether clients must log in before they send mail.
     pub require_auth: bool,
 }
 
-/// A domain whose mail is kept here.
+/// A local domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     /// Its name, in lower case.
     pub name: Box<str>,
-    /// The table that says who exists; without one everyone does.
+    /// The table of existing mailboxes; None: all exist.
     pub mailboxes: Option<Box<str>>,
-    /// The table that says who stands for whom.
+    /// The table of aliases.
     pub aliases: Option<Box<str>>,
-    /// The table that says which host stores whose mailbox; those stored elsewhere are reached by
+    /// The table of the hosts that store mailboxes. Mail for other hosts leaves by
     /// [`Transport::SMTP`].
     pub hosts: Option<Box<str>>,
-    /// The transport that delivers to its mailboxes: one into Maildirs, or one with a next hop of its own.
+    /// The transport to its mailboxes: of type maildir, or with a next hop of its own.
     pub transport: Box<str>,
-    /// Who gets the mail of those who do not exist.
+    /// The address that gets mail for unknown mailboxes.
     pub catch_all: Option<Address>,
-    /// What parts a mailbox from a tag.
+    /// The character between mailbox and tag.
     pub delimiter: Option<char>,
 }
 
-/// Domains whose mail is kept here and whose names are in a table.
+/// Local domains whose names are in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainTable {
-    /// The table that has their names.
+    /// The table of names.
     pub names: Box<str>,
-    /// What holds for each; the name in it is empty.
+    /// The settings of each domain; the name in it is empty.
     pub settings: Domain,
 }
 
-/// Who may send to other people's domains.
+/// Which clients may send to other domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relay {
-    /// Clients of these networks.
+    /// These networks may.
     pub networks: Vec<Network>,
-    /// All others may try again (454), and are not refused (550).
+    /// All other clients get 454 and may try again, rather than 550.
     pub is_deferred: bool,
 }
 
@@ -222,25 +225,25 @@ impl Default for Relay {
     }
 }
 
-/// The machine itself.
+/// The loopback networks.
 fn loopback() -> Vec<Network> {
     let networks =
         [Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8), Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
     networks.into_iter().flatten().collect()
 }
 
-/// How SMTP is spoken.
+/// Settings of the SMTP protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Smtp {
-    /// Clients whose bare CR or LF is made a CR LF instead of being refused.
+    /// Clients whose bare CR and LF become CRLF instead of an error.
     pub normalise_bare_newlines_from: Vec<Network>,
-    /// Proxies that may speak for others (XCLIENT).
+    /// Proxies that may use XCLIENT.
     pub xclient_from: Vec<Network>,
-    /// Addresses are taken only as RFC 5321 has them.
+    /// Accept only addresses in the syntax of RFC 5321.
     pub strict_addresses: bool,
-    /// What is done about a NUL in a message.
+    /// What to do with NUL bytes in a message.
     pub nul: NulPolicy,
-    /// Strangers wait for the 354 before they send a message.
+    /// Untrusted clients must wait for 354 before they send a message.
     pub enforces_sync: bool,
 }
 
@@ -256,32 +259,32 @@ impl Default for Smtp {
     }
 }
 
-/// What a 250 stands for.
+/// What a 250 reply to a message guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The message is on the disk.
+    /// The message is on disk.
     Commit,
-    /// The message was written, and is on the disk after the next sync.
+    /// The message is written, and on disk after the next sync.
     Relaxed {
-        /// The time between syncs: what a power loss may cost.
+        /// The time between syncs: how much mail a power failure can lose.
         sync_every: Duration,
     },
 }
 
-/// The log that keeps mail until it is delivered.
+/// The spool, which keeps messages until they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spool {
-    /// The folders of the lanes, at least one, each on a disk of its own if that is to help.
+    /// The folders of the lanes, at least one. More lanes help only on disks of their own.
     pub lanes: Vec<PathBuf>,
-    /// What a 250 stands for.
+    /// What a 250 reply guarantees.
     pub durability: Durability,
     /// The size of a segment file.
     pub segment_octets: u64,
-    /// Free segments that a lane keeps for reuse.
+    /// Free segments that each lane keeps for reuse.
     pub spare_segments: usize,
-    /// Free bytes on a lane's disk below which new mail is told 452.
+    /// Below this many free bytes on a lane's disk, new mail gets 452.
     pub space_min: u64,
-    /// Free inodes on a lane's disk below which new mail is told 452.
+    /// Below this many free inodes on a lane's disk, new mail gets 452.
     pub inodes_min: u64,
 }
 
@@ -298,34 +301,34 @@ impl Spool {
     }
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// `time what key=value ...`
+    /// `time event key=value ...`
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where log lines go.
+/// The destination of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// The standard error output.
+    /// Standard error.
     Stderr,
-    /// The end of a file.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
-/// Where and how facts are logged.
+/// Log settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// How lines are written.
+    /// The format.
     pub format: LogFormat,
-    /// Where lines go.
+    /// The destination.
     pub to: LogTarget,
-    /// Lines held for the thread that writes them; those beyond are dropped and counted.
+    /// Lines that may wait to be written. Further lines are dropped and counted.
     pub queue: usize,
-    /// Whether the subject of each message is logged.
+    /// Whether to log the subject of each message.
     pub subject: bool,
 }
 
@@ -335,9 +338,9 @@ impl Default for Log {
     }
 }
 
-/// How a running server is asked questions.
+/// Settings of the control interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// The unix socket where it answers.
+    /// The path of its unix socket.
     pub socket: PathBuf,
 }

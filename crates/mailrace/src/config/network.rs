@@ -1,10 +1,10 @@
-//! Networks, in a notation of their own.
+//! Networks in CIDR notation.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-/// A range of addresses in CIDR notation.
+/// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     base: IpAddr,
@@ -12,14 +12,16 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of `base` with `prefix` bits; None if there are not so many, or if `base` has bits beyond.
+    /// The network `base/prefix`; None if the prefix is too long, or if `base` has bits set beyond
+    /// it.
     pub fn new(base: IpAddr, prefix: u8) -> Option<Self> {
         let (bits, width) = bits(base);
         let beyond = width.checked_sub(u32::from(prefix))?;
         (bits & !mask(beyond) == 0).then_some(Network { base, prefix })
     }
 
-    /// Whether `address` is in it. An IPv4 address that came in IPv6 form (`::ffff:a.b.c.d`) counts as IPv4.
+    /// Whether it contains `address`. An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`) counts as
+    /// IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (ours, width) = bits(self.base);
         let (theirs, their_width) = bits(address.to_canonical());
@@ -27,31 +29,31 @@ impl Network {
         width == their_width && ours & mask == theirs & mask
     }
 
-    /// Its first and its last address, where it is one of IPv4.
+    /// The first and last address of an IPv4 network.
     pub fn range_v4(&self) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let IpAddr::V4(first) = self.base else { return None };
         let beyond = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
         Some((first, Ipv4Addr::from_bits(first.to_bits() | beyond)))
     }
 
-    /// Whether it is so wide that nobody can vouch for all of its hosts: wider than the largest private ones, 10.0.0.0/8
-    /// (RFC 1918) and a site's /48 of IPv6 (RFC 4193 section 3.1).
+    /// Whether it is too wide for anyone to vouch for all its hosts: wider than the largest private
+    /// networks, 10.0.0.0/8 (RFC 1918) and a site's IPv6 /48 (RFC 4193 section 3.1).
     pub fn is_wide(&self) -> bool {
         self.prefix < if self.base.is_ipv4() { 8 } else { 48 }
     }
 
-    /// Whether all addresses of the family of `other` are in it.
+    /// Whether it contains all addresses of the family of `other`.
     pub fn has_family_of(&self, other: &Network) -> bool {
         self.is_everyone() && self.base.is_ipv4() == other.base.is_ipv4()
     }
 
-    /// Whether all addresses of a family are in it.
+    /// Whether it contains all addresses of its family.
     pub fn is_everyone(&self) -> bool {
         self.prefix == 0
     }
 }
 
-/// The address as a number, and how many bits it has.
+/// The address as a number, and its length in bits.
 fn bits(address: IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
@@ -59,12 +61,12 @@ fn bits(address: IpAddr) -> (u128, u32) {
     }
 }
 
-/// Ones everywhere but in the lowest `beyond` bits.
+/// A mask with the lowest `beyond` bits clear.
 fn mask(beyond: u32) -> u128 {
     u128::MAX.checked_shl(beyond).unwrap_or(0)
 }
 
-/// The text is not a [`Network`].
+/// The text is not a valid [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a network")]
 pub struct NotANetwork;
@@ -72,7 +74,7 @@ pub struct NotANetwork;
 impl FromStr for Network {
     type Err = NotANetwork;
 
-    /// `10.0.0.0/8`, or an address alone for just that host.
+    /// `10.0.0.0/8`, or a single address.
     fn from_str(text: &str) -> Result<Self, NotANetwork> {
         let (base, prefix) = match text.split_once('/') {
             Some((base, prefix)) => (base, Some(prefix)),

@@ -1,9 +1,9 @@
-//! Paths with placeholders. `{data_dir}` is filled in when the configuration is read; `{domain}` and `{local}`
-//! stay open in a [`MaildirPath`] until a letter names its mailbox.
+//! Paths with placeholders. `{data_dir}` is replaced when the configuration is read; `{domain}` and
+//! `{local}` stay in a [`MaildirPath`] until a message is delivered to a mailbox.
 //!
-//! What a letter names comes from outside, so it is written so that it is always one ordinary file name: never
-//! empty, never `.` or `..`, never hidden, without separators. Two mailboxes never share a name, and letters that
-//! differ from another mailbox only in case are for that mailbox, as in lookups.
+//! The names of mailboxes come from outside, so they are encoded as a single plain file name: never
+//! empty, never `.` or `..`, never hidden, without separators. Two mailboxes never share a name,
+//! and names that differ only in case are the same mailbox, as in lookups.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ enum Part {
 }
 
 impl MaildirPath {
-    /// Reads a template that holds `{local}` at least once; otherwise says what is wrong with it.
+    /// Parses a template, which must contain `{local}`. The error says what is wrong with it.
     pub(super) fn parse(template: &str, data_dir: &Path) -> Result<Self, String> {
         let mut parts = parts(template, &[Part::DataDir, Part::Domain, Part::Local])?;
         if !parts.contains(&Part::Local) {
-            return Err("without {local} all mailboxes would be one".to_owned());
+            return Err("without {local}, all mailboxes would share one folder".to_owned());
         }
         let data_dir: Box<str> = text_of(data_dir)?.into();
         for part in parts.iter_mut().filter(|part| **part == Part::DataDir) {
@@ -36,14 +36,14 @@ impl MaildirPath {
         Ok(MaildirPath { parts })
     }
 
-    /// The default template under a folder that was read from a text.
+    /// The default template in a folder whose name came from a configuration text.
     pub(super) fn under(data_dir: &Path) -> Self {
         MaildirPath::parse("{data_dir}/mail/{domain}/{local}", data_dir)
-            .expect("the template is sound, and a folder that was read from a text is UTF-8")
+            .expect("the template is valid, and a folder read from a text is UTF-8")
     }
 
-    /// The Maildir of `mailbox` (a local part without quotes) at `domain`. Any two strings will do: the result
-    /// never leaves the folder that the template names.
+    /// The Maildir of `mailbox` (a local part without quotes) at `domain`. Both may be any string:
+    /// the result never leaves the folder of the template.
     pub fn folder(&self, domain: &str, mailbox: &str) -> PathBuf {
         let mut path = String::new();
         for part in &self.parts {
@@ -58,7 +58,7 @@ impl MaildirPath {
     }
 }
 
-/// Fills `{data_dir}` in; says what is wrong with other placeholders.
+/// Replaces `{data_dir}`. Other placeholders are an error.
 pub(super) fn fill(template: &str, data_dir: &Path) -> Result<PathBuf, String> {
     let mut path = String::new();
     for part in parts(template, &[Part::DataDir])? {
@@ -78,10 +78,10 @@ fn parts(template: &str, allowed: &[Part]) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut rest = template;
     while let Some((text, tail)) = rest.split_once('{') {
-        let (name, after) = tail.split_once('}').ok_or("a { without its }")?;
+        let (name, after) = tail.split_once('}').ok_or("unmatched {")?;
         let part = placeholder(name).filter(|part| allowed.contains(part));
         parts.push(Part::Text(text.into()));
-        parts.push(part.ok_or_else(|| format!("{{{name}}} stands for nothing here"))?);
+        parts.push(part.ok_or_else(|| format!("{{{name}}} is not a known placeholder"))?);
         rest = after;
     }
     parts.push(Part::Text(rest.into()));
@@ -101,10 +101,10 @@ fn placeholder(name: &str) -> Option<Part> {
     }
 }
 
-/// Appends `name`, in lower case, with `%XX` for each byte that might mean something to a file system or a shell.
+/// Appends `name` in lower case, with `%XX` for bytes that are special to a file system or a shell.
 fn push_file_name(path: &mut String, name: &str) {
     if name.is_empty() {
-        // No other name gives a lone percent sign.
+        // No other name becomes a single percent sign.
         path.push('%');
     }
     for (place, c) in name.char_indices() {

@@ -1,5 +1,5 @@
-//! Queues in their finished form: which mail goes into each, how much of it is under way at once, when it is tried
-//! again, and which of them takes in the next hops that are slow.
+//! Queues: which mail each gets, how many attempts run at a time, when to retry, and which queue
+//! takes over slow next hops.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,57 +14,57 @@ use super::{Network, Pattern, key};
 pub struct Queue {
     /// Its name.
     pub name: Box<str>,
-    /// Attempts at once; 0 holds the queue.
+    /// Concurrent attempts; 0 holds the queue.
     pub concurrency: usize,
-    /// Which mail goes into it.
+    /// The mail that it gets.
     pub rules: Rules,
-    /// When a deferred recipient is tried again.
+    /// When to retry deferred recipients.
     pub retry: Retry,
-    /// Which next hops it takes in.
+    /// Which next hops it takes over.
     pub adopt: Option<Adopt>,
 }
 
 impl Queue {
-    /// The queue of what goes into Maildirs; always the first.
+    /// The queue of mail for Maildirs; always the first.
     pub const LOCAL: &str = "local";
-    /// The queue of all that no rule puts elsewhere; always the second.
+    /// The queue of mail that matches no rule; always the second.
     pub const STANDARD: &str = "standard";
-    /// The queue that adopts, where no other one does; always the third.
+    /// The queue that adopts unless another one does; always the third.
     pub const LAME: &str = "lame";
 
-    /// Those that every configuration has, in their order.
+    /// The queues that always exist, in their order.
     pub(super) fn built_in() -> [Queue; 3] {
         let local = Queue { concurrency: 2000, ..Queue::new(Queue::LOCAL) };
         let lame = Queue { concurrency: 75, ..Queue::new(Queue::LAME) };
         [local, Queue::new(Queue::STANDARD), lame]
     }
 
-    /// One with all defaults.
+    /// A queue with all defaults.
     pub(super) fn new(name: &str) -> Queue {
         Queue { name: name.into(), concurrency: 1000, rules: Rules::default(), retry: Retry::default(), adopt: None }
     }
 }
 
-/// Which mail goes into a queue. A message is held against the headers of all queues, in their order, then against
-/// the senders of all, then the clients of all, then each recipient against the domains of all; the first that matches
-/// counts.
+/// Which mail goes into a queue. A message is compared with the headers of all queues, in their
+/// order, then with all senders, then all clients, then each recipient with all domains. The first
+/// match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Mail with one of these.
+    /// Mail with one of these header fields.
     pub headers: Vec<HeaderRule>,
-    /// Mail from one of these.
+    /// Mail from one of these senders.
     pub senders: Vec<SenderRule>,
-    /// A table of senders, keyed by address, or by `@domain` for all of a domain: mail from one who is in it, if no
-    /// list of senders has him.
+    /// A table of senders, keyed by address or by `@domain`. It is used for senders that match no
+    /// list.
     pub sender_table: Option<Box<str>>,
-    /// Mail that came from clients of these networks.
+    /// Mail from clients in these networks.
     pub clients: Vec<Network>,
-    /// Mail to one of these domains.
+    /// Mail to these domains.
     pub domains: Vec<Pattern>,
 }
 
 impl Rules {
-    /// Whether there are none.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         let Rules { headers, senders, sender_table, clients, domains } = self;
         headers.is_empty() && senders.is_empty() && sender_table.is_none() && clients.is_empty() && domains.is_empty()
@@ -76,19 +76,19 @@ impl Rules {
 pub struct HeaderRule {
     /// The field's name.
     pub name: Box<str>,
-    /// Its value without the space around it; None: any.
+    /// Its value without surrounding white space; None: any.
     pub value: Option<Box<str>>,
 }
 
 impl HeaderRule {
-    /// Whether the field `name: value` is meant. Capital and small letters are the same, in both parts.
+    /// Whether a header field matches. Case is ignored in both parts.
     pub fn matches(&self, name: &str, value: &str) -> bool {
         let value = value.trim();
         self.name.eq_ignore_ascii_case(name) && self.value.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(value))
     }
 }
 
-/// The text is not a rule.
+/// The text is not a valid rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a rule")]
 pub struct NotARule;
@@ -96,7 +96,7 @@ pub struct NotARule;
 impl FromStr for HeaderRule {
     type Err = NotARule;
 
-    /// RFC 5322 section 3.6.8 says what a field's name is made of.
+    /// RFC 5322 section 3.6.8 defines the characters of a field name.
     fn from_str(text: &str) -> Result<Self, NotARule> {
         let (name, value) = text.split_once(':').ok_or(NotARule)?;
         let value = value.trim();
@@ -117,17 +117,17 @@ impl fmt::Display for HeaderRule {
     }
 }
 
-/// An envelope sender.
+/// A pattern for envelope senders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SenderRule {
-    /// `news@example.org`: this one.
+    /// `news@example.org`: this address.
     Address(Address),
-    /// `@example.org`: all of this domain, in lower case.
+    /// `@example.org`: the whole domain, in lower case.
     Domain(Box<str>),
 }
 
 impl SenderRule {
-    /// Whether `sender` is meant. Capital and small letters are the same.
+    /// Whether `sender` matches. Case is ignored.
     pub fn matches(&self, sender: &Address) -> bool {
         match self {
             SenderRule::Address(own) => own.as_str().eq_ignore_ascii_case(sender.as_str()),
@@ -156,18 +156,19 @@ impl fmt::Display for SenderRule {
     }
 }
 
-/// When a deferred recipient is tried again: `first * factor^n`, at most `longest`, give or take `jitter`.
+/// When to retry a deferred recipient: after `first * factor^n`, at most `longest`, plus or minus
+/// `jitter`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
     /// The wait after the first attempt.
     pub first: Duration,
-    /// How much longer each wait is than the one before; at least 1.
+    /// Each wait is this many times the one before; at least 1.
     pub factor: f64,
     /// The longest wait.
     pub longest: Duration,
-    /// The share by which a wait is made longer or shorter at random; from 0 to 1.
+    /// The fraction by which a wait varies at random, from 0 to 1.
     pub jitter: f64,
-    /// From acceptance to the bounce.
+    /// The time from acceptance to the bounce.
     pub lifetime: Duration,
 }
 
@@ -183,16 +184,16 @@ impl Default for Retry {
     }
 }
 
-/// Which next hops a queue takes in from the others, and when it lets them go.
+/// Which next hops a queue takes over from the others, and when it releases them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopt {
-    /// Those that so many connections in a row failed to reach.
+    /// Next hops that this many connections in a row could not reach.
     pub failures: u32,
-    /// Those that are slower to answer.
+    /// Next hops that take longer to answer.
     pub slower_than: Duration,
-    /// They go back after so long without a failure.
+    /// It releases a next hop after this time without a failure.
     pub release_after: Duration,
-    /// Attempts at once to each of them; at least 1.
+    /// Concurrent attempts to each next hop; at least 1.
     pub per_next_hop: usize,
 }
 
@@ -207,14 +208,15 @@ impl Default for Adopt {
     }
 }
 
-/// What all queues share.
+/// Settings of all queues together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduler {
-    /// Attempts that have ended and whose outcome is not yet recorded; beyond, none are begun.
+    /// Attempts that have ended but whose outcomes are not recorded yet. At this limit, none start.
     pub unrecorded_max: usize,
-    /// A message to more recipients is a mailing, and so is all mail of a sender with more of them ready in a queue.
+    /// A message with more recipients is bulk; so is all mail of a sender with more recipients
+    /// ready in a queue.
     pub mailing_above: usize,
-    /// Turns that letters get for each turn of a mailing.
+    /// Turns of single mail for each turn of bulk mail.
     pub letters_share: u32,
 }
 

@@ -1,22 +1,22 @@
-//! Rates, in a notation of their own: `100/s`, `30/m`, `1000/h`.
+//! Rates: `100/s`, `30/m`, `1000/h`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// So many in so much time.
+/// A number of events in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many; at least 1.
+    /// The number; at least 1.
     pub count: u32,
-    /// In which time: a second, a minute or an hour.
+    /// The period: a second, a minute or an hour.
     pub per: Duration,
 }
 
 const UNITS: [(&str, Duration); 3] =
     [("s", Duration::from_secs(1)), ("m", Duration::from_secs(60)), ("h", Duration::from_secs(3600))];
 
-/// The text is not a [`Rate`].
+/// The text is not a valid [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a rate")]
 pub struct NotARate;

@@ -1,4 +1,4 @@
-//! What the text says of the network beside the routes: what single next hops get, and how names are looked up.
+//! Settings of single next hops, and of the DNS client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use route::Pattern;
 
 use super::Rate;
 
-/// What a next hop gets beside its transport's settings. None leaves these as they are.
+/// Settings of a next hop that replace those of its transport. None: keep the transport's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The name of any of its hosts.
+    /// A pattern for the name of any of its hosts.
     pub host: Pattern,
-    /// Connections at once; at least 1.
+    /// Concurrent connections; at least 1.
     pub connections_max: Option<usize>,
-    /// Messages in a time.
+    /// Messages per time.
     pub rate: Option<Rate>,
     /// Messages over one connection.
     pub messages_per_connection_max: Option<u32>,
@@ -22,24 +22,25 @@ pub struct NextHop {
     pub recipients_per_message_max: Option<usize>,
 }
 
-/// How names are looked up.
+/// DNS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
-    /// Who is asked; none: those that the system names.
+    /// The name servers; none: those of the system.
     pub servers: Vec<SocketAddr>,
-    /// How long one of them may take.
+    /// The time limit for one server.
     pub timeout: Duration,
-    /// How often each question is asked.
+    /// The number of attempts for each query.
     pub attempts: usize,
-    /// Answers that are remembered.
+    /// Answers in the cache.
     pub cache_entries: usize,
-    /// The longest that an answer is remembered.
+    /// How long to cache an answer at most.
     pub ttl_max: Duration,
-    /// The longest that is remembered that there is no answer.
+    /// How long to cache at most that a name does not exist.
     pub negative_ttl_max: Duration,
-    /// After so many lookups without an address for any MX host of a domain, its mail bounces; 0: it waits.
+    /// Mail for a domain bounces after this many lookups without an address for any of its MX
+    /// hosts; 0: never.
     pub no_address_lookups: u32,
-    /// The first and the last of them are so far apart at least.
+    /// The minimum time between the first and the last of these lookups.
     pub no_address_time: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Where a text has passwords. Faults show the lines that they are about, and a log may keep them for years, so a text is
-//! searched for what must not be seen before anything is said of it.
+//! Finds passwords in a configuration text. Errors show the lines that they are about, and logs
+//! keep them for years, so secrets are masked first.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::hint::did_you_mean;
 
-/// The places of all values that a document seems to keep secret, known keys and misspelt ones.
+/// The spans of all values that look secret, under known keys and misspelled ones.
 pub(super) fn places(document: &DeTable<'_>) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     for (name, value) in document {
@@ -30,7 +30,7 @@ fn search(value: &Spanned<DeValue<'_>>, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// A file's name is no secret.
+/// The name of a password file is not secret.
 fn is_password(key: &str) -> bool {
     let key = key.to_lowercase();
     !key.ends_with("file")
@@ -41,8 +41,9 @@ fn is_password(key: &str) -> bool {
             || did_you_mean(&key, ["password"].into_iter()).is_some())
 }
 
-/// Whether it is a URL with a password (`scheme://user:password@host`, `?password=`), or a list of settings with one. A
-/// password is taken for one whatever is in it: where an `@` stands elsewhere in a URL, it hides what need not be hidden.
+/// Whether this is a URL with a password (`scheme://user:password@host`, `?password=`), or libpq
+/// settings with one. Passwords may contain any character, so an `@` later in the URL hides more
+/// than needed.
 pub(super) fn has_password(text: &str) -> bool {
     let url = text.split_once("://").map_or("", |(_, rest)| rest);
     let mut settings = text.split("password").skip(1);
@@ -50,8 +51,8 @@ pub(super) fn has_password(text: &str) -> bool {
         || settings.any(|behind| behind.trim_start().starts_with('='))
 }
 
-/// Where a text that is not TOML seems to have secrets: behind the equals sign of a password, and in URLs; to the end of
-/// the line, or of the text in three quotes that begins there.
+/// Likely secrets in a text that is not TOML: after the equals sign of a password, and in URLs, up
+/// to the end of the line or of the multi-line string that starts there.
 pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut start = 0;
@@ -70,7 +71,7 @@ pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
     places
 }
 
-/// Where in a line something secret seems to begin.
+/// Where a secret may start in a line.
 fn likely_place(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let behind = |mark: &str, from: usize| lower[from..].find(mark).map(|at| from + at + mark.len());
@@ -80,5 +81,5 @@ fn likely_place(line: &str) -> Option<usize> {
     [password, other, behind("://", 0)].into_iter().flatten().min()
 }
 
-/// What texts of several lines begin and end with.
+/// The delimiters of multi-line strings.
 const QUOTES: [&str; 2] = ["\"\"\"", "'''"];

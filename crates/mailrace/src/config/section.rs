@@ -1,8 +1,8 @@
-//! A table of the document, read key by key. Each method takes one key out and states a fault where the value
-//! is not what it should be, so that reading goes on and all faults come out at once.
+//! A table of the TOML document, read key by key. Each method removes one key and records an error
+//! if its value is invalid. Reading goes on, so that all errors are reported together.
 //!
-//! When a [`Section`] goes out of scope, keys that nobody asked for are unknown keys: faults too, with the
-//! nearest key that somebody did ask for as advice.
+//! When a [`Section`] is dropped, the keys that are left are unknown: also errors, with the nearest
+//! known key as a hint.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,24 +14,24 @@ use super::fault::Fault;
 use super::hint;
 use super::key::{self, Kind};
 
-/// What was found so far; sections share it.
+/// What was found so far, shared by all sections.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// What is wrong.
+    /// The errors.
     pub(super) faults: RefCell<Vec<Fault>>,
-    /// Where the text has what must not be shown with a fault.
+    /// Parts of the text that must not appear in error messages.
     pub(super) secrets: RefCell<Vec<Range<usize>>>,
 }
 
-/// Words of which a key may have one.
+/// The words that a key accepts.
 pub(super) struct Choice<T: 'static> {
-    /// Those there are.
+    /// The words and their meaning.
     pub(super) built: &'static [(&'static str, T)],
-    /// Those that the design has and this version has not.
+    /// Words that are reserved for later versions.
     pub(super) later: &'static [&'static str],
 }
 
-/// A table whose keys are being taken out.
+/// A table whose keys are being read.
 pub(super) struct Section<'f, 'i> {
     name: String,
     place: Range<usize>,
@@ -52,34 +52,34 @@ impl<'f, 'i> Section<'f, 'i> {
         Section { name, place, entries, asked: Vec::new(), skipped: false, discreet: false, findings }
     }
 
-    /// Where its header is.
+    /// The span of its header.
     pub(super) fn place(&self) -> Range<usize> {
         self.place.clone()
     }
 
-    /// The value of `key`, if it is there and of that kind.
+    /// The value of `key`, if it is there and valid.
     pub(super) fn take<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<T> {
         self.placed(key, kind).map(Spanned::into_inner)
     }
 
-    /// The same, with what stands in for it.
+    /// The same, with a default.
     pub(super) fn take_or<T>(&mut self, key: &'static str, kind: &Kind<T>, or: T) -> T {
         self.take(key, kind).unwrap_or(or)
     }
 
-    /// The same, with its place.
+    /// The same, with its span.
     pub(super) fn placed<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
         let value = self.entry(key)?.1;
         self.read(key, &value, kind)
     }
 
-    /// The same for a key that has to be there.
+    /// The same for a mandatory key.
     pub(super) fn required<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Spanned<T>> {
         self.demand(key, kind.expected);
         self.placed(key, kind)
     }
 
-    /// A list whose elements are all of that kind.
+    /// A list whose elements are all of this kind.
     pub(super) fn list<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
         let value = self.entry(key)?.1;
         match value.get_ref() {
@@ -92,7 +92,7 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// The same, or one such value without a list around it.
+    /// The same, or a single value without a list.
     pub(super) fn one_or_list<T>(&mut self, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
         match self.entries.get(key).map(Spanned::get_ref) {
             Some(DeValue::Array(_)) => self.list(key, kind),
@@ -100,22 +100,22 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// A text that is not to be told, not even where it is at fault.
+    /// A string that must not be shown, not even in an error.
     pub(super) fn secret(&mut self, key: &'static str) -> Option<Spanned<String>> {
         let (_, value) = self.entry(key)?;
         let read = (key::TEXT.read)(value.get_ref());
         if read.is_none() {
-            self.state(value.span(), key, "has a wrong value", format!("expected {}", key::TEXT.expected));
+            self.state(value.span(), key, "has an invalid value", format!("expected {}", key::TEXT.expected));
         }
         read.map(|it| Spanned::new(value.span(), it))
     }
 
-    /// Keeps the values of unknown keys from being shown: one of them could be a misspelt secret.
+    /// Hides the values of unknown keys: one of them could be a misspelled secret.
     pub(super) fn be_discreet(&mut self) {
         self.discreet = true;
     }
 
-    /// The table under `key`, which may be `false` instead: then the inner one is None. None where the key is not there.
+    /// The table under `key`; None if there is no such key, `Some(None)` if it is `false` instead.
     pub(super) fn section_or_false(&mut self, key: &'static str) -> Option<Option<Section<'f, 'i>>> {
         let (place, value) = self.entry(key)?;
         let path = self.path(key);
@@ -125,38 +125,38 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// Where `key` is said; without it, the section's header.
+    /// The span of `key`, or of the section's header without it.
     pub(super) fn place_of(&self, key: &str) -> Range<usize> {
         self.entries.get_key_value(key).map_or(self.place(), |(name, _)| name.span())
     }
 
-    /// Takes out `key`, which has no place in this section, and states that with what was expected instead.
+    /// Removes `key`, which is not allowed here, and reports it with what was expected instead.
     pub(super) fn refuse(&mut self, key: &'static str, label: &str) {
         if let Some((name, _)) = self.entries.remove_entry(key) {
-            self.state(name.span(), key, "means nothing here", label.to_owned());
+            self.state(name.span(), key, "is not allowed here", label.to_owned());
         }
     }
 
-    /// One of some words. None also where the word is one that is not built yet; then the rest of the section,
-    /// which would be about that, is not looked at.
+    /// One of several words. Also None for a word that is not supported yet; then the rest of the
+    /// section is not read, since it would be about that.
     pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choice: &Choice<T>) -> Option<T> {
         let (_, value) = self.entry(key)?;
         let words = || choice.built.iter().map(|(word, _)| *word);
         let word = value.get_ref().as_str().unwrap_or_default();
         let meant = choice.built.iter().find(|(built, _)| *built == word).map(|(_, meant)| *meant);
         if meant.is_none() && choice.later.contains(&word) {
-            let label = format!("not built yet; this version has {}", quoted(words()));
-            self.state(value.span(), key, "asks for something that is not built yet", label);
+            let label = format!("not supported yet; this version supports {}", quoted(words()));
+            self.state(value.span(), key, "is not supported yet", label);
             self.skip();
         } else if meant.is_none() {
             let label = format!("found {}, expected {}", key::found(value.get_ref()), quoted(words()));
-            let fault = Fault::new(value.span(), format!("`{}` has a wrong value", self.path(key)), label);
+            let fault = Fault::new(value.span(), format!("`{}` has an invalid value", self.path(key)), label);
             self.state_fault(fault.with_help(hint::word(word, words())));
         }
         meant
     }
 
-    /// The same for a key that has to be there.
+    /// The same for a mandatory key.
     pub(super) fn required_choice<T: Copy>(&mut self, key: &'static str, choice: &Choice<T>) -> Option<T> {
         self.demand(key, &quoted(choice.built.iter().map(|(word, _)| *word)));
         self.choice(key, choice)
@@ -169,7 +169,7 @@ impl<'f, 'i> Section<'f, 'i> {
         self.sub(path, place, value, format!("expected a table: [{key}]"))
     }
 
-    /// The tables under `key` by their names: `[key.NAME]`.
+    /// The tables under `key` with their names: `[key.NAME]`.
     pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(Spanned<String>, Section<'f, 'i>)> {
         let Some(mut all) = self.section(key) else { return Vec::new() };
         let mut sections = Vec::new();
@@ -183,7 +183,7 @@ impl<'f, 'i> Section<'f, 'i> {
         sections
     }
 
-    /// The tables in the list under `key`: `[[key]]`. None where the key is not there.
+    /// The tables in the list under `key`: `[[key]]`. None if there is no such key.
     pub(super) fn sections(&mut self, key: &'static str) -> Option<Vec<Section<'f, 'i>>> {
         let (place, value) = self.entry(key)?;
         let expected = || format!("expected tables: [[{key}]]");
@@ -206,23 +206,23 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// Leaves the rest of the section unread, and misses nothing in it.
+    /// Ignores the rest of the section, including missing keys.
     pub(super) fn skip(&mut self) {
         self.skipped = true;
         self.entries.clear();
     }
 
-    /// States a fault of this section's `key`.
+    /// Reports an error in this section's `key`.
     pub(super) fn state(&self, place: Range<usize>, key: &str, matter: &str, label: String) {
         self.state_fault(Fault::new(place, format!("`{}` {matter}", self.path(key)), label));
     }
 
-    /// States a fault in its own words.
+    /// Reports an error with its own title.
     pub(super) fn state_fault(&self, fault: Fault) {
         self.findings.faults.borrow_mut().push(fault);
     }
 
-    /// States it where `key` is not there.
+    /// Reports `key` as missing if it is.
     pub(super) fn demand(&self, key: &str, expected: &str) {
         if !self.skipped && !self.entries.contains_key(key) {
             let title = format!("`{}` is missing", self.path(key));
@@ -230,7 +230,7 @@ impl<'f, 'i> Section<'f, 'i> {
         }
     }
 
-    /// Keeps what stands there from being shown with a fault.
+    /// Hides this part of the text in error messages.
     fn conceal(&self, place: Range<usize>) {
         self.findings.secrets.borrow_mut().push(place);
     }
@@ -245,7 +245,7 @@ impl<'f, 'i> Section<'f, 'i> {
         let read = (kind.read)(value.get_ref());
         if read.is_none() {
             let label = format!("found {}, expected {}", key::found(value.get_ref()), kind.expected);
-            let fault = Fault::new(value.span(), format!("`{}` has a wrong value", self.path(key)), label);
+            let fault = Fault::new(value.span(), format!("`{}` has an invalid value", self.path(key)), label);
             self.state_fault(fault.with_help(hint::spelling(value.get_ref(), kind)));
         }
         read.map(|it| Spanned::new(value.span(), it))

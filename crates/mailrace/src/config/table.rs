@@ -1,5 +1,5 @@
-//! What can be looked up, as the text describes it: plain data, the rooms' own where they have it. A password that is in
-//! a file of its own is not part of it; it is read when the table is opened.
+//! Lookup tables: plain data, in the types of the lookup crate where it has such types. A password
+//! in a file of its own is not included; it is read when the table is opened.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use lookup::layers::Settings;
 use lookup::{ldap, postgres, sqlite};
 
-/// Something that can be looked up.
+/// A lookup table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// Its name.
     pub name: Box<str>,
-    /// Where its answers come from.
+    /// The source of its answers.
     pub kind: TableKind,
 }
 
-/// Where a table's answers come from.
+/// The source of a table's answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableKind {
     /// Lines of `key value`, read into memory.
@@ -29,7 +29,7 @@ pub enum TableKind {
         /// The file.
         path: PathBuf,
     },
-    /// Regular expressions and what they answer, read into memory.
+    /// Regular expressions and their values, read into memory.
     Regexp {
         /// The file.
         path: PathBuf,
@@ -39,28 +39,28 @@ pub enum TableKind {
         /// The values.
         values: Vec<String>,
     },
-    /// No answer to its keys.
+    /// Lookups of its keys fail.
     Unavailable {
-        /// Why, for the log.
+        /// The reason, for the log.
         reason: String,
-        /// A text table with the keys; without it all.
+        /// A text table with the keys; None: all keys.
         path: Option<PathBuf>,
     },
-    /// Other tables, one after the other.
+    /// Other tables, searched one after the other.
     Chain {
-        /// Their names, at least one and none twice. Each is that of a table that does not lead back here.
+        /// Their names: at least one, all different, without loops.
         tables: Vec<Box<str>>,
     },
-    /// A file of SQLite's.
+    /// An SQLite database.
     Sqlite(Box<Sqlite>),
     /// A PostgreSQL server.
     Postgres(Box<Postgres>),
-    /// A directory server.
+    /// An LDAP server.
     Ldap(Box<Ldap>),
 }
 
 impl TableKind {
-    /// What the text calls it.
+    /// Its type in the configuration.
     pub fn word(&self) -> &'static str {
         match self {
             TableKind::Text { .. } => "text",
@@ -79,51 +79,53 @@ impl TableKind {
 /// A table in an SQLite database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sqlite {
-    /// What is asked.
+    /// The database and the query.
     pub database: sqlite::Config,
-    /// What stands before it.
+    /// The cache and the time limit in front of it.
     pub layers: Settings,
 }
 
 /// A table in a PostgreSQL database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Postgres {
-    /// Where the server is.
+    /// The address of the server.
     pub url: postgres::Url,
-    /// The file with the password; none where the URL has it, or the server wants none.
+    /// The file with the password; None if the URL has it, or if the server needs none.
     pub password_file: Option<PathBuf>,
-    /// Certificates in PEM of those who may vouch for the server. None: whom the system trusts.
+    /// CA certificates in PEM that may sign the server's. None: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// What is asked; has `$1`.
+    /// The query, which contains `$1`.
     pub query: Box<str>,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub timeout: Duration,
-    /// How long a connection may take to one address of one host.
+    /// The time limit of a connection to one address of one host.
     pub connect_timeout: Duration,
-    /// What stands before it. Each request under way has a connection of its own.
+    /// The cache and the limits in front of it. Each concurrent request has its own connection.
     pub layers: Settings,
 }
 
-/// A table in a directory.
+/// A table in an LDAP directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ldap {
-    /// Who is asked what. Where there is a `password_file`, the password in here is empty.
+    /// The servers and the search. With a `password_file`, the password in it is empty.
     pub directory: ldap::Config,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
-    /// What stands before the directory: where there is a local copy, while that is not complete.
+    /// The cache and the limits in front of the directory. With a local copy, they apply until it
+    /// is complete.
     pub layers: Settings,
-    /// The local copy; None: every question goes to the directory.
+    /// The local copy; None: every lookup goes to the directory.
     pub replica: Option<Replica>,
 }
 
-/// A local copy of what a table is about.
+/// A local copy of the entries that a table can find.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replica {
-    /// Where it is kept; no other table's.
+    /// Its file, which no other table uses.
     pub file: PathBuf,
-    /// How often everything is fetched from a server that does not tell of changes.
+    /// How often to fetch everything from a server that does not report changes.
     pub poll_every: Duration,
-    /// The share of entries, from 0 to 1, that may go within an hour without the operator's consent.
+    /// The fraction of the entries, from 0 to 1, that may disappear within an hour without the
+    /// operator's consent.
     pub removals_max: f64,
 }

@@ -1,5 +1,5 @@
-//! TLS for clients: certificates, and what listeners make of them. That the files are there, and what is in them, is not
-//! asked here but by [`examine`](super::examine): most commands read a configuration without the right to read its keys.
+//! TLS of listeners: certificates and modes. The certificate files are not read here but by
+//! [`examine`](super::examine): most commands run without the permission to read private keys.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -7,44 +7,44 @@ use std::time::Duration;
 
 pub use net::TlsVersion;
 
-/// A certificate with its key, in PEM files.
+/// A certificate with its private key, in PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The server's own certificate first, then those that lead to its authority.
+    /// The server's own certificate, then intermediate certificates.
     pub chain: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// For which names of ours it is presented, in lower case; `*.` in front is for all with one label more. None: those
-    /// in the certificate.
+    /// The names it is used for, in lower case; `*.` matches one label. Empty: those in the
+    /// certificate.
     pub names: Vec<Box<str>>,
-    /// Where the text names the chain.
+    /// The span of `chain` in the text.
     pub(super) chain_place: Range<usize>,
-    /// Where the text names the key.
+    /// The span of `key` in the text.
     pub(super) key_place: Range<usize>,
 }
 
-/// What TLS is to the clients of a listener.
+/// The TLS mode of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListenerTls {
-    /// There is none.
+    /// No TLS.
     #[default]
     None,
-    /// STARTTLS may be used (RFC 3207).
+    /// STARTTLS is optional (RFC 3207).
     Starttls,
-    /// Nothing of mail is spoken before STARTTLS.
+    /// STARTTLS is required before mail commands.
     Required,
-    /// The handshake comes first (RFC 8314 section 3).
+    /// TLS from the first byte (RFC 8314 section 3).
     Implicit,
 }
 
-/// What all listeners share.
+/// TLS settings of all listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// Clients that speak none so high are refused.
+    /// The lowest version that clients may use.
     pub version_min: TlsVersion,
-    /// A handshake that takes longer fails.
+    /// A longer handshake fails.
     pub handshake_time_max: Duration,
-    /// The time between looks at the files.
+    /// The time between checks of the files.
     pub reload_every: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Ways out of the queue: into Maildirs, and over the network by SMTP or LMTP. Plain data with its defaults; what
-//! [`Config`](super::Config) promises of them beside is said at the fields.
+//! Transports: to Maildirs, and to other servers by SMTP or LMTP. Plain data with defaults; the
+//! fields state what [`Config`](super::Config) guarantees about them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -7,28 +7,27 @@ use std::time::Duration;
 
 use super::{FixedHop, MaildirPath, Rate};
 
-/// A way out of the queue.
+/// A transport.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transport {
     /// Its name.
     pub name: Box<str>,
-    /// What it does, and how.
+    /// Its type and settings.
     pub kind: TransportKind,
 }
 
 impl Transport {
-    /// The transport of local mail that every configuration has; always [`TransportKind::Maildir`].
+    /// The built-in transport of local mail; always [`TransportKind::Maildir`].
     pub const MAILDIR: &str = "maildir";
-    /// The transport that every configuration has of all mail that leaves, where no route says otherwise; always
-    /// [`Flavor::Smtp`].
+    /// The built-in transport of mail without another route; always [`Flavor::Smtp`].
     pub const SMTP: &str = "smtp";
 
-    /// Whether it ends in Maildirs: mail goes no further.
+    /// Whether it delivers to Maildirs.
     pub fn is_maildir(&self) -> bool {
         matches!(self.kind, TransportKind::Maildir(_))
     }
 
-    /// Where all its mail goes that no route leads elsewhere.
+    /// The next hop of mail whose route has none.
     pub fn next_hop(&self) -> Option<&FixedHop> {
         match &self.kind {
             TransportKind::Maildir(_) => None,
@@ -37,16 +36,16 @@ impl Transport {
     }
 }
 
-/// What a transport does.
+/// The type and settings of a transport.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TransportKind {
-    /// Puts mail into Maildirs.
+    /// Delivery to Maildirs.
     Maildir(Maildir),
-    /// Speaks SMTP or LMTP to other servers.
+    /// SMTP or LMTP to other servers.
     Smtp(Box<SmtpTransport>),
 }
 
-/// How a Maildir's lines end.
+/// The line endings in a Maildir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineEnds {
     /// CR LF, as on the wire.
@@ -55,56 +54,56 @@ pub enum LineEnds {
     Lf,
 }
 
-/// Mail goes into Maildirs.
+/// Delivery to Maildirs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Maildir {
-    /// Where each mailbox is,
+    /// The folder of each mailbox,
     pub path: MaildirPath,
-    /// unless a table says where.
+    /// unless it is in this table.
     pub places: Option<Places>,
-    /// How lines end there.
+    /// The line endings of messages.
     pub line_ends: LineEnds,
-    /// What each mailbox may hold; without one whatever the disk takes.
+    /// The size limit of each mailbox; None: no limit.
     pub quota: Option<Quota>,
-    /// Attempts at once.
+    /// Concurrent attempts.
     pub concurrency: Concurrency,
-    /// Concurrency grows while attempts end sooner than this, and shrinks when they take longer.
+    /// Concurrency grows while attempts take less time than this, and shrinks otherwise.
     pub latency_target: Duration,
 }
 
-/// What each mailbox may hold.
+/// The size limits of mailboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes; 0: as many as there are.
+    /// Bytes; 0: no limit.
     pub bytes: u64,
-    /// Messages; 0: as many as there are.
+    /// Messages; 0: no limit.
     pub messages: u64,
-    /// The table that says what single mailboxes may hold.
+    /// The table of limits for single mailboxes.
     pub table: Option<Box<str>>,
-    /// What becomes of mail for those that are full.
+    /// What happens to mail for full mailboxes.
     pub full: QuotaFull,
 }
 
-/// What becomes of mail for a full mailbox.
+/// What happens to mail for a full mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaFull {
-    /// Clients are told to come again, and what is in the queue waits.
+    /// Clients get 452, and queued mail waits.
     Defer,
-    /// Clients are refused, and what is in the queue fails.
+    /// Clients get 552, and queued mail bounces.
     Refuse,
 }
 
-/// A table that says where mailboxes are.
+/// A table of mailbox folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// Its name.
     pub table: Box<str>,
-    /// The folder that all places are below.
+    /// The folder that contains them all.
     pub root: PathBuf,
 }
 
 impl Maildir {
-    /// With all defaults, under a folder.
+    /// All defaults, in this folder.
     pub(super) fn under(data_dir: &Path) -> Self {
         Maildir {
             path: MaildirPath::under(data_dir),
@@ -117,20 +116,21 @@ impl Maildir {
     }
 }
 
-/// How many at once, as experience has it.
+/// An adaptive limit on concurrency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
-    /// At first; never over `most`.
+    /// The initial limit; never above `most`.
     pub start: usize,
-    /// At most, whatever the experience; at least 1.
+    /// The highest limit; at least 1.
     pub most: usize,
-    /// What a full round of successes adds, once there was a failure; before, every success adds one.
+    /// What a full round of successes adds after the first failure. Before it, each success adds
+    /// one.
     pub grow: f64,
-    /// The share that remains after a failure; from 0 to 1.
+    /// A failure multiplies the limit by this, from 0 to 1.
     pub shrink: f64,
 }
 
-/// The protocol that an [`SmtpTransport`] speaks.
+/// The protocol of an [`SmtpTransport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// RFC 5321.
@@ -140,7 +140,7 @@ pub enum Flavor {
 }
 
 impl Flavor {
-    /// The port where no next hop names one.
+    /// The default port of next hops.
     pub fn port(self) -> u16 {
         match self {
             Flavor::Smtp => 25,
@@ -149,53 +149,53 @@ impl Flavor {
     }
 }
 
-/// Whether connections become TLS (RFC 3207).
+/// When to use STARTTLS (RFC 3207).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// They do not.
+    /// Never.
     Never,
-    /// Where the other side offers it.
+    /// If the server offers it.
     Offered,
-    /// Always: mail waits rather than go in clear text.
+    /// Always: otherwise mail waits.
     Required,
 }
 
-/// Which addresses of a host are tried.
+/// Which addresses of a host to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Families {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
-    /// All.
+    /// Both.
     Both,
 }
 
-/// Mail goes to other servers.
+/// Delivery to other servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmtpTransport {
     /// The protocol.
     pub flavor: Flavor,
-    /// Where mail goes that no route leads elsewhere; without it to the hosts that its domain names. Always there
-    /// where a [[domain]] or an LMTP route needs it.
+    /// The next hop of mail whose route has none; None: the MX of the recipient's domain. Always
+    /// set if a [[domain]] or an LMTP route needs it.
     pub next_hop: Option<FixedHop>,
-    /// The port where no next hop names one.
+    /// The default port of next hops.
     pub port: u16,
-    /// The local address of connections over IPv4; without one the system chooses.
+    /// The local IPv4 address of connections; None: the system chooses.
     pub source_v4: Option<Ipv4Addr>,
     /// The same for IPv6.
     pub source_v6: Option<Ipv6Addr>,
-    /// The name that it gives itself in EHLO or LHLO.
+    /// The name in EHLO or LHLO.
     pub helo: Box<str>,
-    /// Whether connections become TLS.
+    /// When to use STARTTLS.
     pub tls: Tls,
-    /// Commands go out in groups where that is offered (RFC 2920).
+    /// Use PIPELINING if the server offers it (RFC 2920).
     pub pipelining: bool,
-    /// Messages go out by BDAT where that is offered (RFC 3030).
+    /// Use BDAT if the server offers it (RFC 3030).
     pub chunking: bool,
-    /// Bodies of more bytes leave the spool's files without being copied; None: never.
+    /// Bodies with more bytes are sent with sendfile(2); None: never.
     pub sendfile_above: Option<u64>,
-    /// Which addresses of a host are tried.
+    /// Which addresses of a host to use.
     pub families: Families,
     /// Connections to one next hop.
     pub concurrency: Concurrency,
@@ -203,17 +203,17 @@ pub struct SmtpTransport {
     pub rate: Option<Rate>,
     /// Messages over one connection.
     pub messages_per_connection_max: u32,
-    /// Recipients of one transaction.
+    /// Recipients in one transaction.
     pub recipients_per_message_max: usize,
-    /// Addresses that one attempt tries.
+    /// Addresses to try in one attempt.
     pub addresses_tried_max: usize,
-    /// How long an unused connection stays open; zero closes it at once.
+    /// How long an unused connection stays open; zero: close it.
     pub idle_time_max: Duration,
     /// Unused connections that one worker keeps.
     pub idle_connections_max: usize,
-    /// When a next hop is given up for a while.
+    /// When a next hop counts as dead.
     pub probe: Probe,
-    /// How long the other side may take.
+    /// Time limits for replies.
     pub timeouts: Timeouts,
 }
 
@@ -245,18 +245,18 @@ impl SmtpTransport {
     }
 }
 
-/// Smaller bodies are copied: they cost less in the same write as their commands.
+/// Smaller bodies are copied: one write together with their commands costs less.
 pub(super) const SENDFILE_ABOVE: u64 = 32 << 10;
 
-/// When a next hop that cannot be reached is left alone, and when it is tried again: after `first`, and each time
-/// `factor` times later, at most `longest`.
+/// When a next hop that cannot be reached is dead, and when it is probed: after `first`, then each
+/// time `factor` times later, at most `longest`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// So many failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
     /// The first wait.
     pub first: Duration,
-    /// How much longer each wait is than the one before; at least 1.
+    /// Each wait is this many times the one before; at least 1.
     pub factor: f64,
     /// The longest wait.
     pub longest: Duration,
@@ -268,20 +268,20 @@ impl Default for Probe {
     }
 }
 
-/// How long the other side may take (RFC 5321 section 4.5.3.2).
+/// Time limits for the other server (RFC 5321 section 4.5.3.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection to one address.
+    /// Connecting to one address.
     pub connect: Duration,
-    /// For the banner.
+    /// The banner.
     pub banner: Duration,
-    /// For the reply to a command, and for the TLS handshake.
+    /// The reply to a command; also the TLS handshake.
     pub command: Duration,
-    /// For 354.
+    /// The 354 reply.
     pub data: Duration,
-    /// For any of the message's bytes to go out.
+    /// Sending any block of message data.
     pub block: Duration,
-    /// For the reply to the message.
+    /// The reply to the message.
     pub message: Duration,
 }
 

@@ -1,9 +1,10 @@
-//! Configurations of other mail servers, read and written anew as ours. Nothing of theirs is changed, and what has no
-//! counterpart here is told in a comment of the new file: nothing is dropped silently.
+//! Imports the configuration of another mail server. The original files are not changed. What has
+//! no counterpart is listed in comments of the new file: nothing is dropped silently.
 //!
-//! Files are written only beside `--output`, and none is replaced unless that is asked for. Passwords go into files of
-//! their own, which nobody else can read. Where mail is treated otherwise than before, or the new file has faults, all is
-//! written nevertheless, the terminal tells of each, and the exit code is 1.
+//! Files are written only beside `--output`, and existing ones are replaced only on request.
+//! Passwords go into separate files that only their owner can read. If mail would be handled
+//! differently than before, or the new file has errors, everything is still written, but the
+//! problems are printed and the exit code is 1.
 
 pub mod postfix;
 
@@ -19,19 +20,20 @@ use crate::config::{self, Config};
 use crate::exit::{self, Exit};
 use crate::say::say;
 
-/// The folder beside the new configuration for the files that it names.
+/// The folder for new tables, beside the new configuration.
 const FOLDER: &str = "mailrace-tables";
-/// Where Postfix's own files are, as configurations name them.
+/// The path of Postfix's files in configurations.
 const POSTFIX_DIR: &str = "/etc/postfix";
-/// Bits of a file that everybody may read, and of one that nobody else may.
+/// The modes of public files and of files with passwords.
 const MODES: [u32; 2] = [0o644, 0o600];
 
-/// Reads the Postfix configuration in `folder` and writes ours to `output`, or to the standard output.
+/// Reads the Postfix configuration in `folder` and writes a new one to `output`, or to standard
+/// output.
 ///
 /// # Errors
 ///
-/// main.cf cannot be read, a file is there already and `force` is not given, or writing fails. [`exit::NO`]: all is
-/// written, and mail is treated otherwise than before.
+/// main.cf cannot be read, a file exists and `force` is not set, or writing fails. [`exit::NO`]:
+/// all is written, and mail will be handled differently than before.
 pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow::Result<()> {
     let file = folder.join("main.cf");
     let main = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -50,24 +52,25 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
             unwritten.for_each(|path| say(format_args!("mailrace: not written without --output: {path}")));
         }
     }
-    // What could not be foreseen is told at once, and not when the server is to start.
+    // Report unforeseen errors now, not when the server starts.
     let name = output.unwrap_or(Path::new("mailrace.toml")).to_string_lossy();
     let faults = Config::parse(&made.text, &name, &machine).err();
     faults.iter().for_each(say);
     made.alarms.iter().for_each(|alarm| say(format_args!("mailrace: {alarm}")));
     match made.alarms.len() {
         0 if faults.is_none() => Ok(()),
-        0 => Err(Exit { code: exit::NO, text: "the new configuration has the faults above".into() }.into()),
+        0 => Err(Exit { code: exit::NO, text: "the new configuration has the errors above".into() }.into()),
         number => {
             let kinds =
                 if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };
-            let text = format!("{kinds} treated otherwise than by Postfix, see above; mend {name} before you use it");
+            let text =
+                format!("{kinds} handled differently than by Postfix, see above; correct {name} before you use it");
             Err(Exit { code: exit::NO, text }.into())
         }
     }
 }
 
-/// Files of this machine. A copy of Postfix's folder counts as that folder.
+/// Local files. A copy of Postfix's folder takes the place of the original.
 struct Disk<'a> {
     folder: &'a Path,
 }
@@ -84,11 +87,11 @@ impl Files for Disk<'_> {
     }
 }
 
-/// Writes all files, or none where one of them is there already.
+/// Writes all files, or none if one of them exists.
 fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyhow::Result<()> {
     let paths = std::iter::once(output).chain(files.iter().map(|file| &*file.path));
     if let Some(there) = paths.into_iter().find(|path| !force && path.symlink_metadata().is_ok()) {
-        let text = format!("{} is there already; --force replaces it", there.display());
+        let text = format!("{} already exists; use --force to replace it", there.display());
         return Err(Exit { code: exit::IO, text }.into());
     }
     for file in files {
@@ -101,12 +104,12 @@ fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyho
 
 fn make_folder_of(path: &Path) -> anyhow::Result<()> {
     match path.parent() {
-        Some(folder) => fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display())),
+        Some(folder) => fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display())),
         None => Ok(()),
     }
 }
 
-/// A file is made anew and not written over: it then has these bits, whatever was there before.
+/// Creates the file anew instead of overwriting it, so that it gets this mode.
 fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let told = || format!("writing {}", path.display());
     match fs::remove_file(path) {

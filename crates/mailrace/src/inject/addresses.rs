@@ -1,7 +1,7 @@
-//! The addresses in the value of a header field (RFC 5322 section 3.4): names, comments, groups and routes are left out.
-//! Nothing is too broken to be read; what comes out is held to be an address elsewhere.
+//! Finds the addresses in the value of a header field (RFC 5322 section 3.4), without names,
+//! comments, groups and routes. It accepts any text; the caller checks the addresses.
 
-/// The addresses as they are written, without white space around their parts.
+/// The addresses as written, without white space around their parts.
 pub(super) fn addresses(value: &str) -> Vec<String> {
     let mut list = List::default();
     let mut rest = value.chars();
@@ -14,7 +14,7 @@ pub(super) fn addresses(value: &str) -> Vec<String> {
             '<' => list.in_angles = Some(String::new()),
             '>' => list.is_closed = true,
             ',' if list.is_in_route() => list.current().push(','),
-            // A group's name ends, or a route.
+            // The end of a group's name, or of a route.
             ':' if list.in_angles.is_none() => list.outside.clear(),
             ':' => list.current().clear(),
             ',' | ';' => list.end(),
@@ -28,19 +28,19 @@ pub(super) fn addresses(value: &str) -> Vec<String> {
 #[derive(Default)]
 struct List {
     found: Vec<String>,
-    /// What stands outside of angles: an address, or a name.
+    /// Text outside of angle brackets: an address or a name.
     outside: String,
     in_angles: Option<String>,
-    /// The angle was closed.
+    /// The angle bracket was closed.
     is_closed: bool,
-    /// White space was seen, which counts if more text follows.
+    /// White space was seen, which matters if more text follows.
     gap: bool,
-    /// No comma stands before it.
+    /// No comma came before.
     is_unparted: bool,
 }
 
 impl List {
-    /// Where a comma was forgotten, the next one begins with a second `<`, or with text behind `>`.
+    /// After a missing comma, the next address starts with a second `<`, or with text after `>`.
     fn begin(&mut self, character: char) {
         let is_text = !character.is_whitespace() && !"(),:;>".contains(character);
         if self.is_closed && is_text || self.in_angles.is_some() && character == '<' {
@@ -49,7 +49,7 @@ impl List {
         }
     }
 
-    /// What is being written.
+    /// The text being collected.
     fn current(&mut self) -> &mut String {
         match &mut self.in_angles {
             Some(inside) if !self.is_closed => inside,
@@ -57,12 +57,12 @@ impl List {
         }
     }
 
-    /// `<@a,@b:c@d>`: hosts on the way (RFC 5322 section 4.4), which nobody goes by.
+    /// `<@a,@b:c@d>`: a source route (RFC 5322 section 4.4), which is ignored.
     fn is_in_route(&self) -> bool {
         !self.is_closed && self.in_angles.as_ref().is_some_and(|inside| inside.starts_with('@'))
     }
 
-    /// White space is none beside the signs that part an address; between words it makes of them a name, or a fault.
+    /// White space next to a separator is ignored. Between words it makes a name, or an error.
     fn push(&mut self, character: char) {
         if character.is_whitespace() {
             self.gap = true;
@@ -78,7 +78,7 @@ impl List {
 
     fn end(&mut self) {
         let outside = std::mem::take(&mut self.outside);
-        // A name behind an address is no address, although it could be one's that is ours.
+        // Text after `<...>` is not an address, even if it looks like one of ours.
         let is_name = self.is_unparted && self.in_angles.is_none() && !outside.is_empty() && !outside.contains('@');
         let outside = if is_name { format!("> {outside}") } else { outside };
         let address = self.in_angles.take().unwrap_or(outside);
@@ -102,7 +102,7 @@ fn skip_comment(rest: &mut std::str::Chars<'_>) {
     }
 }
 
-/// With its quotes.
+/// Includes the quotes.
 fn quoted(rest: &mut std::str::Chars<'_>) -> String {
     let mut text = String::from('"');
     while let Some(character) = rest.next() {
@@ -121,7 +121,7 @@ fn quoted(rest: &mut std::str::Chars<'_>) -> String {
     text
 }
 
-/// With its brackets.
+/// Includes the brackets.
 fn literal(rest: &mut std::str::Chars<'_>) -> String {
     let mut text = String::from('[');
     for character in rest {

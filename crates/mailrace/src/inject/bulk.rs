@@ -1,5 +1,5 @@
-//! Many messages at once: those of a mailbox file, or the files of a folder. Each is kept by itself; what failed is named
-//! and the rest goes on, unless the folder of messages cannot be written.
+//! Injects many messages: those of an mbox file, or the files of a folder. Each is accepted on its
+//! own; failures are printed and the rest continues, unless the drop folder cannot be written.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
@@ -46,7 +46,7 @@ pub(super) fn folder(clerk: &Clerk, path: &Path) -> anyhow::Result<()> {
     batch.finish()
 }
 
-/// The files of a folder, and those of new/ and cur/ in it, in the order of their names. Hidden ones are left out.
+/// The files in a folder, and in its new/ and cur/, sorted by name, without hidden files.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for folder in [folder.to_owned(), folder.join("cur"), folder.join("new")] {
@@ -76,7 +76,7 @@ fn whole(file: &Path, octets_max: u64) -> Result<Vec<u8>, TextError> {
     if message.len() as u64 > octets_max { Err(TextError::TooLarge(octets_max)) } else { Ok(message) }
 }
 
-/// Messages on their way in.
+/// A run over many messages.
 struct Batch<'a> {
     clerk: &'a Clerk,
     from_header: bool,
@@ -99,7 +99,7 @@ impl<'a> Batch<'a> {
         Batch { clerk, from_header, bar, kept: 0, failed: 0 }
     }
 
-    /// Keeps a message, or says why not. An error ends the batch.
+    /// Injects a message, or prints why not. An error ends the run.
     fn take(&mut self, name: &str, message: Result<Vec<u8>, TextError>, step: u64) -> anyhow::Result<()> {
         let message = message.map(|message| text::wire(&message)).map_err(Refused::from);
         let taken = message.and_then(|message| self.clerk.take(&message, self.from_header));
@@ -112,27 +112,26 @@ impl<'a> Batch<'a> {
                 self.bar.suspend(|| say(format_args!("mailrace: {name}: {refused}")));
             }
         }
-        self.bar.set_message(format!("{} kept, {} not", self.kept, self.failed));
+        self.bar.set_message(format!("{} accepted, {} failed", self.kept, self.failed));
         Ok(())
     }
 
-    /// Nobody is to believe that all of them are kept, nor that none is.
+    /// The error must not suggest that all messages were accepted, or none.
     fn broken_off(&self, error: anyhow::Error) -> anyhow::Error {
         self.bar.finish_and_clear();
         if self.kept == 0 {
             return error;
         }
-        let text =
-            format!("broken off: {} kept, {} not, the rest was not looked at: {error:#}", self.kept, self.failed);
+        let text = format!("stopped: {} accepted, {} failed, the rest not tried: {error:#}", self.kept, self.failed);
         Exit { code: exit::IO, text }.into()
     }
 
     fn finish(self) -> anyhow::Result<()> {
         self.bar.finish_and_clear();
-        let told = writeln!(output(), "{} kept, {} not", self.kept, self.failed);
+        let told = writeln!(output(), "{} accepted, {} failed", self.kept, self.failed);
         match self.failed {
             0 => Ok(told?),
-            _ => Err(Exit { code: exit::DATA, text: "not all messages were kept".into() }.into()),
+            _ => Err(Exit { code: exit::DATA, text: "some messages were not accepted".into() }.into()),
         }
     }
 }

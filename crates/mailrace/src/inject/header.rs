@@ -1,48 +1,48 @@
-//! The header of a message that a local program wrote: who is named in it, what it lacks, and what must not leave with
-//! it. Lines that are there stay as they are, byte by byte, but for those that are taken out whole; what is missing goes
-//! before them (RFC 6409 section 8).
+//! The header of a message from a local program: its recipients, missing fields, and fields to
+//! remove. Existing lines stay unchanged, byte for byte, or are removed whole; missing fields are
+//! added before them (RFC 6409 section 8).
 
 use std::fmt::Write as _;
 
-/// A field, with its continuation lines.
+/// A header field, with its continuation lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Field<'a> {
-    /// As it was written, with its line ends.
+    /// As written, with its line ends.
     raw: &'a [u8],
     name: &'a [u8],
-    /// What stands behind the colon.
+    /// The text after the colon.
     value: &'a [u8],
 }
 
-/// A message that came in, taken apart.
+/// A message, split into header fields and body.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     fields: Vec<Field<'a>>,
-    /// Behind the header, with the empty line that parts them, where there was one.
+    /// The body, with the empty line before it, if any.
     rest: &'a [u8],
 }
 
-/// What a message gets that lacks it.
+/// The fields to add if they are missing.
 #[derive(Clone, Debug)]
 pub(super) struct Additions<'a> {
-    /// From: the address, and the name if there is one.
+    /// The address for From, with the name if there is one.
     pub(super) from: &'a str,
-    /// The name of the author.
+    /// The author's name.
     pub(super) name: Option<&'a str>,
-    /// Date, as RFC 5322 has it.
+    /// Date, in the format of RFC 5322.
     pub(super) date: &'a str,
-    /// Message-ID, without the angle brackets.
+    /// Message-ID, without angle brackets.
     pub(super) message_id: &'a str,
 }
 
-/// Whoever is named here need not be known to those who get the message.
+/// Fields that other recipients must not see.
 const UNSEEN: [&str; 2] = ["Bcc", "Resent-Bcc"];
-/// In a word of RFC 2047 section 2 there may be 75 characters, and 12 of them are around the text.
+/// RFC 2047 section 2 limits an encoded word to 75 characters, 12 of which surround the text.
 const ENCODED_OCTETS_MAX: usize = 60;
 
 impl<'a> Draft<'a> {
-    /// Takes a message in wire form apart. A line `From ` of a mailbox file before the header is left out. The header ends
-    /// with the first line that can be none of its own.
+    /// Splits a message in wire form. A `From ` line of an mbox file before the header is skipped.
+    /// The header ends with the first line that cannot be part of it.
     pub(super) fn new(message: &'a [u8]) -> Draft<'a> {
         let mut rest = after_mbox_line(message);
         let mut fields = Vec::new();
@@ -53,8 +53,8 @@ impl<'a> Draft<'a> {
         Draft { fields, rest }
     }
 
-    /// What stands in the fields that name recipients: in the Resent- ones where there are such (RFC 5322 section 3.6.6),
-    /// else in To, Cc and Bcc.
+    /// The values of the recipient fields: the Resent- fields if there are any (RFC 5322 section
+    /// 3.6.6), else To, Cc and Bcc.
     pub(super) fn recipients(&self) -> impl Iterator<Item = &'a [u8]> {
         let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
         let names = if self.has_any(&resent) { resent } else { ["To", "Cc", "Bcc"] };
@@ -65,7 +65,7 @@ impl<'a> Draft<'a> {
         self.fields.iter().any(|field| names.iter().any(|name| field.is(name)))
     }
 
-    /// The message as it leaves.
+    /// The message to send.
     pub(super) fn complete(&self, additions: &Additions<'_>) -> Vec<u8> {
         let mut message = self.missing(additions).into_bytes();
         message.reserve(self.fields.iter().map(|field| field.raw.len()).sum::<usize>() + self.rest.len() + 2);
@@ -99,10 +99,10 @@ impl<'a> Draft<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The field that the text begins with.
+    /// The field at the start of the text.
     fn first(text: &'a [u8]) -> Option<Field<'a>> {
         let colon = text.iter().position(|byte| !(33..127).contains(byte) || *byte == b':')?;
-        // Old programs leave a space before the colon (RFC 5322 section 4.5).
+        // Old programs put a space before the colon (RFC 5322 section 4.5).
         let gap = text[colon..].iter().position(|byte| !matches!(byte, b' ' | b'\t'))?;
         if colon == 0 || text[colon + gap] != b':' {
             return None;
@@ -120,7 +120,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// With its end.
+/// Includes the line end.
 fn line_length(text: &[u8]) -> usize {
     text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |place| place + 1)
 }
@@ -132,7 +132,7 @@ fn after_mbox_line(message: &[u8]) -> &[u8] {
     }
 }
 
-/// A name as RFC 5322 has it in front of an address; what is beyond ASCII in words of RFC 2047.
+/// A display name (RFC 5322), with non-ASCII text as encoded words (RFC 2047).
 fn phrase(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let is_atom = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~ ".contains(c);
@@ -145,7 +145,7 @@ fn phrase(name: &str) -> String {
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Between such words white space is none, so that they can be cut between any two characters.
+/// White space between encoded words is ignored, so text can be split between any characters.
 fn encoded(name: &str) -> String {
     let mut words = vec![String::new()];
     for character in name.chars() {

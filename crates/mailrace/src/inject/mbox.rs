@@ -1,36 +1,37 @@
-//! The messages of a mailbox file: each begins with a line `From ` that stands at the begin or behind an empty line, and
-//! lines of a message that begin so were given a `>` when they were written, which is taken away again (mboxrd).
+//! Reads mbox files: each message starts with a `From ` line, at the start of the file or after an
+//! empty line. Lines of a message that start this way were quoted with `>`, which is removed
+//! (mboxrd).
 
 use std::io::{self, BufRead};
 
-/// Reads one message after the other.
+/// Reads one message at a time.
 pub(super) struct Mbox<R> {
     input: R,
-    /// A message was begun by the line that was read last.
+    /// The last line that was read started a message.
     begun: bool,
     octets_max: u64,
 }
 
-/// A message of the file.
+/// A message in the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// All of it, as it stands there.
+    /// The complete message.
     Message(Vec<u8>),
-    /// It is larger than it may be; the next one can be read.
+    /// It is too large; the next one can be read.
     TooLarge,
 }
 
 impl<R: BufRead> Mbox<R> {
-    /// Of messages that have no more than so many bytes.
+    /// Messages may have at most `octets_max` bytes.
     pub(super) fn new(input: R, octets_max: u64) -> Self {
         Mbox { input, begun: false, octets_max }
     }
 
-    /// The next message, with how many bytes of the file it took; None at the end.
+    /// The next message, and the number of bytes that it takes in the file; None at the end.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or does not begin as a mailbox does.
+    /// The file cannot be read, or is not an mbox file.
     pub(super) fn next(&mut self) -> io::Result<Option<(Piece, u64)>> {
         let (mut message, mut read, mut too_large, mut after_empty) = (Vec::new(), 0, false, true);
         let mut line = Vec::new();
@@ -50,7 +51,7 @@ impl<R: BufRead> Mbox<R> {
             if !self.begun {
                 match after_empty {
                     true => continue,
-                    false => return Err(io::Error::other("it does not begin with a line \"From \" as a mailbox does")),
+                    false => return Err(io::Error::other("not an mbox file: it does not start with a line \"From \"")),
                 }
             }
             too_large |= (message.len() + line.len()) as u64 > self.octets_max;
@@ -61,7 +62,7 @@ impl<R: BufRead> Mbox<R> {
     }
 }
 
-/// The empty line at the end is the file's.
+/// The empty line at the end belongs to the file.
 fn finished(mut message: Vec<u8>, too_large: bool) -> Piece {
     if too_large {
         return Piece::TooLarge;

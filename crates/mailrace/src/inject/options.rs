@@ -1,6 +1,6 @@
-//! The options of `sendmail`, as programs have used them for forty years: single letters that can be written together,
-//! values that follow at once or as the next word. What a server like this has no use for is accepted where Postfix
-//! accepts it, since old programs say it; what is not known, or asks for something that is not here, is an error.
+//! The options of `sendmail`, as programs have used them for forty years: single letters that can
+//! be combined, with values attached or in the next word. Options without a use here are ignored if
+//! Postfix ignores them; unknown options, and requests that are not supported, are errors.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,59 +10,59 @@ use mail::{BodyType, Notify, QueueId, Return};
 use crate::admin::NamePattern;
 use crate::maildrop::is_envid;
 
-/// What is asked for.
+/// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// What to do.
+    /// The mode.
     pub(super) mode: Mode,
     /// `-C`, `--config`: the configuration file.
     pub(super) config: Option<PathBuf>,
-    /// `-t`: recipients are in the header.
+    /// `-t`: read recipients from the header.
     pub(super) from_header: bool,
-    /// `-i`, `-oi`: a lone dot does not end the input.
+    /// `-i`, `-oi`: a line with a single dot does not end the input.
     pub(super) keep_dots: bool,
-    /// `-f`, `-r`: the envelope sender as it was written; empty or `<>` is the null sender.
+    /// `-f`, `-r`: the envelope sender as written; empty or `<>` is the null sender.
     pub(super) sender: Option<String>,
-    /// `-F`: the name of the sender, for a From that has to be made.
+    /// `-F`: the sender's full name, for a missing From.
     pub(super) full_name: Option<String>,
-    /// `-v`: tell what was done.
+    /// `-v`: print what was done.
     pub(super) verbose: bool,
-    /// `-N`: what is to be reported.
+    /// `-N`: when to send reports.
     pub(super) notify: Notify,
-    /// `-R`: how much of the message a report brings back.
+    /// `-R`: how much of the message reports return.
     pub(super) ret: Option<Return>,
-    /// `-V`: the sender's name for the message.
+    /// `-V`: the envelope ID.
     pub(super) envid: Option<Box<str>>,
-    /// `-B`: what the message is.
+    /// `-B`: the body type.
     pub(super) body_type: BodyType,
-    /// Addresses.
+    /// The recipients, as written.
     pub(super) recipients: Vec<String>,
 }
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// `-bm`: take a message.
+    /// `-bm`: read a message.
     Message,
     /// `-bs`: speak SMTP.
     Smtp,
-    /// `-bS`: take commands of SMTP, and say nothing.
+    /// `-bS`: read SMTP commands without replying.
     Batch,
     /// `-bp`: list the queue.
     Queue,
-    /// `-q`: try what waits for a later attempt now.
+    /// `-q`: retry waiting mail now.
     Flush(Flush),
-    /// `-bv`: say what would become of mail for the recipients.
+    /// `-bv`: check mail for the recipients.
     Verify,
-    /// `-bi`, `-I`: build the tables of aliases.
+    /// `-bi`, `-I`: build alias tables.
     Aliases,
-    /// `--mbox`: take all messages of a file.
+    /// `--mbox`: inject all messages in a file.
     Mbox(PathBuf),
-    /// `--folder`: take each file of a folder, or of a Maildir.
+    /// `--folder`: inject each file in a folder or Maildir.
     Folder(PathBuf),
 }
 
-/// What of the queue is tried now.
+/// Which part of the queue to retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
     /// `-q`: all of it.
@@ -73,7 +73,7 @@ pub(super) enum Flush {
     Site(NamePattern),
 }
 
-/// An option that is not known, or not as it stands.
+/// A command line that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Wrong(pub(super) String);
@@ -101,11 +101,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the words behind the name of the program. Options end at `--` or at the first word that is none.
+    /// Parses the words after the name of the program. Options end at `--` or at the first other
+    /// word.
     ///
     /// # Errors
     ///
-    /// There is a word that is not understood.
+    /// A word is not valid.
     pub(super) fn read(words: impl IntoIterator<Item = String>) -> Result<Options, Wrong> {
         let mut words: VecDeque<String> = words.into_iter().collect();
         let mut options = Options::default();
@@ -132,13 +133,13 @@ impl Options {
         };
         match conversation {
             _ if matches!(self.mode, Mode::Flush(_)) && !self.recipients.is_empty() => {
-                Err(Wrong("recipients do not go with -q".into()))
+                Err(Wrong("recipients are not allowed with -q".into()))
             }
             _ if self.mode == Mode::Verify && self.recipients.is_empty() => {
                 Err(Wrong("-bv: name the addresses to verify".into()))
             }
-            Some(name) if self.from_header => Err(Wrong(format!("-t does not go with {name}"))),
-            Some(name) if !self.recipients.is_empty() => Err(Wrong(format!("recipients do not go with {name}"))),
+            Some(name) if self.from_header => Err(Wrong(format!("-t is not allowed with {name}"))),
+            Some(name) if !self.recipients.is_empty() => Err(Wrong(format!("recipients are not allowed with {name}"))),
             _ => Ok(self),
         }
     }
@@ -154,12 +155,12 @@ impl Options {
             "config" => self.config = Some(path().ok_or_else(missing)?),
             "mbox" => self.mode = Mode::Mbox(path().ok_or_else(missing)?),
             "folder" => self.mode = Mode::Folder(path().ok_or_else(missing)?),
-            _ => return Err(Wrong(format!("there is no option --{name}"))),
+            _ => return Err(Wrong(format!("unknown option --{name}"))),
         }
         Ok(())
     }
 
-    /// Letters of one word, of which the last may take a value.
+    /// Letters of one word; the last one may take a value.
     fn letters(&mut self, letters: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
         let mut rest = letters.chars();
         while let Some(letter) = rest.next() {
@@ -177,15 +178,15 @@ impl Options {
             'i' => self.keep_dots = true,
             'v' => self.verbose = true,
             'I' => self.mode = Mode::Aliases,
-            // Gateway, cron's -n, and what else Postfix takes without a word.
+            // Gateway mode, cron's -n, and others that Postfix ignores.
             'G' | 'U' | 'c' | 'm' | 'n' | 'x' => {}
-            _ => return Err(Wrong(format!("there is no option -{letter}"))),
+            _ => return Err(Wrong(format!("unknown option -{letter}"))),
         }
         Ok(())
     }
 
     fn valued(&mut self, letter: char, attached: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
-        // It stands alone, or its value follows at once.
+        // The value is attached, or missing.
         if letter == 'q' {
             self.mode = Mode::Flush(flush(attached)?);
             return Ok(());
@@ -204,13 +205,14 @@ impl Options {
             'R' => self.ret = Some(ret(&value)?),
             'V' => self.envid = Some(envid(&value)?),
             'B' => self.body_type = body_type(&value)?,
-            // Files of aliases, labels, hops, how errors are told, settings of Sendmail, protocols, logs of traffic: nothing here.
+            // Alias files, labels, hop counts, error modes, Sendmail settings, protocols and
+            // traffic logs have no use here.
             _ => {}
         }
         Ok(())
     }
 
-    /// Settings of Sendmail's configuration, of which one letter still means something.
+    /// Settings of Sendmail, of which one letter still has a meaning.
     fn old(&mut self, value: &str) {
         if value == "i" || value == "iTrue" {
             self.keep_dots = true;
@@ -225,10 +227,10 @@ fn mode(value: &str) -> Result<Mode, Wrong> {
         "S" => Mode::Batch,
         "p" => Mode::Queue,
         "i" => Mode::Aliases,
-        "d" | "D" | "l" => return Err(Wrong(format!("-b{value}: the server is started by `mailrace serve`"))),
+        "d" | "D" | "l" => return Err(Wrong(format!("-b{value}: to start the server, use `mailrace serve`"))),
         "v" => Mode::Verify,
-        "t" => return Err(Wrong("-bt: see `mailrace explain ADDRESS`, or -bv".into())),
-        _ => return Err(Wrong(format!("there is no mode -b{value}"))),
+        "t" => return Err(Wrong("-bt: use `mailrace explain ADDRESS`, or -bv".into())),
+        _ => return Err(Wrong(format!("unknown mode -b{value}"))),
     })
 }
 
@@ -240,9 +242,9 @@ fn flush(value: &str) -> Result<Flush, Wrong> {
         Some(("R", site)) => site.parse().map(Flush::Site).map_err(|error| wrong(&error)),
         Some(("S", _)) => Err(wrong(&"use `mailrace queue retry --sender ADDRESS`")),
         Some((digit, _)) if digit.chars().all(|c| c.is_ascii_digit()) => {
-            Err(wrong(&"the server runs the queue by itself, by the retry schedule of [[queue]]; -q alone runs it now"))
+            Err(wrong(&"the server retries mail on the schedule in [[queue]]; use -q alone to retry now"))
         }
-        Some(_) => Err(wrong(&"expected -q, -qI and a queue id, or -qR and a destination")),
+        Some(_) => Err(wrong(&"expected -q, -qI with a queue ID, or -qR with a destination")),
     }
 }
 
@@ -269,7 +271,7 @@ fn ret(value: &str) -> Result<Return, Wrong> {
 
 fn envid(value: &str) -> Result<Box<str>, Wrong> {
     let sound = is_envid(value).then(|| value.into());
-    sound.ok_or_else(|| Wrong(format!("-V {value}: expected xtext (RFC 3461 section 4) of 100 characters at the most")))
+    sound.ok_or_else(|| Wrong(format!("-V {value}: expected xtext (RFC 3461 section 4) of at most 100 characters")))
 }
 
 fn body_type(value: &str) -> Result<BodyType, Wrong> {
@@ -353,26 +355,26 @@ mod tests {
     #[test]
     fn what_is_not_known_is_told() {
         for (line, part) in [
-            ("-Z", "no option -Z"),
+            ("-Z", "unknown option -Z"),
             ("-bd", "mailrace serve"),
             ("-bv", "name the addresses"),
             ("-bt a@b", "explain"),
-            ("-bz", "no mode"),
-            ("-q a@b", "recipients do not go with -q"),
-            ("-q15m", "by itself"),
+            ("-bz", "unknown mode"),
+            ("-q a@b", "recipients are not allowed with -q"),
+            ("-q15m", "on the schedule"),
             ("-qIx", "not a queue id"),
             ("-qR", "expected a name"),
             ("-qSbob", "queue retry --sender"),
             ("-qf", "expected -q"),
             ("-f", "needs a value"),
             ("--mbox", "needs a value"),
-            ("--colour", "no option --colour"),
+            ("--colour", "unknown option --colour"),
             ("-N sometimes", "expected never"),
             ("-R all", "expected full"),
             ("-V a=b", "xtext"),
             ("-B 9BIT", "expected 7BIT"),
-            ("-bs -t", "-t does not go with -bs"),
-            ("-bS a@b", "recipients do not go with -bS"),
+            ("-bs -t", "-t is not allowed with -bs"),
+            ("-bS a@b", "recipients are not allowed with -bS"),
         ] {
             let told = read(line).unwrap_err().0;
             assert!(told.contains(part), "{line}: {told}");

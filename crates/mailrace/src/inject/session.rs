@@ -1,6 +1,6 @@
-//! SMTP on the standard input: `-bs` for programs that speak it to a child process, `-bS` for files of commands to which
-//! nobody reads the answers. Each message is kept as one by the plain way is. Whether recipients exist is not asked here:
-//! whoever does not is told of by a notice.
+//! SMTP on standard input: `-bs` for programs that talk to a child process, `-bS` for files of
+//! commands without replies. Messages are accepted as in the other modes. Recipients are not looked
+//! up here; unknown ones result in a bounce.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::plan;
 use crate::say::say;
 
 const READ_OCTETS: usize = 64 * 1024;
-/// Its line in the answer to EHLO (RFC 3030).
+/// The CHUNKING line of the EHLO reply (RFC 3030).
 const CHUNKING: &[u8] = b"250-CHUNKING\r\n";
 
 /// `-bs`.
@@ -27,17 +27,19 @@ pub(super) fn converse(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
     Conversation::new(config, clerk).run(io::stdin().lock(), io::stdout().lock()).map(drop)
 }
 
-/// `-bS`: what was refused is told on the standard error output, and by the exit code.
+/// `-bS`: refusals appear on standard error and in the exit code.
 pub(super) fn obey(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
     let Tally { kept, refused, transient } = batch(config, clerk, io::stdin().lock())?;
     match (kept, refused) {
         (_, 0) => Ok(()),
-        (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "nothing was kept".into() }.into()),
-        _ => Err(Exit { code: exit::DATA, text: format!("messages kept: {kept}; commands refused: {refused}") }.into()),
+        (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "no message was accepted".into() }.into()),
+        _ => {
+            Err(Exit { code: exit::DATA, text: format!("{kept} messages accepted, {refused} commands refused") }.into())
+        }
     }
 }
 
-/// The commands of a batch, before which no greeting stands.
+/// Runs a batch of commands, which has no EHLO.
 fn batch(config: &Config, clerk: &Clerk, input: impl Read) -> anyhow::Result<Tally> {
     let mut conversation = Conversation::new(config, clerk);
     conversation.complains = true;
@@ -45,12 +47,12 @@ fn batch(config: &Config, clerk: &Clerk, input: impl Read) -> anyhow::Result<Tal
     conversation.run(input, io::sink())
 }
 
-/// What became of it all.
+/// The totals of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     kept: usize,
     refused: usize,
-    /// The last refusal might not be one later.
+    /// The last refusal was temporary.
     transient: bool,
 }
 
@@ -62,18 +64,18 @@ struct Conversation<'a> {
     complains: bool,
     tally: Tally,
     newlines: Newlines,
-    /// A message has begun, and its end was not seen.
+    /// A message has started and its end was not seen yet.
     is_within: bool,
 }
 
-/// How the lines of the input end, which its first line decides for all that follow.
+/// The line endings of the input, determined by its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Newlines {
-    /// No line was seen; whether the last byte was a CR.
+    /// No line end seen yet; whether the last byte was a CR.
     Unknown(bool),
-    /// As SMTP has it. Nothing is changed: a bare LF is not the end of a line.
+    /// CRLF, as in SMTP. Nothing is changed: a bare LF is not a line end.
     Crlf,
-    /// As in a file. Whether the last byte was a CR.
+    /// LF, as in files. Whether the last byte was a CR.
     Lf(bool),
 }
 
@@ -107,7 +109,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// To the end of the input, or to QUIT.
+    /// Runs to the end of the input, or to QUIT.
     fn run(mut self, mut input: impl Read, mut output: impl Write) -> anyhow::Result<Tally> {
         let (mut buffer, mut wire, mut last) = (vec![0; READ_OCTETS], Vec::new(), b'\n');
         loop {
@@ -138,7 +140,7 @@ impl<'a> Conversation<'a> {
     fn send(&mut self, output: &mut impl Write) -> io::Result<()> {
         let words = self.session.output();
         match words.windows(CHUNKING.len()).position(|window| window == CHUNKING) {
-            // Of chunks the client says how many bytes they have, which is wrong once lines have got other ends.
+            // BDAT states the size of chunks in bytes, which is wrong once line ends are converted.
             Some(place) if matches!(self.newlines, Newlines::Lf(_)) => {
                 output.write_all(&words[..place])?;
                 output.write_all(&words[place + CHUNKING.len()..])?;
@@ -158,7 +160,7 @@ impl<'a> Conversation<'a> {
                     self.session.handle_answer(now(), answer, &mut self.body);
                 }
                 Action::Abandon => self.forget(),
-                // Nobody logs in who is known to the machine.
+                // Local programs do not log in.
                 Action::Login { .. } => {}
                 Action::Refused { stage, address, reply } => self.count(stage, address.as_ref(), &reply),
             }
@@ -195,13 +197,13 @@ impl<'a> Conversation<'a> {
                 self.is_within = true;
                 self.body.clear();
             }
-            // Neither is asked here.
+            // Not asked in this mode.
             Question::Hello(_) | Question::Identity(_) => {}
             Question::Message(_) => {
                 self.is_within = false;
                 return Answer::Done(self.keep());
             }
-            // No login is offered.
+            // AUTH is not offered.
             Question::Login(_) | Question::Keys(_) => {}
         }
         Answer::Accept
@@ -219,12 +221,12 @@ impl<'a> Conversation<'a> {
             smtputf8: mail.smtputf8,
             content: Vec::new(),
         };
-        // The last line of a chunk need not have an end.
+        // The last line of a chunk may lack its line end.
         let body = if body.ends_with(b"\r\n") { body } else { super::text::wire(&body) };
         match self.clerk.keep(parcel, &Draft::new(&body), now()) {
             Ok(_) => {
                 self.tally.kept += 1;
-                Reply::new(250, mail::Enhanced(2, 0, 0), "Kept")
+                Reply::new(250, mail::Enhanced(2, 0, 0), "Accepted")
             }
             Err(refused) => reply(&refused),
         }
@@ -243,7 +245,7 @@ fn reply(refused: &Refused) -> Reply {
 }
 
 impl Newlines {
-    /// Appends the input as the session is to see it.
+    /// Appends the input with the line ends that the session expects.
     fn bring(&mut self, mut input: &[u8], wire: &mut Vec<u8>) {
         if let Newlines::Unknown(after_cr) = *self {
             let Some(place) = input.iter().position(|byte| *byte == b'\n') else {
@@ -262,7 +264,7 @@ impl Newlines {
     }
 }
 
-/// Lines of a file end in LF. Appends them with CRLF, and says whether the last byte was a CR.
+/// Appends lines that end in LF with CRLF. Returns whether the last byte was a CR.
 fn with_cr(input: &[u8], mut after_cr: bool, wire: &mut Vec<u8>) -> bool {
     for byte in input {
         if *byte == b'\n' && !after_cr {
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
     use crate::config::DEFAULT;
 
-    /// What was answered, what became of it, and what was kept.
+    /// The replies, the totals, and the messages in the drop folder.
     fn talk(input: &str) -> (String, Tally, Vec<Parcel>) {
         let mut output = Vec::new();
         let (tally, parcels) =
@@ -309,7 +311,7 @@ mod tests {
              Subject: x\r\n\r\n..dot\r\n.\r\nMAIL FROM:<>\r\nRCPT TO:<c@d>\r\nDATA\r\n\r\ntwo\r\n.\r\nQUIT\r\n",
         );
         assert_eq!(tally, Tally { kept: 2, refused: 0, transient: false }, "{output}");
-        assert!(output.contains("\r\n250 2.0.0 Kept\r\n") && output.contains("\r\n221 "), "{output}");
+        assert!(output.contains("\r\n250 2.0.0 Accepted\r\n") && output.contains("\r\n221 "), "{output}");
         let names: Vec<_> = parcels[0].recipients.iter().map(|to| (to.address.as_str(), to.notify.bits())).collect();
         assert_eq!((names, parcels[0].envid.as_deref()), (vec![("c@d", 1), ("e@f", 0)], Some("x")));
         assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\n.dot\r\n"));

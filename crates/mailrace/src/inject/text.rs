@@ -1,28 +1,29 @@
-//! From what a program wrote to the bytes of a message: LF becomes CRLF, with all CR before it, and so does a CR alone in
-//! the body. In the header that would make a field of what its writer held to be a value: there it becomes a space. Where
-//! a lone dot ends the input, what follows is not looked at.
+//! Converts the output of a program to the wire form of a message: LF, with all CR before it,
+//! becomes CRLF, and so does a single CR in the body. In the header, where it could turn part of a
+//! value into a new field, a single CR becomes a space. If a single dot ends the input, the rest is
+//! not read.
 
 use std::io::{self, BufRead};
 
-/// Why the input was not taken.
+/// Why the input was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TextError {
-    /// The limit of the configuration.
-    #[error("the message is larger than limits.message allows, {0} bytes")]
+    /// It exceeds the configured limit.
+    #[error("the message is larger than {0} bytes (limits.message)")]
     TooLarge(u64),
     /// Reading failed.
     #[error("reading the message: {0}")]
     Read(#[from] io::Error),
 }
 
-/// Reads a message to the end of the input, or to a line that is a dot.
+/// Reads a message to the end of the input, or to a line with a single dot.
 ///
 /// # Errors
 ///
-/// It is larger than `octets_max` bytes, as they are written on the wire, or cannot be read.
+/// It is larger than `octets_max` bytes in wire form, or cannot be read.
 pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
     let mut message = Wire::default();
-    // A line of the input grows by one byte for each line end, so that what is read is never more than may be kept.
+    // Each line end may add one byte, so no more is read than can be accepted.
     let mut input = input.take(octets_max + 1);
     let mut line = Vec::new();
     while input.read_until(b'\n', &mut line)? > 0 {
@@ -38,23 +39,23 @@ pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Resu
     Ok(message.bytes)
 }
 
-/// All of a text, in wire form.
+/// Converts a whole text to wire form.
 pub(super) fn wire(text: &[u8]) -> Vec<u8> {
     let mut message = Wire { bytes: Vec::with_capacity(text.len() + text.len() / 32 + 2), is_body: false };
     text.split_inclusive(|byte| *byte == b'\n').for_each(|line| message.append_line(line));
     message.bytes
 }
 
-/// A message that is being made.
+/// A message under construction.
 #[derive(Default)]
 struct Wire {
     bytes: Vec<u8>,
-    /// The empty line was there.
+    /// The empty line after the header was seen.
     is_body: bool,
 }
 
 impl Wire {
-    /// A line, or the last part of a text that has no line end.
+    /// Appends a line, or the last part of a text without a line end.
     fn append_line(&mut self, line: &[u8]) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let end = line.iter().rposition(|byte| *byte != b'\r').map_or(0, |place| place + 1);

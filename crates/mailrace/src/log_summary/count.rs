@@ -1,5 +1,5 @@
-//! What is counted of a log. Everything here is bounded: names by [`Top`], messages that are followed from `received` to
-//! their last recipient by [`FOLLOWED_MAX`], hours by [`HOURS_MAX`].
+//! The counters of a log summary, all bounded: names by [`Top`], messages tracked from `received`
+//! to their last recipient by [`FOLLOWED_MAX`], hours by [`HOURS_MAX`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,16 +9,16 @@ use super::line::{Line, What};
 use super::top::Top;
 use crate::line::events::Event;
 
-/// Messages that are followed at a time; of older ones the size is not known when they are delivered.
+/// Messages tracked at a time. The size of older ones is unknown when they are delivered.
 const FOLLOWED_MAX: usize = 100_000;
-/// Hours that are told apart: more than a year. Lines of further ones count in the other lists alone.
+/// Hours counted separately: more than a year. Later hours count only in the other lists.
 const HOURS_MAX: usize = 10_000;
-/// Delays beyond count as this, in milliseconds: 30 days.
+/// Longer delays count as this, in milliseconds: 30 days.
 const DELAY_MS_MAX: u64 = 30 * 24 * 3600 * 1000;
 /// `2026-11-20T17`.
 const HOUR_OCTETS: usize = 13;
 
-/// All that is counted.
+/// All counters.
 #[derive(Default)]
 pub(super) struct Summary {
     /// The time of the first and of the last line.
@@ -33,42 +33,42 @@ pub(super) struct Summary {
     pub(super) refused: Refused,
     pub(super) logins: Top<()>,
     pub(super) login_failures: Top<()>,
-    /// By domain of the recipient.
+    /// By recipient domain.
     pub(super) domains: Top<Fate>,
-    /// By the host that answered, and for mailboxes here by transport.
+    /// By the host that replied, or by transport for local mailboxes.
     pub(super) next_hops: Top<Fate>,
     pub(super) warnings: Top<()>,
     pub(super) hours: BTreeMap<Box<str>, Hour>,
     followed: Followed,
 }
 
-/// Mail that came in.
+/// Received messages.
 #[derive(Default)]
 pub(super) struct Received {
     pub(super) octets: u64,
     pub(super) recipients: u64,
-    /// With octets.
+    /// With bytes.
     pub(super) senders: Top<u64>,
-    /// With octets.
+    /// With bytes.
     pub(super) clients: Top<u64>,
-    /// With octets.
+    /// With bytes.
     pub(super) users: Top<u64>,
 }
 
-/// Recipients who have their mail.
+/// Delivered recipients.
 #[derive(Default)]
 pub(super) struct Delivered {
-    /// Of messages whose size is known.
+    /// Bytes of messages whose size is known.
     pub(super) octets: u64,
-    /// Deliveries of messages whose size is not: they were received before this log, or long ago.
+    /// Deliveries of messages of unknown size, received before this log or long ago.
     pub(super) unsized_: u64,
-    /// For mailboxes here.
+    /// To local mailboxes.
     pub(super) local: Delays,
-    /// For other hosts.
+    /// To other hosts.
     pub(super) relayed: Delays,
 }
 
-/// Clients who were told no.
+/// Refused commands and connections.
 #[derive(Default)]
 pub(super) struct Refused {
     pub(super) temporarily: u64,
@@ -79,18 +79,18 @@ pub(super) struct Refused {
     pub(super) rules: Top<()>,
 }
 
-/// What became of recipients.
+/// The outcomes of recipients.
 #[derive(Default)]
 pub(super) struct Fate {
     pub(super) delivered: u64,
     pub(super) octets: u64,
     pub(super) deferred: u64,
     pub(super) bounced: u64,
-    /// Of all that are delivered, together.
+    /// The sum over all deliveries.
     pub(super) delay_ms: u64,
 }
 
-/// What happened in an hour.
+/// The events of an hour.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hour {
     pub(super) received: u64,
@@ -100,7 +100,7 @@ pub(super) struct Hour {
     pub(super) refused: u64,
 }
 
-/// How long deliveries took, in milliseconds.
+/// Delivery delays in milliseconds.
 pub(super) struct Delays {
     counts: Histogram<u64>,
     max: u64,
@@ -123,7 +123,7 @@ impl Delays {
         self.counts.len()
     }
 
-    /// So many of a hundred took no longer.
+    /// The delay that `percent` of deliveries did not exceed.
     pub(super) fn percentile(&self, percent: f64) -> u64 {
         self.counts.value_at_quantile(percent / 100.0).min(self.max)
     }
@@ -133,13 +133,13 @@ impl Delays {
     }
 }
 
-/// Messages some of whose recipients are open.
+/// Messages with open recipients.
 #[derive(Default)]
 struct Followed {
     by_id: HashMap<Box<str>, Message>,
-    /// In the order in which they came; of some all recipients are through.
+    /// In the order of arrival; may contain messages without open recipients.
     order: VecDeque<Box<str>>,
-    /// Recipients of messages that are no longer followed, and were open then.
+    /// Open recipients of messages that are no longer tracked.
     given_up: u64,
 }
 
@@ -184,8 +184,8 @@ impl Hour {
 }
 
 impl Summary {
-    /// Recipients whose mail came in by this log, and who have neither got it nor will not, as far as it tells; and of
-    /// how many that is not known since there were too many messages at a time.
+    /// Recipients that this log received and that have no final outcome in it; and recipients that
+    /// are unknown because too many messages were tracked.
     pub(super) fn open(&self) -> (u64, u64) {
         (self.followed.by_id.values().map(|message| message.open).sum(), self.followed.given_up)
     }
@@ -275,7 +275,7 @@ impl Summary {
         counted(self.domains.count(to.rsplit_once('@').map_or(to, |(_, domain)| domain)));
         let is_here = line.what == What::Mail(Event::Delivered) && line.text("relay").is_empty();
         let relay = if is_here { line.text("transport") } else { line.text("relay") };
-        // Where no host has answered there is none to count it for; the reason tells whom that was asked of.
+        // If no host replied, there is none to count; the reason names the host.
         if !relay.is_empty() {
             counted(self.next_hops.count(relay.split_once('[').map_or(relay, |(host, _)| host)));
         }
@@ -321,8 +321,8 @@ impl Summary {
     }
 }
 
-/// A reply without what is different in each: what stands in angle brackets becomes `<>` and a number `N`, but for the codes
-/// and for numbers with dots, such as addresses of hosts.
+/// A reply without its variable parts: text in angle brackets becomes `<>`, and numbers become `N`,
+/// except reply codes and numbers with dots such as IP addresses.
 fn in_general(reply: &str) -> String {
     let (code, mut rest) = reply.split_at(reply.find(' ').unwrap_or(reply.len()));
     let mut general = code.to_owned();

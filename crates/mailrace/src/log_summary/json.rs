@@ -1,4 +1,4 @@
-//! The summary as one JSON object. Octets are bytes, delays milliseconds, times UTC.
+//! The summary as a JSON object. Sizes are in bytes, delays in milliseconds, times in UTC.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::count::{Delays, Fate, Summary};
 use super::top::Top;
 use crate::line::events::Event;
 
-/// All of it, with so many lines of each list at the most.
+/// The whole summary, with at most `top` lines per list.
 pub(super) fn object(summary: &Summary, top: usize) -> Value {
     let (received, delivered, refused) = (&summary.received, &summary.delivered, &summary.refused);
     let (open, unfollowed) = summary.open();

@@ -1,4 +1,4 @@
-//! One line of the log, read back: the other side of [`crate::line`], for text and for JSON.
+//! Parses one log line, in text or JSON: the inverse of [`crate::line`].
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use crate::line::events::Event;
 /// `2026-11-20T17:46:16.123Z`.
 const TIME_OCTETS: usize = 24;
 
-/// What a line says.
+/// A parsed line.
 pub(super) struct Line<'a> {
-    /// When; as in the log, and so in the order of time.
+    /// The time as in the log, which sorts as text.
     pub(super) time: Cow<'a, str>,
     pub(super) what: What,
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-/// What a line is about.
+/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Mail(Event),
@@ -27,24 +27,25 @@ pub(super) enum What {
 }
 
 impl Line<'_> {
-    /// The value of a field; empty where there is none.
+    /// The value of a field; empty if missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// An address without brackets.
+    /// An address without angle brackets.
     pub(super) fn address(&self, name: &str) -> &str {
         let text = self.text(name);
         text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text)
     }
 
-    /// A number; 0 where there is none.
+    /// A number; 0 if missing.
     pub(super) fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
 }
 
-/// Reads a line, perhaps with what syslog and the journal put before it. None where it is none of ours.
+/// Parses a line, with or without a prefix of syslog or the journal. None if it is not a line of
+/// this log.
 pub(super) fn parse(line: &str) -> Option<Line<'_>> {
     let line = line.trim_end();
     let unprefixed = || line.split_once("]: ").and_then(|(_, line)| parse_plain(line));
@@ -86,7 +87,7 @@ fn is_time(text: &str) -> bool {
     text.len() == TIME_OCTETS && text.bytes().zip(*b"0000-00-00T00:00:00.000Z").all(fits)
 }
 
-/// `name=value` by `name=value`; None where one of them is not whole.
+/// Fields `name=value`; None if one of them is incomplete.
 fn fields(mut rest: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
     let mut fields = Vec::with_capacity(12);
     while !rest.is_empty() {
@@ -101,7 +102,7 @@ fn fields(mut rest: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
     Some(fields)
 }
 
-/// A value behind its first quotation mark, and what follows its last one.
+/// The value after an opening quotation mark, and the text after the closing one.
 fn unquote(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
     let end = quoted.find(['"', '\\'])?;
     if quoted.as_bytes()[end] == b'"' {
@@ -120,7 +121,7 @@ fn unquote(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
     }
 }
 
-/// The character behind a backslash, and what follows it.
+/// The character after a backslash, and the text after it.
 fn unescape(rest: &str) -> Option<(char, &str)> {
     let mut after = rest.chars();
     let c = match after.next()? {
@@ -133,7 +134,7 @@ fn unescape(rest: &str) -> Option<(char, &str)> {
     Some((c, after.as_str()))
 }
 
-/// The character whose UTF-16 units follow: one, or two beyond the basic plane (RFC 8259 section 7).
+/// The character of UTF-16 escapes: one, or two beyond the basic plane (RFC 8259 section 7).
 fn unescape_units(rest: &str) -> Option<(char, &str)> {
     let (first, after) = unit(rest)?;
     if let Ok(c) = char::try_from(u32::from(first)) {

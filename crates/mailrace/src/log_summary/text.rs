@@ -1,4 +1,4 @@
-//! The summary for people: tables, the largest rows first. A list without rows has no table.
+//! The summary as text: tables with the largest rows first. Empty lists are omitted.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use super::top::Top;
 use crate::admin::table::{Side, Table};
 use crate::line::events::Event;
 
-/// With more hours a row is a day.
+/// With more hours, each row is a day.
 const HOURS_SHOWN_MAX: usize = 48;
 /// `2026-11-20`.
 const DAY_OCTETS: usize = 10;
 
-/// All of it, with so many rows of each list at the most.
+/// The whole summary, with at most `top` rows per list.
 pub(super) fn page(summary: &Summary, top: usize) -> String {
     let mut page = Page { text: String::new(), top };
     page.text.push_str(&totals(summary));
@@ -20,7 +20,7 @@ pub(super) fn page(summary: &Summary, top: usize) -> String {
     page.amounts("Senders", &summary.received.senders);
     page.amounts("Clients", &summary.received.clients);
     page.amounts("Users", &summary.received.users);
-    page.fates("Domains of recipients", &summary.domains);
+    page.fates("Recipient domains", &summary.domains);
     page.fates("Next hops", &summary.next_hops);
     page.counts("Refused: stage and reply", &summary.refused.reasons);
     page.counts("Refused: clients", &summary.refused.clients);
@@ -28,7 +28,7 @@ pub(super) fn page(summary: &Summary, top: usize) -> String {
     page.counts("Deferred: reasons", &summary.deferred);
     page.counts("Bounced: reasons", &summary.bounced);
     page.counts("Logins: results", &summary.logins);
-    page.counts("Logins: clients with wrong passwords", &summary.login_failures);
+    page.counts("Logins: clients with failures", &summary.login_failures);
     page.counts("Warnings and errors", &summary.warnings);
     page.hours(summary);
     page.text
@@ -48,9 +48,9 @@ fn totals(summary: &Summary) -> String {
     row("delivered", summary.event(Event::Delivered), format!("recipients, {}", octets(delivered.octets)));
     row("deferred", summary.event(Event::Deferred), "attempts".into());
     row("bounced", summary.event(Event::Bounced), "recipients".into());
-    row("open", open, "recipients, received in this log and not ended in it".into());
-    row("refused", summary.refused.temporarily, "times with 4xx".into());
-    row("", summary.refused.permanently, "times with 5xx".into());
+    row("open", open, "recipients without a final outcome in this log".into());
+    row("refused", summary.refused.temporarily, "replies with 4xx".into());
+    row("", summary.refused.permanently, "replies with 5xx".into());
     let others = [
         (Event::Held, "recipients"),
         (Event::Released, "recipients"),
@@ -64,12 +64,12 @@ fn totals(summary: &Summary) -> String {
         }
     }
     let notes = [
-        (summary.unreadable, "lines are not of this log and were left out"),
-        (delivered.unsized_, "deliveries are of messages whose size this log does not tell; their octets are left out"),
-        (unfollowed, "recipients were not followed to their end: there were too many messages at a time"),
+        (summary.unreadable, "lines were ignored: not in the format of this log"),
+        (delivered.unsized_, "deliveries have no size, because the log does not contain the start of the message"),
+        (unfollowed, "recipients were not tracked to the end: too many concurrent messages"),
     ];
     let notes = notes.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}\n"));
-    // Its heading is empty.
+    // The heading is empty.
     let rows = table.lines().skip(1).map(|line| format!("  {line}\n"));
     [format!("{} lines{span}\n\n", summary.lines)].into_iter().chain(rows).chain(notes).collect()
 }
@@ -121,7 +121,7 @@ impl Page {
         let names = ["RECIPIENTS", "P50", "P90", "P99", "MAX"].map(|name| (name, Side::Right));
         let mut table = Table::new(&[&names[..], &[("TO", Side::Left)]].concat());
         let (local, relayed) = (&summary.delivered.local, &summary.delivered.relayed);
-        let known = [(local, "mailboxes here"), (relayed, "other hosts")];
+        let known = [(local, "local mailboxes"), (relayed, "other hosts")];
         for (delays, to) in known.into_iter().filter(|(delays, _)| delays.count() > 0) {
             table.row(delay_row(delays, to));
         }
@@ -150,7 +150,7 @@ fn delay_row(delays: &Delays, to: &str) -> Vec<String> {
     first.chain(percentiles).chain([span(delays.max()), to.to_owned()]).collect()
 }
 
-/// By hour, or by day where there are many.
+/// By hour, or by day if there are many hours.
 fn by_time(summary: &Summary) -> (&'static str, Vec<(&str, Hour)>) {
     if summary.hours.len() <= HOURS_SHOWN_MAX {
         return ("By hour (UTC)", summary.hours.iter().map(|(hour, counts)| (&**hour, *counts)).collect());
@@ -166,7 +166,7 @@ fn by_time(summary: &Summary) -> (&'static str, Vec<(&str, Hour)>) {
     ("By day (UTC)", days)
 }
 
-/// In a unit in which it has few digits.
+/// The size in a unit that needs few digits.
 fn octets(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
@@ -180,7 +180,7 @@ fn octets(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// From milliseconds.
+/// The duration, from milliseconds.
 fn span(ms: u64) -> String {
     let span = Duration::from_millis(ms);
     match span.as_secs() {

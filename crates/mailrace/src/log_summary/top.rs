@@ -1,39 +1,39 @@
 //! The most frequent names of a stream, in bounded memory.
 //!
-//! Up to twice [`NAMES_MAX`] names are followed. When there are more, the rarer half is forgotten. A name that comes later
-//! may be one of those, so its `error` is what the most frequent of them had. So a count is never too high, too low by
-//! `error` at the most, and a name that is more frequent than that is never missing (Metwally et al., "Space Saving", in
-//! batches, and told from below).
+//! Up to twice [`NAMES_MAX`] names are tracked. At that limit, the rarer half is dropped. A name
+//! that appears later may be one of those, so its `error` is the highest dropped count. A count is
+//! never too high, and too low by at most `error`; names that are more frequent than that are never
+//! missing (Metwally et al., "Space Saving", in batches, and as a lower bound).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Names that are kept at most when rarer ones are forgotten.
+/// Names that remain when rarer ones are dropped.
 pub(super) const NAMES_MAX: usize = 10_000;
-/// Of longer names only the beginning counts.
+/// Longer names are truncated.
 const NAME_OCTETS_MAX: usize = 256;
 
-/// Names with what is known of each.
+/// Names with their counts.
 #[derive(Default)]
 pub(super) struct Top<T> {
     names: HashMap<Box<str>, Row<T>>,
-    /// The largest count that was forgotten.
+    /// The highest count that was dropped.
     forgotten: u64,
 }
 
-/// What is known of a name.
+/// The counts of a name.
 #[derive(Default)]
 pub(super) struct Row<T> {
-    /// How often it came, since it is followed.
+    /// Its number of occurrences while it was tracked.
     pub(super) count: u64,
-    /// How often it may have come before, at the most.
+    /// The highest possible number of occurrences before that.
     pub(super) error: u64,
-    /// What else was counted since then.
+    /// Other counters of the name.
     pub(super) more: T,
 }
 
 impl<T: Default> Top<T> {
-    /// Counts a name once, and gives what else is counted of it.
+    /// Counts a name once, and returns its other counters.
     pub(super) fn count(&mut self, name: &str) -> &mut T {
         let name = &name[..name.floor_char_boundary(NAME_OCTETS_MAX)];
         if self.names.len() >= 2 * NAMES_MAX && !self.names.contains_key(name) {
@@ -43,12 +43,12 @@ impl<T: Default> Top<T> {
             let row = Row { count: 0, error: self.forgotten, more: T::default() };
             self.names.insert(name.into(), row);
         }
-        let row = self.names.get_mut(name).expect("it was put there if it was missing");
+        let row = self.names.get_mut(name).expect("the name was inserted above");
         row.count += 1;
         &mut row.more
     }
 
-    /// The most frequent ones, the first ones first; those that are as frequent by name.
+    /// The most frequent names, in descending order; equal counts are sorted by name.
     pub(super) fn first(&self, count: usize) -> Vec<(&str, &Row<T>)> {
         let mut rows: Vec<_> = self.names.iter().map(|(name, row)| (&**name, row)).collect();
         rows.sort_unstable_by_key(|(name, row)| (Reverse(row.count), *name));
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_count_is_never_too_high_and_too_low_by_its_error_at_most() {
         let (mut top, mut counts) = (Top::<()>::default(), HashMap::new());
-        // The same odd walk through the names each time.
+        // The same pseudo-random sequence of names each time.
         let mut n = 1_u64;
         for _ in 0..300_000 {
             n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,20 +1,20 @@
-//! mailrace.toml(5), made of the text of defaults line by line. What each line of that text may be:
+//! mailrace.toml(5), made from `default.toml` line by line:
 //!
-//! | line                            | becomes                                             |
-//! |---------------------------------|-----------------------------------------------------|
-//! | `# --- Title ---`               | a section                                           |
-//! | `[name]`, `[[name]]`, or behind `# ` | a subsection; behind `# ` all its keys are examples |
-//! | `key = value   # comment`, or behind `# ` | a key; behind `# ` its value is an example |
-//! | white space, then `# comment`   | more of the comment before                          |
-//! | `# prose`                       | prose; before a key or a table it belongs to it     |
-//! | nothing                         | the end of a paragraph                              |
+//! | line                                    | becomes                                         |
+//! |-----------------------------------------|-------------------------------------------------|
+//! | `# --- Title ---`                       | a section                                       |
+//! | `[name]`, `[[name]]`, or after `# `     | a subsection; after `# `, all its keys are examples |
+//! | `key = value   # comment`, or after `# ` | a key; after `# `, its value is an example     |
+//! | white space, then `# comment`           | the continuation of a comment                   |
+//! | `# prose`                               | a paragraph; it belongs to the key or table after it |
+//! | an empty line                           | the end of a paragraph                          |
 
 use super::{escaped, heading};
 
-/// Where a comment is too long for its line, it goes on in such a line.
+/// Starts a comment, also on lines that continue one.
 const COMMENT_MARK: &str = "# ";
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
     Title(&'a str),
@@ -25,7 +25,7 @@ enum Line<'a> {
     Empty,
 }
 
-/// The page, of a text of defaults.
+/// The page for the text of `default.toml`.
 pub(super) fn page(defaults: &str) -> String {
     let name = ".SH NAME\nmailrace.toml \\- the configuration of mailrace\n.SH DESCRIPTION\n";
     let page = heading("mailrace.toml", 5) + name;
@@ -40,9 +40,9 @@ pub(super) fn page(defaults: &str) -> String {
 #[derive(Default)]
 struct Writer {
     page: String,
-    /// Prose that is not written yet: before a table it stands below the heading of that table.
+    /// Prose that is not written yet: before a table, it goes below the table's heading.
     prose: String,
-    /// Whether the table is an example, which all of its keys are then.
+    /// Whether the current table is an example, so that all its keys are.
     in_example: bool,
 }
 
@@ -77,7 +77,7 @@ impl Writer {
         if self.prose.is_empty() {
             return;
         }
-        // Right below a heading a paragraph has begun by itself, and one more is a warning of mandoc(1).
+        // A heading already starts a paragraph; mandoc(1) warns about a second one.
         let heading = self.page.lines().next_back().is_some_and(|line| line.starts_with(".S"));
         self.page.push_str(if heading { "" } else { ".PP\n" });
         self.page.push_str(&std::mem::take(&mut self.prose));
@@ -115,7 +115,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
-/// A value, and the comment behind it. A '#' within quotes is part of the value.
+/// Splits a value from the comment after it. A '#' in quotes belongs to the value.
 fn before_comment(text: &str) -> (&str, &str) {
     let mut is_quoted = false;
     let at = text.char_indices().find(|&(_, character)| {

@@ -1,4 +1,4 @@
-//! `[[access]]`: who is let in. What a rule names decides when it can be asked at the earliest.
+//! `[[access]]`. The conditions of a rule determine the earliest stage at which it can be checked.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::config::access::{AccessRule, Zone};
 use crate::config::key::{self, Kind};
 use crate::config::section::{Choice, Section};
 
-/// Each client may cost a look at all of them.
+/// Each client may cost a check of all rules.
 const RULES_MAX: usize = 1000;
 
 const STAGE: Choice<Stage> = Choice {
@@ -19,7 +19,7 @@ const STAGE: Choice<Stage> = Choice {
     later: &[],
 };
 
-/// The words for actions; those that have a reply of their own are given it later.
+/// The words for actions, before their replies are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     Accept,
@@ -43,7 +43,7 @@ const ACTION: Choice<Word> = Choice {
 pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<AccessRule> {
     let sections = document.sections("access").unwrap_or_default();
     if let Some(section) = sections.get(RULES_MAX) {
-        let label = format!("expected at most {RULES_MAX}; more clients, names and addresses belong into tables");
+        let label = format!("expected at most {RULES_MAX}; put long lists of clients, names and addresses into tables");
         section.state(section.place(), "access", "has too many rules", label);
     }
     let mut claims = Claims::default();
@@ -51,7 +51,7 @@ pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Ac
     (1..).zip(sections).filter_map(rule).collect()
 }
 
-/// What rules behind have to go by.
+/// What later rules must agree with.
 #[derive(Default)]
 struct Claims {
     names: Unique,
@@ -87,11 +87,11 @@ fn rule(place: usize, mut section: Section<'_, '_>, tables: &[String], claims: &
     if let Some(list) = list {
         let first = *claims.stages.entry(list.get_ref().as_str().into()).or_insert(rule.stage);
         if first != rule.stage {
-            let label = format!("expected `stage = {:?}`, which the first rule of this list has", first.word());
-            section.state(list.span(), "list", "has rules of another stage", label);
+            let label = format!("expected `stage = {:?}`, as in the first rule of this list", first.word());
+            section.state(list.span(), "list", "has rules with another stage", label);
         }
     }
-    // Users write from addresses that are listed for what others did from there.
+    // Users often have addresses that are listed because of others.
     rule.users = section.take_or("users", &key::FLAG, rule.dnsbl.is_none());
     rule.action = action(&mut section, &rule)?;
     Some(rule)
@@ -101,12 +101,13 @@ fn text(text: Spanned<String>) -> Box<str> {
     text.into_inner().into()
 }
 
-/// A list that has something in it: an empty one would be a condition that never holds, which nobody means.
+/// A list that is not empty: an empty one would be a condition that never holds, which is never
+/// intended.
 fn some<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kind<T>) -> Vec<T> {
     let place = section.place_of(key);
     let Some(list) = section.list(key, kind) else { return Vec::new() };
     if list.is_empty() {
-        section.state(place, key, "is empty", format!("expected {}, or no such key", kind.expected));
+        section.state(place, key, "is empty", format!("expected {}, or remove the key", kind.expected));
     }
     bare(list)
 }
@@ -117,7 +118,7 @@ fn zone(mut section: Section<'_, '_>) -> Option<Zone> {
     Some(Zone { zone: zone?.into_inner(), codes })
 }
 
-/// The stage that is said, or the first at which all is known.
+/// The given stage, or the first at which all conditions are known.
 fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let of = |subject: Subject, is_there: bool| is_there.then(|| subject.stage());
     let needed = [
@@ -129,7 +130,7 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let place = section.place_of("stage");
     match section.choice("stage", &STAGE) {
         Some(stage) if stage < earliest => {
-            let label = format!("what the rule names is known at {:?} first", earliest.word());
+            let label = format!("the conditions of the rule are known only at {:?}", earliest.word());
             section.state(place, "stage", "is too early", label);
             earliest
         }
@@ -144,13 +145,13 @@ fn action(section: &mut Section<'_, '_>, rule: &AccessRule) -> Option<Action> {
     let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
     let named = tables.iter().filter(|table| table.is_some()).count();
     if word == Some(Word::Table) && named != 1 {
-        let label = format!("found {named} keys that name a table, expected one: its values say what is done");
+        let label = format!("found {named} keys that name a table, expected one, whose values are the actions");
         section.state(place, "action", "needs a table", label);
     }
     let reply = match word? {
         Word::Refuse | Word::Defer => section.placed("reply", &key::REPLY),
         Word::Accept | Word::Hold | Word::Table => {
-            section.refuse("reply", "expected with \"refuse\" and \"defer\" alone");
+            section.refuse("reply", "expected only with \"refuse\" and \"defer\"");
             None
         }
     };
@@ -158,7 +159,7 @@ fn action(section: &mut Section<'_, '_>, rule: &AccessRule) -> Option<Action> {
         reply.filter(|reply| {
             if !is_right(reply.get_ref()) {
                 let label = format!("expected a code from {class}00 to {class}99 with this action");
-                section.state(reply.span(), "reply", "says something else than `action`", label);
+                section.state(reply.span(), "reply", "does not match `action`", label);
             }
             true
         })
@@ -218,15 +219,15 @@ mod tests {
     fn what_does_not_fit_together_is_told() {
         for (rule, told) in [
             ("clients = []\naction = \"accept\"", "is empty"),
-            ("stage = \"connect\"\nsenders = [\"<>\"]\naction = \"accept\"", "known at \"mail\" first"),
+            ("stage = \"connect\"\nsenders = [\"<>\"]\naction = \"accept\"", "known only at \"mail\""),
             ("clients = [\"192.0.2.1\"]", "`access.action` is missing"),
-            ("action = \"accept\"\nreply = \"550 no\"", "means nothing here"),
+            ("action = \"accept\"\nreply = \"550 no\"", "is not allowed here"),
             ("action = \"refuse\"\nreply = \"450 later\"", "from 500 to 599"),
             ("action = \"defer\"\nreply = \"550 no\"", "from 400 to 499"),
             ("action = \"refuse\"\nreply = \"550 4.7.1 no\"", "a reply such as"),
             ("action = \"table\"\nclients = [\"192.0.2.1\"]", "found 0 keys"),
             ("action = \"table\"\nclients_in = \"t\"\nhelos_in = \"t\"", "found 2 keys"),
-            ("action = \"hold\"\nclients_in = \"u\"", "there is no [[table]]"),
+            ("action = \"hold\"\nclients_in = \"u\"", "unknown [[table]]"),
             ("action = \"hold\"\nrecipients = [\"<>\"]", "a mail address"),
             (
                 "list = \"l\"\naction = \"hold\"\n[[access]]\nlist = \"l\"\nsenders = [\"<>\"]\naction = \"hold\"",
@@ -239,8 +240,8 @@ mod tests {
             assert!(faults.contains(told), "{rule}\n{faults}");
         }
         let twice = parse("[[access]]\nname = \"a\"\naction = \"hold\"\n[[access]]\nname = \"a\"\naction = \"hold\"\n");
-        assert!(twice.unwrap_err().contains("\"a\" is there twice"));
+        assert!(twice.unwrap_err().contains("\"a\" appears twice"));
         let as_another = parse("[[access]]\nname = \"rule 2\"\naction = \"hold\"\n[[access]]\naction = \"hold\"\n");
-        assert!(as_another.unwrap_err().contains("\"rule 2\" is there twice"));
+        assert!(as_another.unwrap_err().contains("\"rule 2\" appears twice"));
     }
 }

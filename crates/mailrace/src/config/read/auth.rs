@@ -1,4 +1,4 @@
-//! `[auth]`, and what listeners make of it.
+//! `[auth]`, and its effect on listeners.
 
 use lookup::credentials::{Bound, Settings, ThrottleSettings};
 use toml::Spanned;
@@ -8,10 +8,10 @@ use crate::config::key::{self, Kind};
 use crate::config::section::Section;
 use crate::config::{Auth, AuthSource, ListenerTls, Mechanism, Network, Protocol, Table, TableKind};
 
-/// What listeners have to know of it.
+/// What listeners need to know about `[auth]`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
-    /// It is there, sound or not.
+    /// The section exists, valid or not.
     is_there: bool,
     clear_text: bool,
 }
@@ -19,8 +19,9 @@ pub(super) struct Known {
 const MECHANISM: Kind<Mechanism> =
     Kind { expected: "\"PLAIN\", \"LOGIN\" or \"SCRAM-SHA-256\"", read: |v| Mechanism::from_name(v.as_str()?) };
 
-/// What is spoken where nothing is said, in the order in which old clients look for them. SCRAM is not among them: clients
-/// prefer it and do not fall back, so that whoever is stored as another hash could not log in.
+/// The default mechanisms, in the order that old clients expect. SCRAM is not a default: clients
+/// prefer it and do not fall back, so users whose password is stored as another hash could not log
+/// in.
 const PASSWORD_MECHANISMS: [Mechanism; 2] = [Mechanism::Plain, Mechanism::Login];
 
 pub(super) fn auth(document: &mut Section<'_, '_>, tables: &[Table], names: &[String]) -> (Option<Auth>, Known) {
@@ -46,11 +47,11 @@ fn source(section: &mut Section<'_, '_>, tables: &[Table], names: &[String]) -> 
             && !matches!(table.kind, TableKind::Ldap(_))
         {
             let label = format!("found one of type {:?}, expected one of type \"ldap\"", table.kind.word());
-            section.state(name.span(), "bind", "names a table that nobody can log in to", label);
+            section.state(name.span(), "bind", "needs a table of type ldap", label);
         }
         return Some(AuthSource::Bind(name.into_inner().into()));
     }
-    section.demand("passwords", "the name of a table, or `bind` with that of one of type ldap");
+    section.demand("passwords", "the name of a table, or `bind` with the name of a table of type ldap");
     named(section, "passwords", "table", names).map(|name| AuthSource::Passwords(name.into_inner().into()))
 }
 
@@ -62,8 +63,8 @@ fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec
         section.state(place, "mechanisms", "is empty", format!("expected at least one of {}", MECHANISM.expected));
     }
     if let Some(scram) = written.iter().find(|it| binds && *it.get_ref() == Mechanism::ScramSha256) {
-        let label = "a directory that is bound to shows no keys; expected \"PLAIN\" or \"LOGIN\"".to_owned();
-        section.state(scram.span(), "mechanisms", "has one that cannot succeed with `bind`", label);
+        let label = "binding to a directory gives no keys for SCRAM; expected \"PLAIN\" or \"LOGIN\"".to_owned();
+        section.state(scram.span(), "mechanisms", "has a mechanism that does not work with `bind`", label);
     }
     let mut mechanisms: Vec<Mechanism> = Vec::new();
     for mechanism in written.into_iter().map(Spanned::into_inner) {
@@ -113,7 +114,7 @@ fn bound(section: &mut Section<'_, '_>, key: &'static str, or: Bound) -> Bound {
     }
 }
 
-/// Whether clients of a listener may log in, and whether they have to.
+/// Whether clients of a listener may log in, and whether they must.
 pub(super) fn listener(
     section: &mut Section<'_, '_>,
     protocol: Option<Protocol>,
@@ -127,14 +128,15 @@ pub(super) fn listener(
     let auth = written.unwrap_or(is_submission);
     let required = section.take("require_auth", &key::FLAG);
     if required == Some(true) && !auth {
-        section.state(of_required, "require_auth", "means nothing here", "expected only with auth = true".into());
+        section.state(of_required, "require_auth", "is not allowed here", "expected only with auth = true".into());
     }
     let (place, key) = if written.is_some() { (of_auth, "auth") } else { (of_protocol, "protocol") };
     if auth && !known.is_there {
-        let label = "expected a section [auth] that says who may log in".into();
-        section.state(place, key, "needs to know users", label);
+        let label = "expected a section [auth]".into();
+        section.state(place, key, "needs an [auth] section", label);
     } else if auth && tls == ListenerTls::None && !known.clear_text {
-        let label = "expected TLS and a [[certificate]], or clear_text = true in [auth]: else nobody can log in".into();
+        let label =
+            "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
         section.state(place, key, "needs TLS", label);
     }
     (auth, auth && required.unwrap_or(is_submission))

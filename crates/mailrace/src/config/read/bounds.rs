@@ -1,4 +1,4 @@
-//! `[limits]`, `[load]` and `[bounce]`: what is refused or put off, and what senders are told.
+//! `[limits]`, `[load]` and `[bounce]`.
 
 use super::bare;
 use crate::config::key::{self, Kind};
@@ -43,7 +43,7 @@ pub(super) fn load(document: &mut Section<'_, '_>) -> Load {
         && *sooner.get_ref() > later
     {
         let label = format!("expected no more than `no_delivery_above`, {later}");
-        section.state(sooner.span(), "queue_only_above", "has a wrong value", label);
+        section.state(sooner.span(), "queue_only_above", "has an invalid value", label);
     }
     Load {
         queue_only_above: queue_only_above.map(|above| above.into_inner()),

@@ -1,4 +1,4 @@
-//! `[[domain]]`: whose mail is kept here.
+//! `[[domain]]`: local domains.
 
 use super::transports::Transports;
 use super::{Unique, named};
@@ -7,10 +7,10 @@ use crate::config::key;
 use crate::config::section::Section;
 use crate::config::{Domain, DomainTable, Transport};
 
-/// What parts a mailbox from a tag.
+/// The default delimiter between mailbox and tag.
 const DELIMITER: Option<char> = Some('+');
 
-/// The domains of the text, and those whose names are in tables.
+/// The domains in the text, and those whose names are in tables.
 pub(super) fn domains(
     document: &mut Section<'_, '_>,
     tables: &[String],
@@ -39,7 +39,7 @@ pub(super) fn domains(
         }
     }
     if let Some(place) = first_tabled.filter(|_| names.is_empty()) {
-        let label = "expected one [[domain]] more, with a `name`: its postmaster is the postmaster of this server";
+        let label = "expected another [[domain]] with a `name`: its postmaster is this server's postmaster";
         document.state_fault(Fault::new(place, "all domains are in tables", label));
     }
     (domains, domain_tables)
@@ -66,15 +66,16 @@ fn domain(section: &mut Section<'_, '_>, name: Box<str>, tables: &[String], tran
     Domain { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
 }
 
-/// The transport's name. One that asks the recipient's domain for its hosts would come back here.
+/// The transport's name. One that looked up the MX of the recipient's domain would come back to
+/// this server.
 fn transport(section: &mut Section<'_, '_>, transports: &Transports) -> Box<str> {
     let Some(name) = named(section, "transport", "[transport.NAME]", &transports.names) else {
         return Transport::MAILDIR.into();
     };
     let astray = |transport: &&Transport| !transport.is_maildir() && transport.next_hop().is_none();
     if transports.find(name.get_ref()).filter(astray).is_some() {
-        let label = format!("expected a transport into Maildirs, or a `next_hop` in [transport.{}]", name.get_ref());
-        section.state(name.span(), "transport", "has no next hop, and the domain's own is this server", label);
+        let label = format!("expected a transport of type maildir, or a `next_hop` in [transport.{}]", name.get_ref());
+        section.state(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);
     }
     name.into_inner().into()
 }

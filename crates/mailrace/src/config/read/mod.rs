@@ -1,5 +1,6 @@
-//! From the TOML document to the finished form, section by section. What a value looks like is said in `key`;
-//! here is said where it stands, what stands in for it, and how values of different places fit together.
+//! From the TOML document to the validated configuration, section by section. `key` defines what a
+//! value looks like; this module knows the sections, their defaults, and how settings depend on
+//! each other.
 
 mod access;
 mod auth;
@@ -29,7 +30,8 @@ use super::{Config, Listener, ListenerTls, NulPolicy, Protocol, Relay, Smtp, pat
 
 const DATA_DIR: &str = "./mailrace-data";
 
-/// Reads the whole text; all faults come out, but none beyond the syntax where the syntax is at fault.
+/// Parses the whole text and reports all errors together, but only the first if the text is not
+/// TOML.
 pub(super) fn config(text: &str, origin: &str, machine: &str) -> Result<Config, Faults> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -96,7 +98,7 @@ fn document_of(mut document: Section<'_, '_>, machine: &str) -> Config {
 fn data_dir_of(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf {
     if let Some(placeholder) = written.get_ref().find(['{', '}']) {
         let label = format!("found a brace at character {}, expected a path without placeholders", placeholder + 1);
-        document.state(written.span(), "data_dir", "has a wrong value", label);
+        document.state(written.span(), "data_dir", "has an invalid value", label);
     }
     PathBuf::from(written.get_ref())
 }
@@ -131,12 +133,17 @@ fn listener(
     let endpoint = section.required("address", &key::ENDPOINT)?;
     let place = endpoint.span();
     let Some(address) = endpoint.into_inner() else {
-        section.state(place, "address", "is not built yet", "listening on unix sockets is not built yet".into());
+        section.state(
+            place,
+            "address",
+            "is not supported yet",
+            "listening on unix sockets is not supported yet".into(),
+        );
         return None;
     };
     if protocol == Some(Protocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
-        let label = "expected a [[certificate]], or an address of this machine alone such as 127.0.0.1".to_owned();
-        section.state(of_protocol, "protocol", "needs TLS where others can listen", label);
+        let label = "expected a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
+        section.state(of_protocol, "protocol", "needs TLS on addresses that other hosts can reach", label);
     }
     if address.port() != 0 {
         unique.claim(&section, "address", &address.to_string(), place);
@@ -144,19 +151,19 @@ fn listener(
     Some(Listener { protocol: protocol?, address, tls, auth, require_auth, proxies })
 }
 
-/// A name that some other section has to bear.
+/// The name of another section.
 fn named(section: &mut Section<'_, '_>, key: &'static str, kind: &str, names: &[String]) -> Option<Spanned<String>> {
     let name = section.placed(key, &key::TEXT)?;
     known(section, key, &name, kind, names);
     Some(name)
 }
 
-/// States it where nothing bears the name that stands under `key`.
+/// Reports a name under `key` that no section has.
 fn known(section: &Section<'_, '_>, key: &str, name: &Spanned<String>, kind: &str, names: &[String]) {
     if !names.contains(name.get_ref()) {
-        let title = format!("there is no {kind} for `{key}`");
+        let title = format!("unknown {kind} in `{key}`");
         let label = match names {
-            [] => format!("found {:?}, and no {kind} at all", name.get_ref()),
+            [] => format!("found {:?}, but there is no {kind}", name.get_ref()),
             names => format!("found {:?}, expected one of: {}", name.get_ref(), names.join(", ")),
         };
         let help = did_you_mean(name.get_ref(), names.iter().map(String::as_str));
@@ -197,28 +204,28 @@ fn bare<T>(placed: Vec<Spanned<T>>) -> Vec<T> {
     placed.into_iter().map(Spanned::into_inner).collect()
 }
 
-/// `first` and `longest` of waits that become longer; a first one beyond the longest is a fault.
+/// `first` and `longest` of growing waits; `first` must not exceed `longest`.
 fn waits(section: &mut Section<'_, '_>, first: Duration, longest: Duration) -> (Duration, Duration) {
     let longest = section.take_or("longest", &key::SPAN, longest);
     let written = section.placed("first", &key::SPAN);
     if let Some(written) = written.as_ref().filter(|written| *written.get_ref() > longest) {
         let label = format!("expected no more than `longest`, {longest:?}");
-        section.state(written.span(), "first", "has a wrong value", label);
+        section.state(written.span(), "first", "has an invalid value", label);
     }
     (written.map_or(first.min(longest), Spanned::into_inner), longest)
 }
 
-/// A path with `{data_dir}` filled in.
+/// A path with `{data_dir}` replaced.
 fn filled(section: &Section<'_, '_>, key: &str, template: &Spanned<String>, data_dir: &Path) -> Option<PathBuf> {
     let filled = path::fill(template.get_ref(), data_dir);
     let state = |matter| {
-        let label = format!("{matter}; expected a path, perhaps with {{data_dir}}");
-        section.state(template.span(), key, "has a wrong value", label);
+        let label = format!("{matter}; expected a path, optionally with {{data_dir}}");
+        section.state(template.span(), key, "has an invalid value", label);
     };
     filled.map_err(state).ok()
 }
 
-/// Values that may be there once.
+/// Values that may appear only once.
 #[derive(Default)]
 struct Unique {
     places: HashMap<String, Range<usize>>,
@@ -227,7 +234,7 @@ struct Unique {
 impl Unique {
     fn claim(&mut self, section: &Section<'_, '_>, key: &str, value: &str, place: Range<usize>) {
         if let Some(first) = self.places.get(value) {
-            let title = format!("{value:?} is there twice");
+            let title = format!("{value:?} appears twice");
             let fault = Fault::new(place, title, format!("expected another `{key}`")).with_earlier(first.clone());
             section.state_fault(fault);
         } else {

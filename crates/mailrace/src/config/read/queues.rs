@@ -1,4 +1,4 @@
-//! `[[queue]]` and `[queues]`: the three queues that are built in, those that the text adds, and what they share.
+//! `[[queue]]` and `[queues]`: the three built-in queues, added ones, and what they share.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::config::key::{self, Kind};
 use crate::config::section::Section;
 use crate::config::{Adopt, Queue, Retry, Rules, Scheduler};
 
-/// Queues beyond are more likely a mistake than meant; each costs a turn of the scheduler.
+/// More queues are probably a mistake; each costs a turn of the scheduler.
 const QUEUES_MAX: usize = 1000;
 
-/// What one queue may have and then no other one.
+/// What only one queue may have.
 #[derive(Default)]
 struct Claims {
     names: Unique,
@@ -23,7 +23,7 @@ struct Claims {
     clients: Unique,
     domains: Unique,
     adopting: Option<Range<usize>>,
-    /// The names of queues that are held, and where that is said.
+    /// The names of held queues, and where the text says so.
     held: Vec<(Box<str>, Range<usize>)>,
 }
 
@@ -43,12 +43,12 @@ pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Q
     queues
 }
 
-/// It would take in next hops and never try them again; the mail for them would not even expire.
+/// Its next hops would never be tried again, and their mail would not even expire.
 fn held_adopter(place: Range<usize>) -> Fault {
-    let label = "expected at least 1: next hops that it adopts would never be tried again, and their mail not expire";
-    let help = "hold the queues in which the mail belongs instead; or to adopt hardly ever, raise `failures` and \
-                `slower_than` under `adopt`";
-    Fault::new(place, "the queue that adopts is held", label).with_help(Some(help.into()))
+    let label = "expected at least 1: mail for the next hops that it adopts would never be tried again, nor expire";
+    let help = "hold the other queues instead; or raise `failures` and \
+                `slower_than` in `adopt`, so that it rarely adopts";
+    Fault::new(place, "the queue with `adopt` is held", label).with_help(Some(help.into()))
 }
 
 /// Changes the queue that the section names, or adds it.
@@ -74,8 +74,8 @@ fn queue(mut section: Section<'_, '_>, tables: &[String], claims: &mut Claims, q
         Some(place) => queues[place] = queue,
         None if queues.len() < QUEUES_MAX => queues.push(queue),
         None => {
-            let label = format!("expected at most {QUEUES_MAX}, those that are built in included");
-            section.state_fault(Fault::new(section.place(), "there are too many queues", label));
+            let label = format!("expected at most {QUEUES_MAX}, including the built-in ones");
+            section.state_fault(Fault::new(section.place(), "too many queues", label));
         }
     }
 }
@@ -90,7 +90,7 @@ fn rules(section: &mut Section<'_, '_>, tables: &[String], claims: &mut Claims) 
     }
 }
 
-/// Rules that no queue has yet: with an earlier one like it, the later would never match.
+/// Rules that no other queue has: the later of two equal rules would never match.
 fn rules_of<T: Display>(
     section: &mut Section<'_, '_>,
     key: &'static str,
@@ -121,8 +121,8 @@ fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> A
     match adopting {
         None => *adopting = Some(section.place()),
         Some(first) => {
-            let label = "expected in one queue at most: slow next hops can go to one only";
-            let fault = Fault::new(section.place(), "two queues adopt", label).with_earlier(first.clone());
+            let label = "expected in at most one queue";
+            let fault = Fault::new(section.place(), "two queues have `adopt`", label).with_earlier(first.clone());
             section.state_fault(fault);
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         let parse = |text: &str| Config::parse(text, "text", "host.example").map_err(|faults| faults.to_string());
         for text in [queue("lame", held), queue("slow", &[held, adopts].concat())] {
             let told = parse(&text).unwrap_err();
-            assert!(told.contains("the queue that adopts is held") && told.contains("concurrency = 0"), "{told}");
+            assert!(told.contains("the queue with `adopt` is held") && told.contains("concurrency = 0"), "{told}");
         }
         let other = [queue("lame", held), queue("slow", adopts)].concat();
         for text in [queue("standard", held), queue("lame", "concurrency = 1\n"), other] {

@@ -1,4 +1,4 @@
-//! `[[route]]`, `[[next_hop]]` and `[dns]`: where mail goes that leaves.
+//! `[[route]]`, `[[next_hop]]` and `[dns]`: mail to other servers.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use crate::config::key::{self, Kind};
 use crate::config::section::Section;
 use crate::config::{Dns, Domain, FixedHop, Flavor, NextHop, Route, SmtpTransport, Transport, TransportKind};
 
-/// The pattern that leaves nothing for others.
+/// The pattern that matches everything.
 const ALL: &str = "*";
 
-/// The routes, with one at the end for all that the text says nothing of.
+/// The routes, with a final one for all other mail.
 pub(super) fn routes(
     document: &mut Section<'_, '_>,
     tables: &[String],
@@ -43,14 +43,15 @@ fn route(
     let domain = section.required("domain", &key::PATTERN);
     if let Some(domain) = &domain {
         match next_hops.is_some() {
-            // Whom the table does not have goes on to the routes behind.
+            // Domains without an entry in the table go on to the following routes.
             true => order.reach(&section, &domain.get_ref().to_string(), domain.span()),
             false => order.claim(&section, "domain", &domain.get_ref().to_string(), domain.span()),
         }
         let ours = |own: &Domain| own.name.parse().is_ok_and(|name: Pattern| name == *domain.get_ref());
         if domains.iter().any(ours) {
-            let label = "expected a domain that is no [[domain]]: mail for these is not routed".to_owned();
-            section.state(domain.span(), "domain", "means nothing here", label);
+            let label =
+                "expected a domain without a [[domain]] section: mail for local domains is not routed".to_owned();
+            section.state(domain.span(), "domain", "is not allowed here", label);
         }
     }
     let next_hop = section.take("next_hop", &key::NEXT_HOP);
@@ -62,7 +63,8 @@ fn route(
     Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hops })
 }
 
-/// The next hop of a route: its own, else that of its transport. States it where the transport cannot do without.
+/// The next hop of a route: its own, else that of its transport. Reports it as missing if the
+/// transport needs one.
 fn way(
     section: &Section<'_, '_>,
     transport: &Transport,
@@ -72,21 +74,21 @@ fn way(
     let smtp: &SmtpTransport = match &transport.kind {
         TransportKind::Smtp(smtp) => smtp,
         TransportKind::Maildir(_) => {
-            let label = "leads into Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();
-            section.state(place, "transport", "leads nowhere else", label);
+            let label = "delivers to Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();
+            section.state(place, "transport", "cannot deliver to other servers", label);
             return None;
         }
     };
     let next_hop = own.or_else(|| smtp.next_hop.clone());
     if next_hop.is_none() && smtp.flavor == Flavor::Lmtp {
         let label =
-            format!("{:?} speaks LMTP, to which no MX leads; expected {}", transport.name, key::NEXT_HOP.expected);
+            format!("{:?} speaks LMTP, which does not use MX; expected {}", transport.name, key::NEXT_HOP.expected);
         section.state(place, "next_hop", "is missing", label);
     }
     next_hop
 }
 
-/// What single next hops get.
+/// Settings of single next hops.
 pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHop> {
     let mut order = Order::default();
     let sections = document.sections("next_hop").unwrap_or_default();
@@ -106,7 +108,7 @@ fn next_hop(mut section: Section<'_, '_>, order: &mut Order) -> Option<NextHop> 
     Some(NextHop { host, connections_max, rate, messages_per_connection_max, recipients_per_message_max })
 }
 
-/// Patterns of which the first that matches counts.
+/// Patterns of which the first match wins.
 #[derive(Default)]
 struct Order {
     unique: Unique,
@@ -114,7 +116,7 @@ struct Order {
 }
 
 impl Order {
-    /// States it where an earlier pattern leaves nothing for this one.
+    /// Reports a pattern that an earlier one makes unreachable.
     fn claim(&mut self, section: &Section<'_, '_>, key: &str, pattern: &str, place: Range<usize>) {
         match self.any.is_some() && pattern != ALL {
             true => self.reach(section, pattern, place.clone()),
@@ -125,10 +127,10 @@ impl Order {
         }
     }
 
-    /// The same for one that leaves something for those behind, and so may be there again.
+    /// The same for a pattern that passes some domains on, and so may appear again.
     fn reach(&self, section: &Section<'_, '_>, pattern: &str, place: Range<usize>) {
         if let Some(any) = &self.any {
-            let label = "expected before \"*\", which is for all: the first that matches counts";
+            let label = "expected before \"*\", which matches everything: the first match wins";
             let fault = Fault::new(place, format!("{pattern:?} is never reached"), label);
             section.state_fault(fault.with_earlier(any.clone()));
         }

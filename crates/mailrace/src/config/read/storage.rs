@@ -1,4 +1,4 @@
-//! `[spool]`, `[log]` and `[admin]`: what the server keeps on disks, and where it can be asked.
+//! `[spool]`, `[log]` and `[admin]`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above
     let segment = section.placed("segment", &key::SEGMENT);
     if let Some(segment) = segment.as_ref().filter(|segment| *segment.get_ref() / 4 < spill_above) {
         let label = format!("expected at least four times `limits.spill_above`, which is {spill_above} bytes");
-        section.state(segment.span(), "segment", "has a wrong value", label);
+        section.state(segment.span(), "segment", "has an invalid value", label);
     }
     Spool {
         lanes: lanes.unwrap_or(or.lanes),
@@ -49,8 +49,8 @@ fn durability(section: &mut Section<'_, '_>) -> Durability {
     let sync_every = section.placed("sync_every", &key::SPAN);
     match sync_every {
         Some(every) if !relaxed => {
-            let label = "expected only with durability = \"relaxed\"; \"commit\" syncs before every 250";
-            section.state(every.span(), "sync_every", "means nothing here", label.into());
+            let label = "expected only with durability = \"relaxed\": \"commit\" syncs before every 250";
+            section.state(every.span(), "sync_every", "is not allowed here", label.into());
             Durability::Commit
         }
         _ if !relaxed => Durability::Commit,
@@ -80,7 +80,7 @@ pub(super) fn admin(document: &mut Section<'_, '_>, data_dir: &Path) -> Admin {
     let Some(template) = section.placed("socket", &key::TEXT) else { return or };
     let Some(socket) = filled(&section, "socket", &template, data_dir) else { return or };
     if socket.as_os_str().len() > SOCKET_PATH_OCTETS_MAX {
-        let label = format!("expected a path of at most {SOCKET_PATH_OCTETS_MAX} bytes, as unix sockets have it");
+        let label = format!("expected a path of at most {SOCKET_PATH_OCTETS_MAX} bytes, the limit of unix sockets");
         section.state(template.span(), "socket", "is too long", label);
     }
     Admin { socket }

@@ -1,4 +1,4 @@
-//! `[[table]]`: what can be looked up. The key `type` says which others there may be.
+//! `[[table]]`: lookup tables. The key `type` determines which other keys are allowed.
 
 mod chains;
 mod layers;
@@ -17,10 +17,10 @@ use crate::config::key::{self, Kind};
 use crate::config::section::{Choice, Section, quoted};
 use crate::config::{Table, TableKind, secret};
 
-/// Tables beyond are more likely a mistake than meant; a network's each have a thread.
+/// More tables are probably a mistake; each network table has a thread.
 const TABLES_MAX: usize = 1000;
 
-/// What the key `type` says.
+/// The value of the key `type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Type {
     Text,
@@ -49,7 +49,7 @@ const TYPE: Choice<Type> = Choice {
     later: &[],
 };
 
-/// Every key of tables but `name` and `type`, with the types that have it.
+/// All keys but `name` and `type`, with the types that have them.
 const KEYS: [(&str, &[Type]); 29] = {
     use Type::*;
     [
@@ -87,7 +87,7 @@ const KEYS: [(&str, &[Type]); 29] = {
 
 const NAME: Kind<String> = Kind { expected: "the name of a table", read: key::TEXT.read };
 
-/// What one table may have and then no other one.
+/// What only one table may have.
 #[derive(Default)]
 struct Claims {
     names: Unique,
@@ -95,13 +95,13 @@ struct Claims {
     files: Unique,
 }
 
-/// The tables, and the names of all that were meant, those with faults included.
+/// The valid tables, and the names of all tables, including those with errors.
 pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Table>, Vec<String>) {
     let (mut claims, mut chains, mut tables) = (Claims::default(), Vec::new(), Vec::new());
     let sections = document.sections("table").unwrap_or_default();
     if let Some(beyond) = sections.get(TABLES_MAX) {
         let label = format!("expected at most {TABLES_MAX}");
-        document.state_fault(Fault::new(beyond.place(), "there are too many tables", label));
+        document.state_fault(Fault::new(beyond.place(), "too many tables", label));
     }
     for section in sections.into_iter().take(TABLES_MAX) {
         tables.extend(table(section, data_dir, &mut claims, &mut chains));
@@ -123,7 +123,7 @@ fn table(
         claims.names.claim(&section, "name", name.get_ref(), name.span());
     }
     let Some(of_type) = section.required_choice("type", &TYPE) else {
-        // Nothing can be said of the other keys.
+        // The other keys cannot be checked.
         section.skip();
         return None;
     };
@@ -147,7 +147,7 @@ fn table(
     Some(Table { name: name?.into_inner().into(), kind: kind? })
 }
 
-/// States the keys that are for tables of other types.
+/// Reports keys that belong to other types.
 fn refuse_others(section: &mut Section<'_, '_>, of_type: Type) {
     for (key, types) in KEYS.iter().filter(|(_, types)| !types.contains(&of_type)) {
         let words = TYPE.built.iter().filter(|(_, of_type)| types.contains(of_type)).map(|(word, _)| *word);
@@ -166,7 +166,7 @@ fn unavailable(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<TableKi
     Some(TableKind::Unavailable { reason, path })
 }
 
-/// A file beside the table's own data.
+/// An optional file.
 fn file(section: &mut Section<'_, '_>, key: &'static str, data_dir: &Path) -> Option<Spanned<PathBuf>> {
     let template = section.placed(key, &key::TEXT)?;
     filled(section, key, &template, data_dir).map(|path| Spanned::new(template.span(), path))
@@ -187,7 +187,7 @@ fn chain(
     Some(TableKind::Chain { tables: names })
 }
 
-/// A list with something in it.
+/// A mandatory list that is not empty.
 fn required_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
     section.demand(key, &format!("a list, each element {}", kind.expected));
     let place = section.place_of(key);
@@ -198,7 +198,8 @@ fn required_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kin
     Some(list)
 }
 
-/// A text in a notation of its own, which says itself what is wrong; but not with a password in it.
+/// A string in a notation that reports its own errors; they are not shown if the string contains a
+/// password.
 fn parsed<T: FromStr<Err: Display>>(
     section: &Section<'_, '_>,
     key: &str,
@@ -207,10 +208,10 @@ fn parsed<T: FromStr<Err: Display>>(
 ) -> Option<T> {
     let state = |error: T::Err| {
         let label = match secret::has_password(text.get_ref()) {
-            true => format!("not shown, since it has a password; expected {}", kind.expected),
+            true => format!("not shown because it contains a password; expected {}", kind.expected),
             false => error.to_string(),
         };
-        section.state(text.span(), key, "has a wrong value", label);
+        section.state(text.span(), key, "has an invalid value", label);
     };
     text.get_ref().parse().map_err(state).ok()
 }

@@ -9,7 +9,7 @@ use crate::config::key::{self, ServerName};
 use crate::config::section::{Choice, Section};
 use crate::config::{Certificate, ListenerTls, ServerTls, TlsVersion};
 
-/// The sound ones, and whether there is any, sound or not.
+/// The valid certificates, and whether there is any section, valid or not.
 pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Certificate>, bool) {
     let sections = document.sections("certificate").unwrap_or_default();
     let has_any = !sections.is_empty();
@@ -40,8 +40,9 @@ fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
         match name.into_inner() {
             ServerName::Host(name) => names.push(name),
             ServerName::Address => {
-                let label = "expected a host name; clients that use an address get the first certificate".to_owned();
-                section.state(place, "names", "has an address, which no client asks for", label);
+                let label =
+                    "expected a host name; clients that connect to an IP address get the first certificate".to_owned();
+                section.state(place, "names", "has an IP address, which clients cannot request", label);
             }
         }
     }
@@ -71,7 +72,7 @@ const LISTENER_TLS: Choice<ListenerTls> = Choice {
     later: &[],
 };
 
-/// What a listener makes of it; without a word, what there is a certificate for.
+/// The TLS mode of a listener. By default it depends on whether there is a certificate.
 pub(super) fn listener(section: &mut Section<'_, '_>, has_certificate: bool) -> ListenerTls {
     let place = section.place_of("tls");
     let usual = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };

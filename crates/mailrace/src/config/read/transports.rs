@@ -1,4 +1,4 @@
-//! `[transport.NAME]`: the two that are built in, and those that the text adds.
+//! `[transport.NAME]`: the two built-in transports, and added ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::config::{
     Timeouts, Tls, Transport, TransportKind,
 };
 
-/// The transports, and the names of all that were meant, those with faults included.
+/// The valid transports, and the names of all, including those with errors.
 pub(super) struct Transports {
     pub(super) sound: Vec<Transport>,
     pub(super) names: Vec<String>,
 }
 
 impl Transports {
-    /// The transport of that name, if it is without faults.
+    /// The transport of that name, if it is valid.
     pub(super) fn find(&self, name: &str) -> Option<&Transport> {
         self.sound.iter().find(|transport| &*transport.name == name)
     }
 }
 
-/// What the key `type` says.
+/// The value of the key `type`.
 #[derive(Clone, Copy)]
 enum Type {
     Maildir,
@@ -65,7 +65,7 @@ pub(super) fn transports(
     transports
 }
 
-/// None where the type is at fault: then nothing can be said of the other keys.
+/// None if the type is invalid: then the other keys cannot be checked.
 fn kind(
     mut section: Section<'_, '_>,
     name: &str,
@@ -94,7 +94,7 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
     let path = section.placed("path", &key::TEXT).and_then(|template| {
         let state = |matter| {
             let label = format!("{matter}; expected a path with {{data_dir}}, {{domain}} and {{local}}");
-            section.state(template.span(), "path", "has a wrong value", label);
+            section.state(template.span(), "path", "has an invalid value", label);
         };
         MaildirPath::parse(template.get_ref(), data_dir).map_err(state).ok()
     });
@@ -112,13 +112,13 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
     Maildir { path: path.unwrap_or(or.path), places, line_ends, quota, concurrency, latency_target }
 }
 
-/// A table of places, and the folder that they are below.
+/// The table of mailbox folders, and the folder that contains them all.
 fn places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> Option<Places> {
     let table = named(section, "places", "[[table]]", tables);
     let root = section.placed("root", &key::TEXT);
     if let (None, Some(root)) = (&table, &root) {
-        let label = "expected `places` beside it, a table that says where mailboxes are".to_owned();
-        section.state(root.span(), "root", "means nothing here", label);
+        let label = "expected `places` too, a table of mailbox folders".to_owned();
+        section.state(root.span(), "root", "is not allowed here", label);
     }
     let root = root.and_then(|template| filled(section, "root", &template, data_dir));
     Some(Places { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
@@ -127,7 +127,7 @@ fn places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
 const QUOTA_FULL: Choice<QuotaFull> =
     Choice { built: &[("defer", QuotaFull::Defer), ("refuse", QuotaFull::Refuse)], later: &[] };
 
-/// What mailboxes may hold, if anything limits that.
+/// The size limits of mailboxes, if there are any.
 fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<Quota> {
     let limits = section.section("quota").map(|mut limits| {
         let bytes = limits.take_or("bytes", &key::SIZE, 0);
@@ -138,8 +138,8 @@ fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<Quota> {
     let full = section.choice("quota_full", &QUOTA_FULL);
     if limits.is_none() && table.is_none() {
         if full.is_some() {
-            let label = "expected `quota` or `quota_table` beside it".to_owned();
-            section.state(place, "quota_full", "means nothing here", label);
+            let label = "expected `quota` or `quota_table` too".to_owned();
+            section.state(place, "quota_full", "is not allowed here", label);
         }
         return None;
     }
@@ -147,12 +147,12 @@ fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<Quota> {
     Some(Quota { bytes, messages, table, full: full.unwrap_or(QuotaFull::Defer) })
 }
 
-/// What `concurrency` says, where `or.most` is already known; it is said by the key `most`.
+/// Reads `concurrency`. `or.most` is already known; `most` is the name of its key.
 fn concurrency(mut section: Section<'_, '_>, or: Concurrency, most: &str) -> Concurrency {
     let start = section.placed("start", &Kind::COUNT);
     if let Some(start) = start.as_ref().filter(|start| *start.get_ref() > or.most) {
         let label = format!("expected no more than `{most}`, {}", or.most);
-        section.state(start.span(), "start", "has a wrong value", label);
+        section.state(start.span(), "start", "has an invalid value", label);
     }
     Concurrency {
         start: start.map_or(or.start, |start| start.into_inner()).min(or.most),
@@ -203,7 +203,7 @@ fn connections(section: &mut Section<'_, '_>, or: Concurrency) -> Concurrency {
     }
 }
 
-/// The local addresses, one of a family at most.
+/// The local addresses, at most one per family.
 fn sources(section: &mut Section<'_, '_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let (mut v4, mut v6) = (None, None);
     for source in section.list("source", &key::IP_ADDRESS).unwrap_or_default() {
@@ -212,8 +212,8 @@ fn sources(section: &mut Section<'_, '_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>
             IpAddr::V6(address) => v6.replace(address).map(|_| "IPv6"),
         };
         if let Some(family) = earlier {
-            let label = format!("expected at most one address of {family}");
-            section.state(source.span(), "source", "has one too many", label);
+            let label = format!("expected at most one {family} address");
+            section.state(source.span(), "source", "has too many addresses", label);
         }
     }
     (v4, v6)
@@ -224,7 +224,7 @@ fn sendfile(section: &mut Section<'_, '_>) -> Option<u64> {
     let above = section.placed("sendfile_above", &key::SIZE);
     if let (false, Some(above)) = (wanted, &above) {
         let label = "expected only with sendfile = true".to_owned();
-        section.state(above.span(), "sendfile_above", "means nothing here", label);
+        section.state(above.span(), "sendfile_above", "is not allowed here", label);
     }
     wanted.then(|| above.map_or(SENDFILE_ABOVE, |above| above.into_inner()))
 }

@@ -1,10 +1,11 @@
-//! From lists of restrictions to `[[access]]` rules.
+//! Converts lists of restrictions to `[[access]]` rules.
 //!
-//! Postfix asks each list to its end, or to what permits, and takes mail that no list refuses. So does the server for rules
-//! that have a `list`: what accepts ends the asking of that list alone. All rules are asked at RCPT, as with
-//! `smtpd_delay_reject = yes`. Whoever logs in is left out by a rule itself, where `permit_sasl_authenticated` let him pass it.
+//! Postfix evaluates each list up to its end or to a permit, and accepts mail that no list rejects.
+//! Rules with a `list` work the same way: `accept` skips only the rest of that list. All rules are
+//! checked at RCPT, as with `smtpd_delay_reject = yes`. Rules do not apply to users who have logged
+//! in if `permit_sasl_authenticated` let them pass.
 //!
-//! To relay is another matter, which `restrictions` looks at and `listeners` writes down.
+//! Relaying is separate: `restrictions` determines it and `listeners` writes it.
 
 use std::path::Path;
 
@@ -22,37 +23,37 @@ use super::words::{braced, list};
 
 /// Rules that one table of networks may become.
 const RUNS_MAX: usize = 100;
-/// The place of what postscreen asks, behind all lists.
+/// The index of postscreen's checks, after all lists.
 const SCREEN: usize = LISTS.len();
-/// What the lists are called here.
+/// The names of the lists in rules.
 pub(super) const NAMES: [&str; SCREEN + 1] = ["client", "helo", "sender", "relay", "recipient", "postscreen"];
 
-/// One rule on its way.
+/// A rule to be written.
 pub(super) struct Rule {
-    /// Which list it is from.
+    /// The index of its list.
     pub(super) list: usize,
-    /// What it is from.
+    /// The restriction that it comes from.
     pub(super) from: String,
     pub(super) what: What,
     pub(super) spares_users: bool,
 }
 
-/// What a rule is about.
+/// The condition of a rule.
 pub(super) enum What {
-    /// Whoever it is, with this action.
+    /// All clients, with this action.
     All(&'static str),
-    /// Whoever is in mynetworks passes.
+    /// Clients in mynetworks; they pass.
     Networks,
-    /// Whoever is on a list in the DNS, with this action.
+    /// Clients on a DNS list, with this action.
     Listed(Zone, &'static str),
     /// What a table says.
     Table(Subject, Named, Content),
-    /// Whoever names a sender of this table without logging in.
+    /// Clients that use a sender from this table without logging in.
     Owned(String),
 }
 
 impl Rule {
-    /// Whether it lets anybody pass.
+    /// Whether it may let clients pass.
     pub(super) fn passes(&self) -> bool {
         match &self.what {
             What::Networks => true,
@@ -63,61 +64,62 @@ impl Rule {
     }
 }
 
-/// What becomes of a restriction.
+/// The result of converting a restriction.
 enum Step {
     Rule(What),
-    /// The server does so by itself, or it does nothing.
+    /// The server always does this, or the restriction has no effect.
     Same(&'static str),
-    /// It does not hold here.
+    /// Not supported.
     Lost(&'static str),
-    /// Nothing behind it is asked.
+    /// The rest of the list is not evaluated.
     End(&'static str),
 }
 
-const BEHIND_PERMIT: &str = "nothing behind it is asked";
+const BEHIND_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
-    "what comes behind it is for other people's domains, to which only `relay.networks` and users may send anyway";
+    "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
-/// Restrictions, and what this server does by itself.
+/// Restrictions that are built into the server or not needed.
 const SAME: [(&str, &str); 13] = [
-    ("permit_sasl_authenticated", "whoever logs in may send elsewhere, and no rule behind it asks him (users = false)"),
+    ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
     ("reject_unauth_destination", "always"),
-    ("defer_unauth_destination", "always, and refused rather than put off"),
-    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
+    ("defer_unauth_destination", "always, but refused rather than deferred"),
+    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in order"),
     ("reject_unlisted_recipient", "always: see `mailboxes` of [[domain]]"),
-    ("reject_unverified_recipient", "who exists is asked of `mailboxes` of [[domain]], always"),
-    ("reject_non_fqdn_recipient", "a recipient has a domain, always"),
-    ("reject_unknown_recipient_domain", "not asked at RCPT; the sender gets a bounce"),
+    ("reject_unverified_recipient", "always: see `mailboxes` of [[domain]]"),
+    ("reject_non_fqdn_recipient", "recipients must always have a domain"),
+    ("reject_unknown_recipient_domain", "not checked at RCPT; the sender gets a bounce"),
     ("reject_sender_login_mismatch", "see `senders` of [auth]"),
     ("reject_authenticated_sender_login_mismatch", "see `senders` of [auth]"),
-    ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may name no sender that nobody owns"),
-    ("reject_plaintext_session", "users log in within TLS alone; tls = \"required\" of [[listener]] demands it of all"),
-    ("defer_if_reject", "what is refused is refused, and not put off"),
+    ("reject_known_sender_login_mismatch", "see `senders` of [auth]; there, users may only use their own senders"),
+    ("reject_plaintext_session", "logins require TLS; with tls = \"required\" in [[listener]], all clients need it"),
+    ("defer_if_reject", "refused mail is refused, not deferred"),
 ];
 
-/// Restrictions that do not hold here, and why.
+/// Restrictions that are not supported, and why.
 const LOST: [(&str, &str); 14] = [
-    ("check_policy_service", "policy services are not asked"),
-    ("reject_rhsbl_", "lists of domains in the DNS are not asked"),
-    ("permit_rhswl_", "lists of domains in the DNS are not asked"),
-    ("reject_unknown_", "names are not looked up for that"),
-    ("reject_non_fqdn_", "not checked; `helos_in` and `senders_in` can refuse what is known"),
+    ("check_policy_service", "policy services are not supported"),
+    ("reject_rhsbl_", "DNS lists of domains are not supported"),
+    ("permit_rhswl_", "DNS lists of domains are not supported"),
+    ("reject_unknown_", "DNS names are not checked"),
+    ("reject_non_fqdn_", "not checked; use `helos_in` and `senders_in` for known names"),
     ("reject_invalid_", "not checked"),
-    ("reject_unverified_", "other servers are not asked whether an address exists"),
-    ("reject_unlisted_sender", "whether a sender exists is not checked"),
+    ("reject_unverified_", "addresses are not verified at other servers"),
+    ("reject_unlisted_sender", "the existence of senders is not checked"),
     (
         "reject_unauthenticated_sender_login_mismatch",
-        "no table of senders is known for it: see smtpd_sender_login_maps",
+        "there is no table of senders for it: see smtpd_sender_login_maps",
     ),
     ("reject_multi_recipient_bounce", "not checked"),
-    ("permit_mx_backup", "mail is passed on for domains that have a [[domain]] section alone"),
-    ("permit_tls_", "certificates of clients are not asked for; a network in `relay.networks` may send elsewhere"),
-    ("check_", "it is asked about what is not known here: names in the DNS, certificates, or users"),
-    ("sleep", "nobody is kept waiting"),
+    ("permit_mx_backup", "mail is relayed only for domains with a [[domain]] section"),
+    ("permit_tls_", "client certificates are not supported; use `relay.networks`"),
+    ("check_", "it needs data that is not available here: DNS names, certificates, or users"),
+    ("sleep", "there are no delays"),
 ];
 
 impl Conversion<'_> {
-    /// Writes the rules of the first service that others come in by; what other services ask beside is told.
+    /// Writes the rules of the first service for other servers; differences of other services are
+    /// reported.
     pub(super) fn access(&mut self) {
         let front = self.front_door().cloned();
         let (lists, values) = match &front {
@@ -126,7 +128,7 @@ impl Conversion<'_> {
         };
         let mynetworks = front.as_ref().map_or_else(Net::loopback, |front| front.networks.clone());
         for class in list(&self.values.value("smtpd_restriction_classes")) {
-            self.draft.same(&class, "it is filled in where a list names it");
+            self.draft.same(&class, "expanded in the lists that use it");
         }
         let mut rules = Vec::new();
         for (place, name) in LISTS.into_iter().enumerate() {
@@ -135,9 +137,9 @@ impl Conversion<'_> {
             }
             match self.main.value(name) {
                 Some(own) if values.value(name) != Some(own) => {
-                    self.draft.lost(name, "the service that others come in by says something else in master.cf");
+                    self.draft.lost(name, "the service for other servers has a different value in master.cf");
                 }
-                _ => self.draft.same(name, "what becomes of each restriction stands above"),
+                _ => self.draft.same(name, "see above for each restriction"),
             }
         }
         self.screen(&mut rules);
@@ -160,8 +162,11 @@ impl Conversion<'_> {
             let does = match step {
                 Step::Same(does) => does,
                 Step::End(does) => {
-                    ended =
-                        Some(if does == FOR_OTHERS { FOR_OTHERS } else { "it is behind what lets all pass, or none" });
+                    ended = Some(if does == FOR_OTHERS {
+                        FOR_OTHERS
+                    } else {
+                        "it comes after a restriction that decides about all mail"
+                    });
                     does
                 }
                 Step::Lost(why) => {
@@ -171,8 +176,8 @@ impl Conversion<'_> {
                 }
                 Step::Rule(What::All("refuse")) if self.has_lost_pass => {
                     self.draft.alarm(format!(
-                        "Mail that {told} refused gets 450: something before it that let mail pass is not there, and what it let \
-                         pass would be refused, too."
+                        "Mail that {told} refused gets 450: a permit before it is not supported, and mail that it \
+                         permitted would be refused too."
                     ));
                     rules.push(Rule {
                         list,
@@ -180,13 +185,13 @@ impl Conversion<'_> {
                         what: What::All("defer"),
                         spares_users: self.spares_users(list, element),
                     });
-                    ended = Some("it is behind what lets all pass, or none");
-                    "see [[access]]: it puts off, since something before it that let mail pass is not there"
+                    ended = Some("it comes after a restriction that decides about all mail");
+                    "see [[access]]: it defers, because a permit before it is not supported"
                 }
                 Step::Rule(What::Networks) => {
                     self.has_lost_pass |= self.has_lost_networks;
                     rules.push(Rule { list, from: told.clone(), what: What::Networks, spares_users: false });
-                    "they pass the rest of this list; see relay.networks, too"
+                    "they skip the rest of this list; see also relay.networks"
                 }
                 Step::Rule(what) => {
                     if let What::Table(subject, _, content) = &what {
@@ -195,19 +200,20 @@ impl Conversion<'_> {
                     let is_all = matches!(what, What::All(_));
                     let spares_users = self.spares_users(list, element);
                     rules.push(Rule { list, from: told.clone(), what, spares_users });
-                    ended = ended.or(is_all.then_some("it is behind what lets all pass, or none"));
-                    "see [[access]], or what is not translated"
+                    ended = ended.or(is_all.then_some("it comes after a restriction that decides about all mail"));
+                    "see [[access]], or the part about what is not translated"
                 }
             };
             self.draft.rules.push((told, does.to_owned()));
         }
-        // What lets pass the rest of a list that has no rest says nothing.
+        // A permit at the end of a list has no effect.
         while rules.last().is_some_and(|last| last.list == list && matches!(last.what, What::Networks)) {
             rules.pop();
         }
     }
 
-    /// Whom Postfix lets relay by something else than his address or his login: rules let nobody relay.
+    /// Reports clients that Postfix lets relay for another reason than their address or a login:
+    /// rules do not allow relaying.
     fn other_relays(&mut self) {
         let own = self.own_domains();
         for door in self.doors.clone().iter().filter(|door| !door.is_local()) {
@@ -217,15 +223,15 @@ impl Conversion<'_> {
                 self.defer_relaying();
                 let at = if door.what.is_empty() { String::new() } else { format!(" at {}", door.what) };
                 self.draft.alarm(format!(
-                    "Mail to other people's domains that {} let clients send{at} gets 454: only `networks` of [relay] and users \
-                     may relay. Write these clients' addresses there.",
+                    "Mail to other domains that {} let clients send{at} gets 454: only `networks` of [relay] and \
+                     users may relay. Add the addresses of these clients there.",
                     element.text()
                 ));
             }
         }
     }
 
-    /// Whether a restriction lets pass mail to other people's domains, as Postfix reads it.
+    /// Whether Postfix lets mail to other domains pass by this restriction.
     fn may_relay(&mut self, element: &Element, own: &[String]) -> bool {
         let known = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "permit_auth_destination"];
         if known.contains(&element.rule.as_str()) || !may_pass(&element.rule) {
@@ -238,17 +244,17 @@ impl Conversion<'_> {
         self.readable_content(subject, &named).is_none_or(|content| content.may_relay(subject, own))
     }
 
-    /// What becomes of mail without this restriction.
+    /// Reports what happens to mail without this restriction.
     fn alarm_of_lost(&mut self, told: &str, element: &Element, why: &str) {
         let mail = if element.rule.starts_with("permit") {
-            "Mail that it let pass is asked by the rules behind it"
+            "Mail that it permitted is checked by later rules"
         } else {
-            "Mail that it refused is let in"
+            "Mail that it refused is accepted"
         };
         self.draft.alarm(format!("{mail} ({told}): {why}."));
     }
 
-    /// Whether no service that users log in to asks this of them.
+    /// Whether no service with logins applies this to users.
     fn spares_users(&self, list: usize, element: &Element) -> bool {
         let asks = |door: &super::doors::Door| door.has_logins && door.lists.reach(list, element, Who::User);
         self.has_users && !self.doors.iter().any(asks)
@@ -271,14 +277,14 @@ impl Conversion<'_> {
         if let Some(subject) = Subject::of_rule(rule) {
             return match self.content(subject, argument) {
                 Some((named, content)) => Step::Rule(What::Table(subject, named, content)),
-                None => Step::Lost("its argument is no table"),
+                None => Step::Lost("its argument is not a table"),
             };
         }
         if ["reject_rbl_client", "permit_dnswl_client"].contains(&rule) {
             let action = if rule.starts_with("permit") { "accept" } else { self.refusal("maps_rbl_reject_code") };
             return match Zone::read(argument) {
                 Some(zone) => Step::Rule(What::Listed(zone, action)),
-                None => Step::Lost("this is no list with answers that can be said here"),
+                None => Step::Lost("the answers of this list cannot be translated"),
             };
         }
         self.step_by_name(list, rule)
@@ -295,16 +301,16 @@ impl Conversion<'_> {
             return Step::Same(does);
         }
         let lost = LOST.iter().find(|(beginning, _)| rule.starts_with(beginning));
-        Step::Lost(lost.map_or("there is no such rule", |(_, why)| why))
+        Step::Lost(lost.map_or("unknown restriction", |(_, why)| why))
     }
 
     fn refusal(&self, parameter: &str) -> &'static str {
         if self.values.value(parameter).starts_with('4') { "defer" } else { "refuse" }
     }
 
-    /// What the table of a check says.
+    /// The contents of the table of a check.
     fn content(&mut self, subject: Subject, argument: &str) -> Option<(Named, Content)> {
-        // In braces the table comes first, its own settings behind it.
+        // In braces, the table comes first, then its own settings.
         let named = match braced(argument) {
             Some(inside) => Named::read(list(inside).first()?)?,
             None => Named::read(argument)?,
@@ -314,7 +320,7 @@ impl Conversion<'_> {
                 Content::Patterns(self.about_addresses(subject, &named, lines))
             }
             Some(Content::Networks(networks)) if runs(&networks).len() > RUNS_MAX => {
-                let why = "it would be too many rules; join its networks";
+                let why = "it would become too many rules; combine its networks";
                 Content::Opaque(self.unavailable(&named, Use::Access, why)?)
             }
             Some(content) => content,
@@ -323,7 +329,8 @@ impl Conversion<'_> {
         Some((named, content))
     }
 
-    /// Of patterns for clients those that are for addresses. Postfix asks for names of clients, too, which are not known here.
+    /// Keeps only the patterns for client addresses. Postfix also looks up host names of clients,
+    /// which are not known here.
     fn about_addresses(&mut self, subject: Subject, named: &Named, mut lines: Patterns) -> Patterns {
         if subject != Subject::Client {
             return lines;
@@ -336,8 +343,8 @@ impl Conversion<'_> {
         lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
         if lines.len() < before {
             self.draft.alarm(format!(
-                "Mail from clients whose names {}:{} refused is let in: clients are known by their addresses alone, so that {} \
-                 of its lines are left out.",
+                "Mail from clients whose names {}:{} refused is accepted: clients are known only by their addresses, \
+                 so {} of its lines are left out.",
                 named.kind,
                 named.name,
                 before - lines.len()
@@ -346,7 +353,7 @@ impl Conversion<'_> {
         lines
     }
 
-    /// What a table says that is read here.
+    /// The contents of a table that can be read.
     fn readable_content(&mut self, subject: Subject, named: &Named) -> Option<Content> {
         Some(match named.kind.as_str() {
             "static" => {
@@ -365,7 +372,8 @@ impl Conversion<'_> {
         })
     }
 
-    /// The table in the place of one that is not read here. It puts mail off, and tells why, unless it can be asked.
+    /// The table in place of one that cannot be read. Unless it can be queried, it defers mail, and
+    /// this is reported.
     fn opaque(&mut self, subject: Subject, named: &Named) -> Option<String> {
         match named.kind.as_str() {
             "regexp" | "pcre" => self.unavailable(named, Use::Access, "the file cannot be read"),
@@ -382,19 +390,19 @@ impl Conversion<'_> {
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
             let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" begins with no network"))?;
+            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" does not start with a network"))?;
             networks.push((net, Act::read(value)));
         }
         Ok(networks)
     }
 
-    /// What postscreen asks of lists: those that are enough by themselves become rules.
+    /// Converts postscreen's DNS lists: those that suffice on their own become rules.
     fn screen(&mut self, rules: &mut Vec<Rule>) {
         let is_screened = self.doors.iter().any(|door| door.is_screened);
         let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
         let action = self.values.value("postscreen_dnsbl_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
-            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not say that it refuses");
+            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
         }
         ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
             .iter()
@@ -415,23 +423,22 @@ impl Conversion<'_> {
                     rules.push(Rule { list: SCREEN, from, what, spares_users });
                 }
                 Some(_) => {
-                    self.draft.loss(from, "a rule is for a list that is enough by itself");
+                    self.draft.loss(from, "only lists that suffice on their own become rules");
                     self.draft.alarm(
-                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is let in: what \
-                         lists say is not added up here.",
+                        "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is \
+                         accepted: scores are not added up here.",
                     );
                 }
                 None => {
-                    self.draft.alarm(format!(
-                        "Mail from clients that {site} lists is let in: its answers cannot be said here."
-                    ));
-                    self.draft.loss(from, "its answers cannot be said here");
+                    self.draft
+                        .alarm(format!("Mail from clients on {site} is accepted: its answers cannot be translated."));
+                    self.draft.loss(from, "its answers cannot be translated");
                 }
             }
         }
     }
 
-    /// Restrictions that only services for others ask.
+    /// Reports restrictions that only other services have.
     fn other_doors(&mut self, front: &Lists) {
         let expected =
             ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
@@ -443,34 +450,36 @@ impl Conversion<'_> {
                 for element in told {
                     let what = format!("{}: {name}: {}", door.what, element.text());
                     self.draft.alarm(format!(
-                        "Mail that {what} treats otherwise is treated as at the first service: [[access]] rules are asked at \
-                         all listeners."
+                        "Mail that {what} handles differently is handled as at the first service: [[access]] rules \
+                         apply to all listeners."
                     ));
                 }
             }
         }
     }
 
-    /// Who may speak for others, where it is the same for all services.
+    /// The proxies that may use XCLIENT, if all services agree.
     fn proxies(&mut self) {
         let name = "smtpd_authorized_xclient_hosts";
         let Some(value) = self.values.given(name) else { return };
         if self.doors.iter().any(|door| door.main.value(name) != self.main.value(name)) {
             self.draft.alarm(format!(
-                "Mail that comes through the proxies of {name} is taken as theirs: a service of master.cf says something else, \
-                 and `xclient_from` is for all."
+                "Mail from the proxies in {name} is handled as their own: a service in master.cf has a different \
+                 value, and `xclient_from` applies to all listeners."
             ));
-            return self.draft.lost(name, "a service of master.cf says something else, and here it is for all of them");
+            return self
+                .draft
+                .lost(name, "a service in master.cf has a different value, and here it applies to all listeners");
         }
         let proxies = self.network_list(name, &value);
         match proxies.is_empty() {
-            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] says so"),
+            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] is set"),
             false => self.draft.set("[smtp]", "xclient_from", networks(&proxies), name),
         }
     }
 }
 
-/// Whether a restriction lets anybody pass: also what a table or a service may say that it asks.
+/// Whether a restriction may let clients pass, including through a table or a policy service.
 fn may_pass(rule: &str) -> bool {
     rule.starts_with("permit") || rule.starts_with("check_")
 }

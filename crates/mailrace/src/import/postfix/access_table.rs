@@ -1,15 +1,16 @@
-//! Tables of access(5), read and written anew in our words: which keys are asked for, and what a value says.
+//! Converts tables of access(5). Values are translated as follows:
 //!
-//! | of Postfix                              | here                                                               |
-//! |-----------------------------------------|--------------------------------------------------------------------|
-//! | `OK`, `PERMIT`, digits                  | `OK`                                                               |
-//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD` | the same                                                           |
-//! | `DEFER_IF_PERMIT`                       | `DEFER`                                                            |
-//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                                       |
-//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions | `DEFER`: nobody is let in whom Postfix did not simply let in |
+//! | Postfix                                                      | here                              |
+//! |--------------------------------------------------------------|-----------------------------------|
+//! | `OK`, `PERMIT`, digits                                       | `OK`                              |
+//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
+//! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
+//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                           |
+//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions                | `DEFER`, so that no mail is accepted by mistake |
 //!
-//! A domain without a dot before it means all below it, too, unless `parent_domain_matches_subdomains` says otherwise; here
-//! such a key is there twice. Clients are known by their address alone, so that keys that are names of clients are told.
+//! A domain without a leading dot also matches its subdomains, unless
+//! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. Clients are
+//! known only by their address, so keys that are host names of clients are reported.
 
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
@@ -18,7 +19,7 @@ use mail::Reply;
 
 use super::networks::Net;
 
-/// What a table is asked for.
+/// What a table is looked up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     Client,
@@ -39,7 +40,7 @@ impl Subject {
         })
     }
 
-    /// The key of a rule that names a table.
+    /// The key of a rule that names such a table.
     pub(super) fn key(self) -> &'static str {
         match self {
             Subject::Client => "clients_in",
@@ -50,29 +51,29 @@ impl Subject {
     }
 }
 
-/// What a value says.
+/// The meaning of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Pass,
-    /// `REJECT`, `DEFER`, or a code, with its text.
+    /// `REJECT`, `DEFER`, or a reply code, with its text.
     No(String),
     Hold,
-    /// Nothing; the first is what is lost by that.
+    /// No decision; the text says what is lost, if anything.
     Dunno(Option<&'static str>),
-    /// It has no counterpart; why.
+    /// Not supported; why.
     Other(&'static str),
 }
 
-/// Why restrictions as a value are lost.
-const RESTRICTIONS: &str = "a table says no restrictions";
+/// Why restrictions as values are not supported.
+const RESTRICTIONS: &str = "restrictions as table values are not supported";
 
 impl Act {
-    /// Whether Postfix may let pass by it.
+    /// Whether Postfix may let mail pass by this value.
     fn may_pass(&self) -> bool {
         matches!(self, Act::Pass | Act::Other(RESTRICTIONS))
     }
 
-    /// Reads a value.
+    /// Parses a value.
     pub(super) fn read(value: &str) -> Act {
         let value = sound(value);
         let (word, text) = value.split_once(' ').unwrap_or((&value, ""));
@@ -84,20 +85,20 @@ impl Act {
             "REJECT" => Act::No(value),
             "DEFER" | "DEFER_IF_PERMIT" => Act::No(format!("DEFER {text}").trim_end().to_owned()),
             "HOLD" => Act::Hold,
-            "DEFER_IF_REJECT" => Act::Dunno(Some("what is refused later is refused and not put off")),
-            "WARN" | "INFO" => Act::Dunno(Some("the log has no line of its own for it")),
-            "PREPEND" => Act::Dunno(Some("nothing is written into a message's header")),
-            "BCC" => Act::Dunno(Some("nobody gets copies of others' mail")),
-            "DISCARD" => Act::Other("mail is not thrown away"),
-            "FILTER" => Act::Other("mail is not given to filters"),
-            "REDIRECT" => Act::Other("mail is not sent to others than its recipients"),
+            "DEFER_IF_REJECT" => Act::Dunno(Some("later refusals are not deferred")),
+            "WARN" | "INFO" => Act::Dunno(Some("there is no log line for it")),
+            "PREPEND" => Act::Dunno(Some("header fields are not added")),
+            "BCC" => Act::Dunno(Some("copies of mail are not supported")),
+            "DISCARD" => Act::Other("discarding mail is not supported"),
+            "FILTER" => Act::Other("filters are not supported"),
+            "REDIRECT" => Act::Other("redirecting mail is not supported"),
             _ if is_code => Act::No(value),
             _ if digits && text.is_empty() => Act::Pass,
             _ => Act::Other(RESTRICTIONS),
         }
     }
 
-    /// In words of a table.
+    /// The value for a table of ours.
     fn words(&self) -> &str {
         match self {
             Act::Pass => "OK",
@@ -117,7 +118,7 @@ impl Act {
         }
     }
 
-    /// `action` and `reply` of a rule that says the same; None where it says nothing.
+    /// `action` and `reply` of an equivalent rule; None if there is no decision.
     pub(super) fn action(&self) -> Option<(&'static str, Option<String>)> {
         match self {
             Act::Pass => Some(("accept", None)),
@@ -140,28 +141,28 @@ impl Act {
     }
 }
 
-/// A value that a text table can have: without quotes, and without a comma too many.
+/// A valid value for a text table: without quotes and stray commas.
 fn sound(value: &str) -> String {
     let value = value.replace('"', "'");
     let parts = value.split(',').map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a table says, as far as it can be read.
+/// The contents of a table, as far as they can be read.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// Keys and what they say.
+    /// Keys and their actions.
     Entries(Vec<(String, Act)>),
     /// Lines of regular expressions.
     Patterns(Patterns),
-    /// Networks, of which the first one counts.
+    /// Networks; the first match wins.
     Networks(Vec<(Net, Act)>),
-    /// A table of this name, which is asked when it is needed.
+    /// A table of this name that is queried at run time.
     Opaque(String),
 }
 
 impl Content {
-    /// Whether it lets anybody pass.
+    /// Whether it may let clients pass.
     pub(super) fn passes(&self) -> bool {
         let mut acts: Box<dyn Iterator<Item = &Act>> = match self {
             Content::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
@@ -172,7 +173,7 @@ impl Content {
         acts.any(|act| *act == Act::Pass)
     }
 
-    /// Whether it lets pass mail to other people's domains, as Postfix reads it.
+    /// Whether Postfix lets mail to other domains pass by it.
     pub(super) fn may_relay(&self, subject: Subject, own: &[String]) -> bool {
         let is_ours = |key: &str| {
             let domain = key.rsplit_once('@').map_or(key, |(_, domain)| domain);
@@ -186,7 +187,7 @@ impl Content {
         }
     }
 
-    /// Whether an entry that lets pass cannot be said here.
+    /// Whether it has an accepting entry that cannot be translated.
     pub(super) fn loses_pass(&self, subject: Subject) -> bool {
         match self {
             Content::Entries(entries) => {
@@ -197,10 +198,11 @@ impl Content {
     }
 }
 
-/// Lines of regular expressions: all up to the value, and what it says. None: a line that says nothing itself.
+/// Lines of regular expressions: the text before the value, and the action. None: a line without a
+/// value.
 pub(super) type Patterns = Vec<(String, Option<Act>)>;
 
-/// Whether a pattern has letters that no address has, so that it is for names of clients.
+/// Whether a pattern contains letters that no address has, so that it must be for host names.
 pub(super) fn is_of_name(head: &str) -> bool {
     if head.trim().eq_ignore_ascii_case("endif") {
         return false;
@@ -214,7 +216,7 @@ pub(super) fn is_of_name(head: &str) -> bool {
     })
 }
 
-/// Lines of `/pattern/flags value`.
+/// Parses lines of `/pattern/flags value`.
 pub(super) fn patterns(lines: &[String]) -> Patterns {
     let read = |line: &String| match pattern_end(line) {
         Some(end) => (line[..end].trim_end().to_owned(), Some(Act::read(&line[end..]))),
@@ -223,7 +225,7 @@ pub(super) fn patterns(lines: &[String]) -> Patterns {
     lines.iter().map(read).collect()
 }
 
-/// Where the value begins; None where there is none, as behind `if` and `endif`.
+/// The start of the value; None without one, as in `if` and `endif`.
 pub(super) fn pattern_end(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
     let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
@@ -238,7 +240,7 @@ pub(super) fn pattern_end(line: &str) -> Option<usize> {
     Some(line[close..].find(char::is_whitespace).map_or(line.len(), |behind| close + behind))
 }
 
-/// The lines of a table of patterns.
+/// Formats the lines of a pattern table.
 pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
     let line = |(head, act): &(String, Option<Act>)| match act {
         None => format!("{head}\n"),
@@ -250,17 +252,17 @@ pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// A written table, and what of it was lost.
+/// A converted table, with counts of what was lost.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) text: String,
-    /// Entries that say something else here, or nothing.
+    /// Entries that act differently, or not at all.
     pub(super) lost: usize,
-    /// Entries that are not there at all and refused somebody.
+    /// Entries that are missing and rejected mail.
     pub(super) unrefused: usize,
 }
 
-/// Entries as a text table. `parents`: a domain means those below it, too.
+/// Formats entries as a text table. `parents`: a domain matches its subdomains.
 pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: bool) -> Written {
     let (mut written, mut seen) = (Written::default(), HashSet::new());
     for (key, act) in entries {
@@ -285,32 +287,33 @@ pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: b
     written
 }
 
-/// The keys that one key stands for.
+/// The keys that one Postfix key becomes.
 fn keys(key: &str, subject: Subject, parents: bool) -> Result<Vec<String>, &'static str> {
     let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
     if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
-        return Err("this is no key here");
+        return Err("this is not a valid key");
     }
     if subject == Subject::Client {
         return match is_address(key) {
             true => Ok(vec![key.trim_end_matches('.').to_owned()]),
-            false => Err("a client is known by its address alone, not by a name"),
+            false => Err("clients are known only by their addresses, not by names"),
         };
     }
     if key == "<>" && subject == Subject::Sender || key.starts_with('[') {
         return Ok(vec![key.to_owned()]);
     }
     match key.split_once('@') {
-        Some(_) if subject == Subject::Helo => Err("no client calls itself so"),
-        Some(("", _)) => Err("Postfix never asks for it: a domain stands without @"),
+        Some(_) if subject == Subject::Helo => Err("no client uses this HELO name"),
+        Some(("", _)) => Err("Postfix never looks it up: a domain has no @"),
         Some(_) => Ok(vec![key.to_owned()]),
-        None if key.starts_with('.') && parents => Err("Postfix never asks for it: parent_domain_matches_subdomains"),
+        None if key.starts_with('.') && parents => Err("Postfix never looks it up: see \
+             parent_domain_matches_subdomains"),
         None if parents => Ok(vec![key.to_owned(), format!(".{key}")]),
         None => Ok(vec![key.to_owned()]),
     }
 }
 
-/// Whether it is an address, or begins one: whole octets of IPv4, or groups of IPv6.
+/// Whether it is an IP address or a prefix of one: whole octets of IPv4, or groups of IPv6.
 fn is_address(key: &str) -> bool {
     let octets: Vec<&str> = key.trim_end_matches('.').split('.').collect();
     let is_v4 = octets.len() <= 4 && octets.iter().all(|octet| octet.parse::<u8>().is_ok());
@@ -375,12 +378,12 @@ mod tests {
         insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
         example.org                     REJECT
         .example.org                    REJECT
-        # not translated: .dead.example OK: Postfix never asks for it: parent_domain_matches_subdomains
+        # not translated: .dead.example OK: Postfix never looks it up: see parent_domain_matches_subdomains
         bob@example.org                 OK
         postmaster@                     OK
         <>                              DUNNO
-        # not translated: @x.example REJECT: Postfix never asks for it: a domain stands without @
-        # not translated: "a b"@x.example REJECT: this is no key here
+        # not translated: @x.example REJECT: Postfix never looks it up: a domain has no @
+        # not translated: "a b"@x.example REJECT: this is not a valid key
         "#);
         let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
         let written = entry_text(&entries(clients), Subject::Client, true);
@@ -389,8 +392,8 @@ mod tests {
         192.0.2                         OK
         192.0.2.1                       REJECT
         2001:db8                        HOLD
-        # not translated: bad.example REJECT: a client is known by its address alone, not by a name
-        # not translated: 10.0.0.0/8 OK: a client is known by its address alone, not by a name
+        # not translated: bad.example REJECT: clients are known only by their addresses, not by names
+        # not translated: 10.0.0.0/8 OK: clients are known only by their addresses, not by names
         ");
     }
 
@@ -414,7 +417,7 @@ mod tests {
         insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
         /^a\/b/i OK
         if /x/
-        # not translated, the value below: mail is not sent to others than its recipients
+        # not translated, the value below: redirecting mail is not supported
         !|y z| DEFER
         endif
         /z/ DUNNO

@@ -1,4 +1,4 @@
-//! Certificates for clients that use TLS, and which versions of it are spoken.
+//! Converts server certificates and TLS versions.
 
 use super::Conversion;
 use super::doors::Level;
@@ -6,7 +6,7 @@ use super::draft::{Block, quoted};
 use super::words::list;
 
 impl Conversion<'_> {
-    /// `smtpd_tls_chain_files`, or pairs of a certificate and its key.
+    /// `smtpd_tls_chain_files`, or pairs of certificate and key files.
     pub(super) fn certificates(&mut self) {
         if !self.doors.iter().any(|door| door.level != Level::Never || door.is_wrapped) {
             return;
@@ -22,11 +22,12 @@ impl Conversion<'_> {
                 pairs.push((file, key_file, [chain, key]));
             }
         } else {
-            // A file has its key before the certificates, and both are read out of one file here, too.
+            // A chain file contains the key first and then the certificates; both keys of the
+            // section name it.
             pairs.extend(chains.into_iter().map(|file| (file.clone(), file, ["smtpd_tls_chain_files"; 2])));
         }
         for (chain, key, from) in pairs {
-            // Braces stand for something in our paths.
+            // Braces are placeholders in our paths.
             let is_odd = |c: char| c == '{' || c == '}' || c.is_control();
             if chain.contains(is_odd) || key.contains(is_odd) {
                 from.iter().for_each(|name| self.draft.lost(name, "expected a path without braces"));
@@ -46,12 +47,12 @@ impl Conversion<'_> {
         let demands_13 = value == ">=TLSv1.3" || value == "TLSv1.3" || list(&value).iter().any(|it| it == "!TLSv1.2");
         match demands_13 {
             true => self.draft.set("[tls]", "min_version", quoted("1.3"), name),
-            false => self.draft.same(name, "TLS 1.2 and 1.3 are spoken, nothing older"),
+            false => self.draft.same(name, "TLS 1.2 and 1.3 are supported, nothing older"),
         }
     }
 }
 
-/// A certificate and its key.
+/// Parameters of a certificate and its key.
 const PAIRS: [[&str; 2]; 3] = [
     ["smtpd_tls_cert_file", "smtpd_tls_key_file"],
     ["smtpd_tls_eccert_file", "smtpd_tls_eckey_file"],

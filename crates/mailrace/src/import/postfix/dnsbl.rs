@@ -1,5 +1,5 @@
-//! Lists in the DNS, as Postfix names them: `zen.spamhaus.org=127.0.0.[2..11]*3`. A part of an answer is a number, or numbers
-//! and ranges in brackets; here answers are addresses and networks.
+//! Parses DNS lists as Postfix writes them: `zen.spamhaus.org=127.0.0.[2..11]*3`. Each part of an
+//! answer is a number, or numbers and ranges in brackets; here answers are addresses and networks.
 
 use std::net::Ipv4Addr;
 
@@ -7,23 +7,23 @@ use mail::Address;
 
 use super::draft::{quoted, quoted_list};
 
-/// Answers of one list that are told apart; ranges beyond are told.
+/// Answers of one list; more are not translated.
 const ANSWERS_MAX: usize = 65_536;
-/// Networks that stand for them.
+/// Networks that represent them.
 const CODES_MAX: usize = 64;
 
-/// A list, and the answers that count.
+/// A list and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Zone {
     pub(super) name: String,
-    /// None: all.
+    /// None: all answers.
     pub(super) codes: Vec<String>,
-    /// By how much an answer counts, where answers are added up.
+    /// The weight of an answer.
     pub(super) weight: i64,
 }
 
 impl Zone {
-    /// Reads one; None where it cannot be said here.
+    /// Parses a list; None if it cannot be translated.
     pub(super) fn read(text: &str) -> Option<Zone> {
         let (text, weight) = match text.rsplit_once('*') {
             Some((text, weight)) => (text, weight.trim().parse().ok()?),
@@ -40,7 +40,7 @@ impl Zone {
         Some(Zone { name: name.to_owned(), codes, weight })
     }
 
-    /// As `dnsbl` of a rule has it.
+    /// The value of `dnsbl` in a rule.
     pub(super) fn value(&self) -> String {
         match self.codes.as_slice() {
             [] => format!("{{ zone = {} }}", quoted(&self.name)),
@@ -52,7 +52,7 @@ impl Zone {
     }
 }
 
-/// Answers as addresses and networks; none of them may be what no list says.
+/// The answers as addresses and networks, all in 127.0.0.0/8.
 fn codes(text: &str) -> Option<Vec<String>> {
     let mut numbers: Vec<u32> = vec![0];
     for part in parts(text)? {
@@ -68,7 +68,7 @@ fn codes(text: &str) -> Option<Vec<String>> {
     (is_code && !codes.is_empty() && codes.len() <= CODES_MAX).then_some(codes)
 }
 
-/// The four parts of an answer, each with all that it may be.
+/// The four parts of an answer, each with its possible values.
 fn parts(text: &str) -> Option<Vec<Vec<u8>>> {
     let (mut parts, mut rest) = (Vec::new(), text.trim());
     while parts.len() < 4 {
@@ -97,7 +97,7 @@ fn octets(text: &str) -> Option<Vec<u8>> {
     Some(ranges?.into_iter().flatten().collect())
 }
 
-/// The fewest networks that have these numbers in them, and no others.
+/// The smallest set of networks with exactly these numbers.
 fn blocks(numbers: &[u32]) -> Vec<String> {
     let (mut blocks, mut rest) = (Vec::new(), numbers);
     while let Some(first) = rest.first() {

@@ -1,11 +1,11 @@
-//! Whose mail is taken: the four classes of domains that Postfix knows, and where the mail of each goes.
+//! Converts the four address classes of Postfix to `[[domain]]` sections and transports.
 //!
-//! | Postfix                    | who exists                | who stands for whom                  | where it goes          |
-//! |----------------------------|---------------------------|--------------------------------------|------------------------|
-//! | `mydestination`            | `local_recipient_maps`    | `virtual_alias_maps`, `alias_maps`   | Maildirs, or a next hop |
-//! | `virtual_alias_domains`    | nobody                    | `virtual_alias_maps`                 |                        |
-//! | `virtual_mailbox_domains`  | `virtual_mailbox_maps`    | `virtual_alias_maps`                 | Maildirs, or a next hop |
-//! | `relay_domains`            | `relay_recipient_maps`    | `virtual_alias_maps`                 | the next hop           |
+//! | Postfix                   | existing addresses     | aliases                            | delivery                |
+//! |---------------------------|------------------------|------------------------------------|-------------------------|
+//! | `mydestination`           | `local_recipient_maps` | `virtual_alias_maps`, `alias_maps` | Maildirs, or a next hop |
+//! | `virtual_alias_domains`   | none                   | `virtual_alias_maps`               |                         |
+//! | `virtual_mailbox_domains` | `virtual_mailbox_maps` | `virtual_alias_maps`               | Maildirs, or a next hop |
+//! | `relay_domains`           | `relay_recipient_maps` | `virtual_alias_maps`               | the next hop            |
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,13 +20,13 @@ use super::text::{self, Use};
 use super::transports::Kind;
 use super::words::list;
 
-/// Domains of a text that become sections of their own; more stay in a table.
+/// Domains in a text that become separate sections; more stay in a table.
 const NAMED_MAX: usize = 100;
-/// The same where each may have a way of its own.
+/// The same for relay domains, which may have different next hops.
 const RELAYED_MAX: usize = 2000;
-/// The domain of a server that keeps nothing: nobody can have this name.
+/// The domain of a server without local mail, a name that cannot exist.
 const NO_DOMAIN: &str = "nothing-kept-here.invalid";
-/// What transports of each kind of domain are called.
+/// The names of new transports, by class.
 const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 
 /// The elements of a parameter that names domains.
@@ -34,11 +34,12 @@ const LIKE: [&str; 4] = ["local-mail", "virtual-mail", "relay", "onward"];
 struct Members {
     names: Vec<String>,
     tables: Vec<String>,
-    /// What stands behind a `!`: what comes behind it does not take these in. `.example.org` is all below it.
+    /// Elements after a `!`: later elements do not include them. `.example.org` means its
+    /// subdomains.
     excepted: Vec<String>,
-    /// An excepted name is for all below it, too.
+    /// Excluded names also exclude their subdomains.
     for_subdomains: bool,
-    /// Something is excepted of which nobody knows what: nothing behind it is taken in.
+    /// An excluded element is unknown, so nothing after it is included.
     is_closed: bool,
 }
 
@@ -60,22 +61,22 @@ impl Members {
     }
 }
 
-/// What the domains of one class have in common.
+/// The common settings of the domains in one class.
 struct Class {
     kind: Kind,
     parameter: &'static str,
-    /// None: everybody exists.
+    /// None: all addresses exist.
     mailboxes: Option<String>,
-    /// The table of addresses with places of their own, for domains whose mail goes into Maildirs.
+    /// The table of mailbox folders, for domains with Maildirs.
     places: Option<String>,
     aliases: Option<String>,
     catch_all: Option<String>,
-    /// Domains of which everybody exists.
+    /// Domains in which all addresses exist.
     open: BTreeSet<String>,
 }
 
 impl Conversion<'_> {
-    /// What names without a domain are completed with; has to be known before tables are read.
+    /// Finds the domain for names without one, which is needed to read tables.
     pub(super) fn find_site(&mut self) {
         let origin = self.values.value("myorigin");
         self.site.origin = match origin.starts_with('/') {
@@ -103,13 +104,14 @@ impl Conversion<'_> {
         }
     }
 
-    /// Nothing is kept here. The one domain that has to be there is none that mail could mean (RFC 2606), and its postmaster
-    /// is at the origin, where Postfix sends mail for him.
+    /// Nothing is stored here. The domain that must exist cannot receive mail (RFC 2606), and its
+    /// postmaster is at the origin, where Postfix sends the postmaster's mail.
     fn no_domain(&mut self) {
         let nobody = self.nobody();
         let origin = self.site.origin.clone();
         let mut block = Block::new("[[domain]]").comment(
-            "One domain has to have a name, and nobody is at this one: its postmaster, who is the server's, is at the origin.",
+            "At least one domain must have a name. This one has no mailboxes; its postmaster, who is the server's, \
+             is at the origin.",
         );
         block.set("name", quoted(NO_DOMAIN), "");
         block.set("mailboxes", quoted(&nobody), "");
@@ -124,7 +126,8 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// Postfix asks virtual_alias_maps for all recipients; here aliases are of domains.
+    /// Reports aliases at other domains: Postfix applies virtual_alias_maps to all recipients, but
+    /// here aliases belong to domains.
     fn stray_aliases(&mut self) {
         let (own, has_tables) = (self.own_domains(), self.draft.blocks.iter().any(is_of_names));
         let mut strays = Vec::new();
@@ -138,11 +141,11 @@ impl Conversion<'_> {
         let is_stray = |key: &String| key.rsplit_once('@').is_some_and(|(_, of)| !own.contains(&of.to_lowercase()));
         for key in strays.into_iter().filter(|key| !has_tables && is_stray(key)) {
             self.draft.alarm(format!(
-                "Mail to {key} gets 450 over SMTP, and goes to {key} itself if local programs send it: virtual_alias_maps \
-                 redirects it, and only addresses at domains of this host have aliases here."
+                "Mail to {key} gets 450 over SMTP, and goes to {key} itself if local programs send it: \
+                 virtual_alias_maps redirects it, and here only addresses at local domains can have aliases."
             ));
-            let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is at no domain of this host";
-            // access(5) has all of a domain without an @.
+            let reply = "450 4.3.5 virtual_alias_maps redirects it, and it is not at a local domain";
+            // access(5): a key without @ matches the whole domain.
             self.stopped.push((key.trim_start_matches('@').to_owned(), reply.to_owned()));
         }
     }
@@ -174,17 +177,17 @@ impl Conversion<'_> {
         self.class(class, names, taken);
     }
 
-    /// Aliases need no mailbox here, so that their tables say nothing of who has one.
+    /// Aliases need no mailbox here, so alias tables do not define mailboxes.
     fn local_users(&mut self) -> Option<String> {
         self.draft.mapped("local_recipient_maps");
         let aliases: Vec<Option<Named>> =
             list(&self.values.value("alias_maps")).iter().map(|it| Named::read(it)).collect();
         let value = self.values.value("local_recipient_maps");
         if value.is_empty() && self.target(Kind::Local, None).channel != "local" {
-            // The other server knows who exists.
+            // The next hop knows which users exist.
             return None;
         }
-        // Postfix takes mail for everybody then, and local(8) returns it where there is no such user.
+        // Postfix then accepts mail for all users, and local(8) bounces it for unknown ones.
         let value = if value.is_empty() { "unix:passwd.byname".to_owned() } else { value };
         let users: Vec<Named> = list(&value)
             .iter()
@@ -193,20 +196,21 @@ impl Conversion<'_> {
             .collect();
         match self.chain(users, Use::LocalUsers) {
             Some(table) => Some(table),
-            // Without a table everybody would exist.
+            // Without a table, all addresses would exist.
             None => Some(self.nobody()),
         }
     }
 
-    /// Who gets mail for unknown users. local(8) asks it only where local_recipient_maps is empty.
+    /// The recipient of mail for unknown users. local(8) uses it only if local_recipient_maps is
+    /// empty.
     fn luser_relay(&mut self) -> Option<String> {
         let raw = self.main.value("luser_relay").filter(|raw| !raw.is_empty())?;
         if !self.values.value("local_recipient_maps").is_empty() {
-            self.draft.same("luser_relay", "local_recipient_maps refuses unknown users before it is asked");
+            self.draft.same("luser_relay", "local_recipient_maps refuses unknown users first");
             return None;
         }
         let target = if raw.contains('$') {
-            Err("it has parts of the recipient's address")
+            Err("it contains parts of the recipient's address")
         } else {
             text::target(raw, &self.site)
         };
@@ -217,9 +221,10 @@ impl Conversion<'_> {
             }
             Err(why) => {
                 self.draft.alarm(format!(
-                    "Mail to unknown users at the domains of mydestination gets 550: luser_relay = {raw} is no `catch_all`: {why}."
+                    "Mail to unknown users at the domains of mydestination gets 550: luser_relay = {raw} cannot \
+                     become a `catch_all`: {why}."
                 ));
-                self.draft.lost("luser_relay", "`catch_all` is one address");
+                self.draft.lost("luser_relay", "`catch_all` must be a single address");
                 None
             }
         }
@@ -262,14 +267,14 @@ impl Conversion<'_> {
         let style = list(&self.values.value("parent_domain_matches_subdomains"));
         if style.iter().any(|it| it == "relay_domains") {
             self.draft.alarm(
-                "Mail from elsewhere to domains below those of relay_domains gets 550: each has to be named here (see \
+                "Mail from elsewhere to subdomains of relay_domains gets 550: each must be named here (see \
                  parent_domain_matches_subdomains).",
             );
         }
         self.recipients(Kind::Relay, "relay_domains", "relay_recipient_maps", aliases, names, taken);
     }
 
-    /// A class whose table of recipients is `maps`.
+    /// A class with `maps` as its table of recipients.
     fn recipients(
         &mut self,
         kind: Kind,
@@ -293,21 +298,22 @@ impl Conversion<'_> {
         let mailboxes = if are_kept.contains(&false) { self.tables(&value, Use::Recipients) } else { None };
         if mailboxes.is_none() && are_kept.contains(&false) {
             self.draft.look_at(format!(
-                "{maps} is empty: mail to every address at {parameter} is taken, and returned later if nobody has it"
+                "{maps} is empty: mail to every address at {parameter} is accepted, and bounces later if the address \
+                 does not exist"
             ));
         }
         let not_named = open.iter().find(|domain| !names.names.contains(domain)).filter(|_| !names.tables.is_empty());
         if let Some(domain) = not_named {
             self.draft.alarm(format!(
-                "Mail to unknown users at {domain} gets 550 if the domain is in {}: {maps} takes it, and for that the domain \
-                 needs a [[domain]] of its own.",
+                "Mail to unknown users at {domain} gets 550 if the domain is in {}: {maps} accepts it, and for that \
+                 the domain needs its own [[domain]] section.",
                 names.tables.join(", ")
             ));
         }
         self.class(Class { kind, parameter, mailboxes, places, aliases, catch_all: None, open }, names, taken);
     }
 
-    /// Domains for which a table of recipients has an entry for everybody: `@example.org`.
+    /// Domains with an entry for all addresses in a recipient table: `@example.org`.
     fn open_domains(&mut self, maps: &str) -> BTreeSet<String> {
         let named: Vec<Named> = list(&self.values.value(maps)).iter().filter_map(|it| Named::read(it)).collect();
         let entries = named.iter().filter_map(|named| self.entries(named, false)).flatten();
@@ -339,7 +345,8 @@ impl Conversion<'_> {
             Way::Maildirs if class.kind == Kind::Local => (class.mailboxes.clone(), class.catch_all.clone()),
             Way::Maildirs => {
                 let catch_all = is_open.then(|| format!("{}@{value}", text::CATCH_ALL));
-                // Without a table virtual(8) knows nobody; here everybody would get a Maildir.
+                // Without a table, virtual(8) knows no mailbox; here every address would get a
+                // Maildir.
                 let places = class.places.clone().unwrap_or_else(|| self.nobody());
                 (Some(places), catch_all)
             }
@@ -367,7 +374,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Aliases, and behind them the addresses whose mail is put off, where any is at this domain.
+    /// The aliases, followed by the deferred addresses if any of them is at this domain.
     fn with_stops(&mut self, aliases: Option<String>, domain: Option<&str>) -> Option<String> {
         let is_at = |key: &String| domain.is_none_or(|domain| key.to_lowercase().ends_with(&format!("@{domain}")));
         let put_off = if self.put_off.iter().any(is_at) { self.put_off_table() } else { None };
@@ -375,7 +382,7 @@ impl Conversion<'_> {
         self.joined(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
     }
 
-    /// Where mail for a domain of ours goes. Its own MX would be this server, unless it is passed on.
+    /// The delivery method of a domain. Its own MX would be this server, unless it is only relayed.
     fn way_of_domain(&mut self, kind: Kind, domain: Option<&str>, name: &str) -> Way {
         let target = self.target(kind, domain);
         self.draft.mapped(target.from);
@@ -385,18 +392,19 @@ impl Conversion<'_> {
                 Way::Out { kind: "smtp", next_hop: Some(format!("mx:{domain}")), port }
             }
             (Way::Out { next_hop: None, .. }, None) => {
-                self.put_off_way(&who, "each goes to its own MX, and domains in a table need one next hop in common")
+                self.put_off_way(&who, "each goes to its own MX, and domains in a table need a common next hop")
             }
             (way, _) => way,
         }
     }
 
-    /// None: those that are always there.
+    /// The name of a new transport; None for the built-in one.
     fn system_maildirs(&mut self) -> Option<String> {
         ["local_transport", "mailbox_transport"].iter().for_each(|name| self.draft.mapped(name));
         self.draft.alarm(
-            "Mail to users of this machine (mydestination) goes into Maildirs below {data_dir}/mail, where their programs do not \
-             look, and not into files of mail_spool_directory, home_mailbox or ~/.forward: see [transport.maildir].",
+            "Mail to users of this machine (mydestination) goes into Maildirs below {data_dir}/mail, where their \
+             programs do not look, and not into files in mail_spool_directory, home_mailbox or ~/.forward: see \
+             [transport.maildir].",
         );
         None
     }
@@ -409,8 +417,8 @@ impl Conversion<'_> {
             .filter(|base| base.starts_with('/') && !base.contains(['{', '}']));
         let Some(base) = base else {
             self.draft.alarm(
-                "Mail to virtual_mailbox_domains goes into Maildirs below {data_dir}/mail: virtual_mailbox_base is no path that \
-                 can be said here, see [transport.maildir].",
+                "Mail to virtual_mailbox_domains goes into Maildirs below {data_dir}/mail: virtual_mailbox_base is \
+                 not a path that can be used here, see [transport.maildir].",
             );
             return None;
         };
@@ -430,38 +438,38 @@ impl Conversion<'_> {
             block.set("root", quoted(&base), "virtual_mailbox_base");
         }
         self.draft.look_at(
-            "places of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so give these \
-             other names. All files belong to the one user that the server runs as",
+            "values of virtual_mailbox_maps that do not end in a slash were mbox files; here each is a Maildir, so \
+             change these names. All files belong to the user that the server runs as",
         );
         self.draft.add(block);
         Some(name)
     }
 
-    /// None by default, where ours is a plus.
+    /// Postfix's default is no delimiter; ours is a plus.
     fn delimiter(&mut self) -> String {
         let value = self.values.value("recipient_delimiter");
         self.draft.mapped("recipient_delimiter");
         if value.chars().count() > 1 {
             self.draft.alarm(format!(
-                "Mail to addresses with a tag behind another character than the first of recipient_delimiter = {value} gets 550 \
-                 where only the address without it is known."
+                "Mail to addresses with a tag after any but the first character of recipient_delimiter = {value} \
+                 gets 550 if only the address without the tag exists."
             ));
         }
         value.chars().take(1).filter(|c| !c.is_whitespace() && *c != '@').collect()
     }
 
-    /// A table in which nobody is: where no table says who exists, everybody does.
+    /// An empty table: without a table, all addresses would exist.
     fn nobody(&mut self) -> String {
         let known = self.draft.files.iter().any(|file| file.path.ends_with("nobody"));
         if !known {
-            let path = self.add_file("nobody", "", "# Nobody has a mailbox here.\n".into(), false);
+            let path = self.add_file("nobody", "", "# There are no mailboxes here.\n".into(), false);
             let block = Block::new("[[table]]").key("name", quoted("nobody"), "").key("type", quoted("text"), "");
             self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         }
         "nobody".into()
     }
 
-    /// The domains that a parameter names: in itself, in files, or in tables.
+    /// The domains in a parameter, its files and its tables.
     fn domain_names(&mut self, parameter: &str) -> Members {
         let styles = list(&self.values.value("parent_domain_matches_subdomains"));
         let mut named = Members { for_subdomains: styles.iter().any(|it| it == parameter), ..Members::default() };
@@ -475,7 +483,7 @@ impl Conversion<'_> {
         let bare = element.trim_start_matches('!');
         let negated = negated ^ ((element.len() - bare.len()) % 2 == 1);
         if named.is_closed {
-            return self.draft.loss(format!("{parameter}: {element}"), "what is excepted before it is not known here");
+            return self.draft.loss(format!("{parameter}: {element}"), "an exclusion before it is unknown");
         }
         if bare.starts_with('/') && depth == 0 {
             return self.domain_file(parameter, bare, negated, named);
@@ -487,15 +495,14 @@ impl Conversion<'_> {
             return self.domain_table(parameter, table, negated, named);
         }
         match negated {
-            true => self.draft.loss(format!("{parameter}: {element}"), "it is no name of a domain, and excepts none"),
+            true => self.draft.loss(format!("{parameter}: {element}"), "it is not a domain name, and excludes nothing"),
             false => self.no_domain_name(parameter, element),
         }
     }
 
     fn no_domain_name(&mut self, parameter: &str, element: &str) {
-        self.draft
-            .alarm(format!("Mail to what {parameter} means by \"{element}\" gets 550: it is no name of a domain."));
-        self.draft.loss(format!("{parameter}: {element}"), "expected the name of a domain, or a table");
+        self.draft.alarm(format!("Mail to \"{element}\" in {parameter} gets 550: it is not a domain name."));
+        self.draft.loss(format!("{parameter}: {element}"), "expected a domain name or a table");
     }
 
     fn domain_file(&mut self, parameter: &str, path: &str, negated: bool, named: &mut Members) {
@@ -509,7 +516,8 @@ impl Conversion<'_> {
         list(&lines).iter().for_each(|element| self.domain_element(parameter, element, negated, named, 1));
     }
 
-    /// What is excepted cannot be left out of a table that is asked as it is: it puts off all its mail.
+    /// Exclusions cannot be applied to a table that is queried at run time: then all its mail is
+    /// deferred.
     fn domain_table(&mut self, parameter: &str, table: Named, negated: bool, named: &mut Members) {
         let keys = self.domain_keys(&table, negated);
         let most = if parameter == "relay_domains" { RELAYED_MAX } else { NAMED_MAX };
@@ -524,19 +532,20 @@ impl Conversion<'_> {
                 }
             }
             None if negated => {
-                let why = format!("it says which domains {parameter} does not mean, and is not read");
+                let why = format!("it lists exclusions of {parameter}, and cannot be read");
                 named.tables.extend(self.put_off_domains(&table, &why));
                 named.is_closed = true;
             }
             _ if named.excepted.is_empty() => named.tables.extend(self.chain(vec![table], Use::Domains)),
             _ => {
-                let why = format!("{parameter} excepts {} from it", named.excepted.join(", "));
+                let why = format!("{parameter} excludes {} from it", named.excepted.join(", "));
                 named.tables.extend(self.put_off_domains(&table, &why));
             }
         }
     }
 
-    /// The keys of a table that name domains, in lower case. In a table of addresses a word without a dot is a user.
+    /// The keys of a table that are domains, in lower case. In a table of addresses, a word without
+    /// a dot is a user.
     fn domain_keys(&mut self, table: &Named, negated: bool) -> Option<Vec<String>> {
         let addresses = ["virtual_alias_maps", "virtual_mailbox_maps"].map(|name| list(&self.values.value(name)));
         let has_addresses = !negated && addresses.iter().flatten().any(|it| Named::read(it).as_ref() == Some(table));
@@ -545,7 +554,7 @@ impl Conversion<'_> {
         Some(entries.into_iter().map(|(key, _)| key.to_lowercase()).filter(is_domain).collect())
     }
 
-    /// A table that puts off mail to all domains that are not named; one for each reason.
+    /// A table that defers mail to all domains without a section, one for each reason.
     fn put_off_domains(&mut self, table: &Named, why: &str) -> Option<String> {
         let reason = Named { kind: "!".into(), name: why.to_owned() };
         let key = (vec![table.clone(), reason], Use::Domains);
@@ -562,7 +571,7 @@ fn is_domain(text: &str) -> bool {
     Address::new("postmaster", text).is_ok()
 }
 
-/// Whether the names of its domains are in a table.
+/// Whether the section takes its names from a table.
 fn is_of_names(block: &Block) -> bool {
     block.header == "[[domain]]" && block.keys.iter().any(|(key, ..)| key == "names")
 }

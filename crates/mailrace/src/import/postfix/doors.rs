@@ -1,5 +1,5 @@
-//! The services of master.cf that take mail, each with what holds there: its own settings in place of main.cf's. What they
-//! come to is looked at here; `listeners` writes it down.
+//! The services in master.cf that receive mail, with their own settings in place of those in
+//! main.cf. This file evaluates them; `listeners` writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,9 +11,9 @@ use super::networks::{Net, common};
 use super::restrictions::{LISTS, Lists, Who};
 use super::words::list;
 
-/// Ports that are for users.
+/// The ports for users.
 const USER_PORTS: [u16; 2] = [587, 465];
-/// Settings of a service that are looked at here, or that nothing has to be said of.
+/// Settings of a service that are evaluated here or not needed.
 const READ: [&str; 17] = [
     "milter_macro_daemon_name",
     "mynetworks",
@@ -34,7 +34,7 @@ const READ: [&str; 17] = [
     "syslog_name",
 ];
 
-/// How much TLS is wanted.
+/// The required level of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Never,
@@ -42,24 +42,24 @@ pub(super) enum Level {
     Demanded,
 }
 
-/// One way in.
+/// A service that receives mail.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
-    /// The service, for people.
+    /// The service, for comments.
     pub(super) what: String,
     pub(super) addresses: Vec<SocketAddr>,
     /// Its settings.
     pub(super) main: MainCf,
     pub(super) lists: Lists,
-    /// Whether users log in.
+    /// Whether users may log in.
     pub(super) has_logins: bool,
     pub(super) level: Level,
     /// TLS from the first byte.
     pub(super) is_wrapped: bool,
-    /// Balancers say for whom they connect.
+    /// Load balancers send PROXY headers.
     pub(super) is_balanced: bool,
     pub(super) is_screened: bool,
-    /// Whom `mynetworks` means there.
+    /// The networks in its `mynetworks`.
     pub(super) networks: Vec<Net>,
 }
 
@@ -68,7 +68,7 @@ impl Door {
         self.addresses.iter().any(|address| ports.contains(&address.port()))
     }
 
-    /// Whether nobody but this machine can come in by it.
+    /// Whether only this machine can reach it.
     pub(super) fn is_local(&self) -> bool {
         !self.addresses.is_empty() && self.addresses.iter().all(|address| address.ip().is_loopback())
     }
@@ -80,14 +80,14 @@ impl Door {
         self.has_logins && (is_meant || takes_users_alone && !self.is_at(&[25]))
     }
 
-    /// Who may send to other people's domains because of where he is.
+    /// The networks that may send to other domains.
     fn relays(&self) -> Vec<Net> {
         if self.lists.relay(Who::Network) { self.networks.clone() } else { Vec::new() }
     }
 }
 
-/// Which networks may relay by all doors. One for users counts no networks; what one for this machine alone says holds for
-/// this machine alone.
+/// The networks that may relay through all services. Services for users do not count; a service on
+/// the loopback interface counts only for this machine.
 pub(super) fn relays(doors: &[Door]) -> Vec<Net> {
     let (mut relays, mut is_first) = (Vec::new(), true);
     let counted = || doors.iter().filter(|door| !door.is_for_users());
@@ -111,7 +111,7 @@ pub(super) fn relays(doors: &[Door]) -> Vec<Net> {
 }
 
 impl Conversion<'_> {
-    /// Looks at all services.
+    /// Evaluates all services.
     pub(super) fn find_doors(&mut self) {
         let services = self.master.services.clone();
         let mut taken: Vec<SocketAddr> = Vec::new();
@@ -119,7 +119,7 @@ impl Conversion<'_> {
             let takes_mail = service.kind == "inet" && ["smtpd", "postscreen"].contains(&service.command.as_str());
             match takes_mail {
                 true => self.find_door(service, &mut taken),
-                // What postscreen lets in goes to this one; it is read there.
+                // postscreen passes clients to this service; it is read with postscreen.
                 false if service.kind == "pass" && service.command == "smtpd" => {}
                 false => self.other_service(service),
             }
@@ -138,13 +138,13 @@ impl Conversion<'_> {
             None => (None, service.name.as_str()),
         };
         let Some(port) = port(port_name) else {
-            return self.no_door(what, "its port has no number here");
+            return self.no_door(what, "its port name is unknown");
         };
         let ips = match host {
             None | Some("") => self.interfaces(),
             Some(host) => match host.parse() {
                 Ok(ip) => vec![ip],
-                Err(_) => return self.no_door(what, "it is at a name, and a listener has an address"),
+                Err(_) => return self.no_door(what, "it listens on a host name, and a listener needs an address"),
             },
         };
         let mut addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
@@ -157,17 +157,19 @@ impl Conversion<'_> {
         self.add_door(&what, addresses, &overrides, is_screened);
     }
 
-    /// A service that becomes no listener.
+    /// Reports a service without a listener.
     pub(super) fn no_door(&mut self, what: String, why: &str) {
-        self.draft.alarm(format!("Mail that comes by {what} is not taken, since there is no listener for it: {why}."));
+        self.draft.alarm(format!("Mail for {what} is not accepted, because there is no listener for it: {why}."));
         self.draft.loss(what, why);
     }
 
     fn add_door(&mut self, what: &str, addresses: Vec<SocketAddr>, overrides: &[(String, String)], is_screened: bool) {
         for (name, value) in overrides {
             if !READ.contains(&name.as_str()) && !LISTS.contains(&name.as_str()) {
-                self.draft
-                    .loss(format!("{what}: -o {name}={value}"), "a setting is for all listeners, and main.cf has it");
+                self.draft.loss(
+                    format!("{what}: -o {name}={value}"),
+                    "settings apply to all listeners, with the value in main.cf",
+                );
                 if let Some(alarm) = super::policy::alarm_of(name, value) {
                     self.draft.alarm(format!("{alarm}, at {what}."));
                 }
@@ -198,12 +200,12 @@ impl Conversion<'_> {
         self.doors.push(door);
     }
 
-    /// The door whose restrictions become rules: the first that is not for users alone.
+    /// The service whose restrictions become rules: the first that is not only for users.
     pub(super) fn front_door(&self) -> Option<&Door> {
         self.doors.iter().find(|door| !door.is_for_users() && !door.is_local()).or(self.doors.first())
     }
 
-    /// The addresses at which mail is taken.
+    /// The addresses on which mail is received.
     fn interfaces(&mut self) -> Vec<IpAddr> {
         let (v4, v6) = match self.values.value("inet_protocols").as_str() {
             "ipv4" => (true, false),
@@ -221,8 +223,8 @@ impl Conversion<'_> {
                     Ok(ip) => addresses.push(ip),
                     Err(_) => {
                         self.draft.alarm(format!(
-                            "Mail that comes to {name} is not taken, since inet_interfaces names no address for it: write it into \
-                             a [[listener]]."
+                            "Mail to the interface {name} is not accepted, because inet_interfaces names no address \
+                             for it: add a [[listener]]."
                         ));
                     }
                 },

@@ -1,5 +1,6 @@
-//! The new configuration while it is made: sections with their keys, what became of each parameter of main.cf, and the
-//! files that go with it. Every parameter has a fate in the end, and `render` writes down each.
+//! The new configuration under construction: its sections, the outcome of each parameter of
+//! main.cf, and the files that go with it. In the end every parameter has an outcome, and `render`
+//! writes all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,32 +8,32 @@ use std::path::PathBuf;
 /// A file that the new configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFile {
-    /// Where it has to be.
+    /// Its path.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its contents.
     pub text: String,
-    /// Whether nobody but the server may read it.
+    /// Whether only the server may read it.
     pub secret: bool,
 }
 
-/// What becomes of a parameter.
+/// The outcome of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It stands in the new file.
+    /// Translated.
     Mapped,
-    /// Nothing has to be said: this is what the server does by itself.
+    /// Not needed: the server does this anyway.
     Same(String),
-    /// Nothing in the new file stands for it; why, and what to do.
+    /// Not supported; why, and what to do.
     Lost(String),
 }
 
-/// One section.
+/// A section.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) header: String,
-    /// Lines above it.
+    /// Comment lines above it.
     pub(super) comments: Vec<String>,
-    /// Key, value as TOML, and which parameter it is from.
+    /// Key, value in TOML, and the parameter that it comes from.
     pub(super) keys: Vec<(String, String, String)>,
 }
 
@@ -57,26 +58,28 @@ impl Block {
     }
 }
 
-/// The whole.
+/// The whole configuration.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) blocks: Vec<Block>,
     pub(super) fates: BTreeMap<String, Fate>,
-    /// Parts of parameters, overrides of services and settings of tables that are lost: what, and why.
+    /// Parts of parameters, service overrides and table settings that are not supported: what, and
+    /// why.
     pub(super) losses: Vec<(String, String)>,
-    /// Restrictions, and what becomes of each.
+    /// Restrictions and their outcomes.
     pub(super) rules: Vec<(String, String)>,
     pub(super) files: Vec<NewFile>,
-    /// What becomes of mail that Postfix treated otherwise.
+    /// How mail is handled differently than by Postfix.
     pub(super) alarms: Vec<String>,
-    /// What else to look at first.
+    /// Other points to review first.
     pub(super) first: Vec<String>,
-    /// Names of the files that were read.
+    /// The names of the files that were read.
     pub(super) sources: BTreeSet<String>,
 }
 
 impl Draft {
-    /// Puts a key into the one section with this header; the empty header is for what stands above all sections.
+    /// Sets a key in the only section with this header; the empty header is for keys above all
+    /// sections.
     pub(super) fn set(&mut self, header: &str, key: &str, value: impl Into<String>, from: &str) {
         self.mapped(from);
         self.section(header).set(key, value.into(), from);
@@ -114,7 +117,7 @@ impl Draft {
         }
     }
 
-    /// Tells, once, what becomes of mail that Postfix treated otherwise.
+    /// Adds a difference in how mail is handled, unless it is already listed.
     pub(super) fn alarm(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.alarms.contains(&what) {
@@ -122,7 +125,7 @@ impl Draft {
         }
     }
 
-    /// Tells it among what to look at first, once.
+    /// Adds a point to review, unless it is already listed.
     pub(super) fn look_at(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.first.contains(&what) {
@@ -131,12 +134,12 @@ impl Draft {
     }
 }
 
-/// A text as TOML has it.
+/// A string in TOML.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// A list of texts as TOML has it.
+/// A list of strings in TOML.
 pub(super) fn quoted_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     let texts: Vec<String> = texts.into_iter().map(quoted).collect();
     format!("[{}]", texts.join(", "))

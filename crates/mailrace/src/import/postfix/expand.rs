@@ -1,25 +1,26 @@
-//! `$name` in values, as postconf(5) has it, with Postfix's defaults for the parameters that matter here.
+//! Expands `$name` in values as described in postconf(5), with Postfix's defaults for the
+//! parameters that matter here.
 //!
 //! | form                                  | means                                              |
 //! |---------------------------------------|----------------------------------------------------|
 //! | `$name`, `${name}`, `$(name)`         | the value of that parameter                        |
-//! | `${name?text}`, `${name?{text}}`      | the text, where the value is not empty             |
-//! | `${name:text}`, `${name:{text}}`      | the text, where it is empty                        |
-//! | `${name?{text}:{other}}`              | one of both                                        |
-//! | `${{a} == {b} ? {text} : {other}}`    | one of both; numbers are compared as such          |
-//! | `$$`                                  | a dollar                                           |
+//! | `${name?text}`, `${name?{text}}`      | the text, if the value is not empty                |
+//! | `${name:text}`, `${name:{text}}`      | the text, if it is empty                           |
+//! | `${name?{text}:{other}}`              | the first text if it is not empty, else the second |
+//! | `${{a} == {b} ? {text} : {other}}`    | the same for a comparison, numeric for numbers     |
+//! | `$$`                                  | a dollar sign                                      |
 //!
-//! What is none of these, or leads back to itself, or becomes too long, stays as it is written.
+//! Anything else stays as written, and so do loops and values that become too long.
 
 use super::main_cf::MainCf;
 use super::words::leading_braces;
 
-/// Parameters within parameters.
+/// Nested parameters.
 const DEPTH_MAX: usize = 20;
-/// Octets that a value may become: a few lines can ask for more than any memory has.
+/// Bytes of an expanded value: a few lines can expand to more than any memory.
 const OCTETS_MAX: usize = 256 * 1024;
 
-/// What Postfix takes where main.cf says nothing, for parameters that decide what is written or that others name.
+/// Postfix's defaults for parameters that decide about the output or that others refer to.
 const DEFAULTS: [(&str, &str); 25] = [
     ("alias_maps", "hash:/etc/aliases"),
     ("config_directory", "/etc/postfix"),
@@ -52,21 +53,21 @@ const DEFAULTS: [(&str, &str); 25] = [
     ("virtual_transport", "virtual"),
 ];
 
-/// Values with everything filled in.
+/// Values with all parameters expanded.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     main: &'a MainCf,
-    /// What the machine calls itself, where main.cf does not say.
+    /// The host name, if main.cf does not set it.
     machine: &'a str,
 }
 
 impl<'a> Values<'a> {
-    /// The values of a file on the machine of this name.
+    /// The values of a file on the host named `machine`.
     pub fn new(main: &'a MainCf, machine: &'a str) -> Self {
         Values { main, machine }
     }
 
-    /// The same with another file, as a service has it that sets some parameters itself.
+    /// The same for another file, such as that of a service with its own settings.
     pub fn of<'b>(&self, main: &'b MainCf) -> Values<'b>
     where
         'a: 'b,
@@ -74,17 +75,17 @@ impl<'a> Values<'a> {
         Values { main, machine: self.machine }
     }
 
-    /// What a parameter was given or has by default, expanded; empty for one of which nothing is known.
+    /// The expanded value of a parameter or its default; empty if it is unknown.
     pub fn value(&self, name: &str) -> String {
         self.expand(&self.raw(name))
     }
 
-    /// What main.cf gives a parameter, expanded.
+    /// The expanded value, if main.cf sets the parameter.
     pub fn given(&self, name: &str) -> Option<String> {
         self.main.value(name).map(|value| self.expand(value))
     }
 
-    /// A text with all parameters filled in.
+    /// Expands a text.
     pub fn expand(&self, text: &str) -> String {
         let mut expansion = Expansion { values: self, octets: 0 };
         expansion.text(text, 0).unwrap_or_else(|| text.to_owned())
@@ -99,7 +100,7 @@ impl<'a> Values<'a> {
                 self.machine.to_owned()
             }
             "myhostname" => format!("{}.$mydomain", self.machine),
-            // Without a dot there is no domain to take, and Postfix makes one up as well.
+            // Without a dot there is no domain; Postfix also uses a made-up one.
             "mydomain" => {
                 let host = self.main.value("myhostname").unwrap_or(self.machine);
                 host.split_once('.').map_or("localdomain", |(_, domain)| domain).to_owned()
@@ -120,7 +121,7 @@ struct Expansion<'v, 'a> {
 }
 
 impl Expansion<'_, '_> {
-    /// None where it cannot be done.
+    /// None if it cannot be expanded.
     fn text(&mut self, text: &str, depth: usize) -> Option<String> {
         let mut done = String::new();
         let mut rest = text;
@@ -136,7 +137,7 @@ impl Expansion<'_, '_> {
         (self.octets <= OCTETS_MAX && depth <= DEPTH_MAX).then_some(done)
     }
 
-    /// What stands behind a dollar; returns what is left of the text.
+    /// Expands the text after a dollar sign; returns the rest.
     fn parameter<'t>(&mut self, text: &'t str, depth: usize, done: &mut String) -> Option<&'t str> {
         if let Some(rest) = text.strip_prefix('$') {
             done.push('$');
@@ -193,11 +194,11 @@ impl Expansion<'_, '_> {
             (None, Some(other)) => leading_braces(other).map_or(other, |(other, _)| other),
             (None, None) => return None,
         };
-        // A text in braces may have white space around it for the eye.
+        // A text in braces may have white space around it for readability.
         (depth < DEPTH_MAX).then(|| self.text(wanted.trim(), depth + 1)).flatten()
     }
 
-    /// Whether `{a} == {b}` holds, and what is behind it.
+    /// Whether `{a} == {b}` holds, and the text after it.
     fn comparison<'t>(&mut self, text: &'t str, depth: usize) -> Option<(bool, &'t str)> {
         let (left, rest) = leading_braces(text)?;
         let rest = rest.trim_start();

@@ -1,4 +1,5 @@
-//! What transports and next hops of Postfix are here: `lmtp:unix:private/dovecot`, `[relay.example.net]:587`, `error:text`.
+//! Converts transports and next hops: `lmtp:unix:private/dovecot`, `[relay.example.net]:587`,
+//! `error:text`.
 
 use super::Conversion;
 use super::draft::{Block, quoted};
@@ -6,9 +7,9 @@ use super::transports::Target;
 use super::words::list;
 use crate::config::FixedHop;
 
-/// Ports that have names.
+/// Named ports.
 const PORTS: [(&str, u16); 5] = [("smtp", 25), ("submission", 587), ("smtps", 465), ("submissions", 465), ("lmtp", 24)];
-/// Octets of a reply's text.
+/// Length limit of a reply's text.
 const REPLY_OCTETS_MAX: usize = 300;
 
 /// The number of a port.
@@ -16,31 +17,32 @@ pub(super) fn port(text: &str) -> Option<u16> {
     PORTS.iter().find(|(name, _)| *name == text).map(|(_, port)| *port).or_else(|| text.parse().ok()).filter(|n| *n > 0)
 }
 
-/// A way out.
+/// How mail is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Into Maildirs.
+    /// To Maildirs.
     Maildirs,
-    /// Over the network.
+    /// To another server.
     Out {
         /// `smtp` or `lmtp`.
         kind: &'static str,
-        /// In our words; None: by the MX of the recipient's domain.
+        /// In our notation; None: the MX of the recipient's domain.
         next_hop: Option<String>,
-        /// The port that goes with `mx:`, which names none.
+        /// The port for `mx:`, which has none of its own.
         port: Option<u16>,
     },
-    /// Nowhere: a reply.
+    /// Not at all: a reply.
     Nowhere(String),
 }
 
-/// As much of a text as can stand in a reply.
+/// The part of a text that is valid in a reply.
 pub(super) fn reply_text(text: &str) -> String {
     let sound = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
     text.chars().map(sound).take(REPLY_OCTETS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// The reply of error(8), or of `retry`: its next hop is a text, with or without an enhanced code.
+/// The reply of error(8) or `retry`: their next hop is a text, optionally with an enhanced status
+/// code.
 fn reply_of(code: u16, text: &str) -> String {
     let class = code / 100;
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -55,7 +57,7 @@ fn reply_of(code: u16, text: &str) -> String {
     format!("{code} {detail} {}", reply_text(text)).trim_end().to_owned()
 }
 
-/// A next hop in our words, and a port where it cannot have one itself.
+/// A next hop in our notation, and its port if the notation cannot contain one.
 pub(super) fn next_hop(text: &str, kind: &str, queue_directory: &str) -> Option<(String, Option<u16>)> {
     let text = text.strip_prefix("inet:").unwrap_or(text);
     if let Some(path) = text.strip_prefix("unix:") {
@@ -75,7 +77,7 @@ pub(super) fn next_hop(text: &str, kind: &str, queue_directory: &str) -> Option<
         true => format!("[{host}]"),
         false => host.to_owned(),
     };
-    // Without brackets, and over SMTP, Postfix asks for the MX.
+    // Without brackets, and for SMTP, Postfix looks up the MX.
     if !literal && !text.starts_with('[') && kind == "smtp" {
         return sound(format!("mx:{host}"), number);
     }
@@ -87,7 +89,8 @@ fn sound(hop: String, port: Option<u16>) -> Option<(String, Option<u16>)> {
 }
 
 impl Conversion<'_> {
-    /// What stands here for a transport and its next hop. Where nothing does, mail to `who` waits, which is told.
+    /// The delivery method for a transport and its next hop. If there is none, mail to `who` waits,
+    /// which is reported.
     pub(super) fn way(&mut self, target: &Target, who: &str) -> Way {
         if let Some(way) = self.refusing_way(target) {
             return way;
@@ -100,19 +103,19 @@ impl Conversion<'_> {
                 None => self.hop(target, "smtp", who),
             },
             "lmtp" => self.hop(target, "lmtp", who),
-            "discard" => self.put_off_way(who, &format!("{from} throws it away (discard), which cannot be said here")),
+            "discard" => self.put_off_way(who, &format!("{from} discards it, which is not supported here")),
             "pipe" => self.put_off_way(
                 who,
                 &format!(
-                    "{from} gives it to a program, which cannot be done here; let an LMTP server call the program"
+                    "{from} passes it to a program, which is not supported here; use an LMTP server that calls the \
+                     program"
                 ),
             ),
-            _ => self
-                .put_off_way(who, &format!("{from} names the transport {}, which is not known here", target.channel)),
+            _ => self.put_off_way(who, &format!("{from} names the transport {}, which is unknown", target.channel)),
         }
     }
 
-    /// The way of `error` and `retry`.
+    /// The delivery method of `error` and `retry`.
     pub(super) fn refusing_way(&self, target: &Target) -> Option<Way> {
         let text = target.hop.as_deref().unwrap_or("Address is undeliverable");
         match (self.command(&target.channel).as_str(), target.channel.as_str()) {
@@ -122,7 +125,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// The program behind a transport: by master.cf, or by the names that every Postfix has.
+    /// The program of a transport, from master.cf or from Postfix's default names.
     fn command(&self, channel: &str) -> String {
         let service = self.master.services.iter().find(|it| it.name == channel && it.kind == "unix");
         match (service, channel) {
@@ -133,9 +136,9 @@ impl Conversion<'_> {
         }
     }
 
-    /// Mail waits until there is a way; that is told.
+    /// Defers mail until the operator configures its delivery, and reports that.
     pub(super) fn put_off_way(&mut self, who: &str, why: &str) -> Way {
-        self.draft.alarm(format!("Mail to {who} waits in the queue (451) and is returned after `lifetime`: {why}."));
+        self.draft.alarm(format!("Mail to {who} waits in the queue (451) and bounces after `lifetime`: {why}."));
         Way::Nowhere(format!("451 4.3.5 {}", reply_text(why)))
     }
 
@@ -153,11 +156,13 @@ impl Conversion<'_> {
         let directory = self.values.value("queue_directory");
         match next_hop(first, kind, &directory) {
             Some((hop, port)) => Way::Out { kind, next_hop: Some(hop), port },
-            None => self.put_off_way(who, &format!("{} names {first}, which is no next hop here", target.from)),
+            None => {
+                self.put_off_way(who, &format!("{} names {first}, which is not a valid next hop here", target.from))
+            }
         }
     }
 
-    /// The name of a transport for this way, made where there is none yet.
+    /// The name of a transport for this delivery method, created if necessary.
     pub(super) fn transport(&mut self, like: &str, way: &Way, from: &str) -> String {
         let mut keys = Vec::new();
         match way {

@@ -1,23 +1,23 @@
-//! Files of ldap_table(5) as `[[table]] type = "ldap"`. Filters, results and URLs are held against our own readers, so
-//! that what comes out can be used.
+//! Converts ldap_table(5) files to tables of type ldap. Filters, results and URLs are checked with
+//! the server's own parsers, so the result is valid.
 
 use lookup::ldap::{Filter, ResultTemplate, Url};
 
 use super::draft::{Block, quoted, quoted_list};
 use super::words::list;
 
-/// A table, what of it is lost, and its password.
+/// A table, what is not supported, and its password.
 pub(super) struct Directory {
     pub(super) block: Block,
-    /// What becomes of mail.
+    /// What happens to mail.
     pub(super) alarms: Vec<String>,
     pub(super) losses: Vec<(String, String)>,
     pub(super) password: Option<String>,
 }
 
-/// Settings that say nothing that would have to be said here.
+/// Settings that are not needed.
 const NOT_NEEDED: [&str; 5] = ["version", "debuglevel", "cache", "cache_expiry", "cache_size"];
-/// Settings that are read below.
+/// Settings that are converted below.
 const READ: [&str; 22] = [
     "server_host",
     "server_port",
@@ -43,8 +43,8 @@ const READ: [&str; 22] = [
     "size_limit",
 ];
 
-/// Reads the settings, which `value` knows and `names` lists. `local`: Postfix asks for a name without a domain.
-/// `asks_values`: what is found counts, and not only that something is.
+/// Converts the settings in `names`, with their values from `value`. `local`: Postfix looks up
+/// names without a domain. `asks_values`: the values matter, not only the existence of an entry.
 pub(super) fn directory(
     names: &[String],
     value: impl Fn(&str) -> Option<String>,
@@ -79,11 +79,11 @@ pub(super) fn directory(
         block.set("timeout", quoted(&format!("{seconds}s")), "timeout");
     }
     if let Some(domains) = value("domain") {
-        losses.push((format!("domain = {domains}"), "the directory is asked for keys of other domains, too".into()));
+        losses.push((format!("domain = {domains}"), "keys of other domains are looked up in the directory too".into()));
     }
     let known = |name: &&String| !NOT_NEEDED.contains(&name.as_str()) && !READ.contains(&name.as_str());
     for name in names.iter().filter(known) {
-        losses.push((name.clone(), "tables of type ldap have no such key; the directory is asked without it".into()));
+        losses.push((name.clone(), "tables of type ldap have no such key; lookups ignore it".into()));
     }
     Ok(Directory { block, alarms, losses, password })
 }
@@ -114,25 +114,25 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
             ('%', Some('u')) => filter.push_str("{local}"),
             ('%', Some('d')) => filter.push_str("{domain}"),
             ('%', Some('%')) => filter.push('%'),
-            ('%', other) => return Err(format!("query_filter: %{} stands for nothing here", other.unwrap_or(' '))),
+            ('%', other) => return Err(format!("query_filter: %{} is not a known placeholder", other.unwrap_or(' '))),
             _ => filter.push(c),
         }
     }
-    // Postfix takes a filter without the parentheses around it.
+    // Postfix accepts a filter without outer parentheses.
     let filter = if filter.starts_with('(') { filter } else { format!("({filter})") };
     filter.parse::<Filter>().map(|_| filter).map_err(|error| format!("query_filter: {error}"))
 }
 
-/// The attributes with results. Those of leaves count for entries without members alone, which cannot be said of entries
-/// that have some.
+/// The result attributes. Leaf attributes apply only to entries without members, which cannot be
+/// expressed for entries with members.
 fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let own = value("result_attribute").unwrap_or_else(|| "maildrop".into());
     let leaves = value("leaf_result_attribute").unwrap_or_default();
     let has_members = value("special_result_attribute").is_some_and(|it| !it.is_empty());
     match (leaves.is_empty(), own.is_empty()) {
-        (true, true) => Err("result_attribute is empty, so that nothing is found".into()),
+        (true, true) => Err("result_attribute is empty, so nothing is found".into()),
         (false, _) if has_members => {
-            Err("leaf_result_attribute: results of a group and of its members are not told apart".into())
+            Err("leaf_result_attribute: results of a group and of its members cannot be distinguished".into())
         }
         _ => Ok(format!("{own} {leaves}")),
     }
@@ -140,7 +140,7 @@ fn attributes(value: impl Fn(&str) -> Option<String>) -> Result<String, String> 
 
 fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
     if format.replace("%s", "").contains(['%', '{', '}']) {
-        return Err(format!("result_format = {format}: only %s stands for something here"));
+        return Err(format!("result_format = {format}: only %s is supported here"));
     }
     let result = |attribute: String| match format {
         "%s" => attribute,
@@ -153,12 +153,13 @@ fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// As whom we ask; the password is returned. As somebody else the directory would show less, and users would get 550.
+/// The bind; returns the password. With another identity the directory would show less, and users
+/// would get 550.
 fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<String>, String> {
     let (how, dn, password) = (or("bind", "yes"), or("bind_dn", ""), or("bind_pw", ""));
     match how.as_str() {
         "no" | "none" => Ok(None),
-        "sasl" => Err("bind = sasl; write `bind_dn`, or `sasl = \"external\"` over ldapi".into()),
+        "sasl" => Err("bind = sasl; use `bind_dn`, or `sasl = \"external\"` with ldapi".into()),
         _ if dn.is_empty() => Ok(None),
         _ => {
             block.set("bind_dn", quoted(&dn), "bind_dn");
@@ -167,7 +168,8 @@ fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<S
     }
 }
 
-/// Returns what becomes of mail where the server's certificate, which Postfix did not check, is not good.
+/// Returns what happens to mail if the server's certificate is invalid and Postfix did not check
+/// it.
 fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Block) -> Option<String> {
     let is_plain = |url: &String| url.starts_with("ldap://");
     let starttls = value("start_tls").is_some_and(|it| it == "yes") && urls.iter().all(is_plain);
@@ -180,7 +182,7 @@ fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Bloc
     }
     let is_checked = value("tls_require_cert").is_some_and(|it| it == "yes");
     (has_tls && !is_checked && value("tls_ca_cert_file").is_none()).then(|| {
-        "mail that depends on it gets 451 if the server's certificate is not good: it is always checked here, and \
+        "mail that depends on it gets 451 if the server's certificate is invalid: it is always checked here, and \
          tls_require_cert was not yes; see `ca_file`"
             .to_owned()
     })

@@ -1,19 +1,19 @@
-//! Parameters that are a number or a time here as well.
+//! Converts parameters that are numbers or times here too.
 
 use mail::Address;
 
 use super::Conversion;
 use super::draft::quoted;
 
-/// What a parameter's value is.
+/// The kind of a parameter's value.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Octets.
+    /// Bytes.
     Size,
     Count,
-    /// With this unit, where it names none.
+    /// A time, with this default unit.
     Span(char),
-    /// So many in `anvil_rate_time_unit`; zero for no bound.
+    /// Events per `anvil_rate_time_unit`; zero for no limit.
     Rate,
 }
 
@@ -42,8 +42,8 @@ const NUMBERS: [(&str, &str, &str, Kind); 22] = [
     ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", Kind::Span('s')),
     ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", Kind::Span('s')),
 ];
-/// The smallest that each of these may be, in our own reader.
-const ZERO: &str = "0 takes the bound away; here there always is one";
+/// Why zero is not supported.
+const ZERO: &str = "0 means no limit; here there is always a limit";
 
 impl Conversion<'_> {
     pub(super) fn numbers(&mut self) {
@@ -52,11 +52,11 @@ impl Conversion<'_> {
             let Some(value) = self.values.given(name) else { continue };
             match read(&value, kind, unit.unwrap_or_default()) {
                 _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
-                    self.draft.lost(name, "this is no name of a host");
+                    self.draft.lost(name, "this is not a host name");
                 }
                 _ if name == "smtp_helo_name" => self.draft.set(header, key, quoted(&value), name),
                 Ok(value) => self.draft.set(header, key, value, name),
-                // No notice by default there, one after hours here.
+                // Postfix sends no notice by default; Mailrace does after some hours.
                 Err(ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
                 Err(why) => {
                     if name == "message_size_limit" {
@@ -74,7 +74,7 @@ impl Conversion<'_> {
         self.retries();
     }
 
-    /// How often mail is tried: the same in every queue.
+    /// The retry schedule, which is the same in all queues.
     fn retries(&mut self) {
         let keys = [
             ("minimal_backoff_time", "first", 's', "300s"),
@@ -96,7 +96,7 @@ impl Conversion<'_> {
                 }
                 None => {
                     octets.extend(self::span(default, unit));
-                    self.draft.lost(name, "0 means one attempt; here mail is tried again");
+                    self.draft.lost(name, "0 means one attempt; here mail is always retried");
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Conversion<'_> {
         if let [first, longest, ..] = octets[..]
             && first > longest
         {
-            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest one"));
+            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest wait"));
             return;
         }
         for queue in ["local", "standard", "lame"] {
@@ -116,37 +116,37 @@ impl Conversion<'_> {
     }
 }
 
-/// A value of this kind as TOML, or why it is none.
+/// A value of this kind in TOML, or why it is invalid.
 fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static str> {
     match kind {
         Kind::Span(unit) => match span(value, unit) {
             Some(0) => Err(ZERO),
             Some(seconds) => Ok(quoted(&format!("{seconds}s"))),
-            None => Err("this is no time"),
+            None => Err("this is not a time"),
         },
         _ => match (value.parse::<u32>(), kind) {
             (Ok(0), Kind::Rate) => Ok(quoted("0")),
             (Ok(0), _) => Err(ZERO),
             (Ok(number), Kind::Rate) => rate(number.into(), rate_seconds),
             (Ok(number), _) => Ok(number.to_string()),
-            (Err(_), _) => Err("this is no number that is taken here"),
+            (Err(_), _) => Err("this number is not valid here"),
         },
     }
 }
 
-/// So many in so many seconds, by the second, the minute or the hour.
+/// A number of events per second, minute or hour.
 fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
     let (number, unit) = match seconds {
-        0 => return Err("anvil_rate_time_unit is no time"),
+        0 => return Err("anvil_rate_time_unit is not a time"),
         1 => (number, 's'),
         60 => (number, 'm'),
-        // Rounded up: none would be no bound at all.
+        // Rounded up: zero would mean no limit.
         seconds => ((number * 3600).div_ceil(seconds), 'h'),
     };
-    u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is no rate")
+    u32::try_from(number).map(|number| quoted(&format!("{number}/{unit}"))).map_err(|_| "this is not a valid rate")
 }
 
-/// Seconds; the unit is that of the parameter, where the value has none.
+/// A time in seconds; `unit` applies to values without one.
 fn span(value: &str, unit: char) -> Option<u64> {
     let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
     let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
@@ -180,6 +180,6 @@ mod tests {
         assert_eq!(read("30", Kind::Rate, 60), Ok("\"30/m\"".to_owned()));
         assert_eq!(read("30", Kind::Rate, 600), Ok("\"180/h\"".to_owned()));
         assert_eq!(read("0", Kind::Size, 60), Err(ZERO));
-        assert_eq!(read("-1", Kind::Count, 60), Err("this is no number that is taken here"));
+        assert_eq!(read("-1", Kind::Count, 60), Err("this number is not valid here"));
     }
 }

@@ -1,6 +1,6 @@
-//! `[[listener]]` sections and `relay.networks`: what the services that take mail come to. A listener is written only where
-//! nobody gets further by it than with Postfix: one that demands TLS and has no certificate is none, nor is one that was
-//! only for those whom rules for all listeners cannot tell apart.
+//! Converts services to `[[listener]]` sections and `relay.networks`. A listener is written only if
+//! it accepts no more than Postfix did: not if it requires TLS without a certificate, nor if it was
+//! only for clients that rules for all listeners cannot distinguish.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,10 +11,10 @@ use super::master_cf::Service;
 use super::networks::Net;
 use super::restrictions::Who;
 
-/// A key, its value and what it is from.
+/// A key, its value and its source.
 type Key = (&'static str, String, &'static str);
 
-/// Parameters that decide which listeners there are, and what they say.
+/// Parameters that determine the listeners and their settings.
 const DECIDING: [&str; 5] = [
     "smtpd_enforce_tls",
     "smtpd_tls_wrappermode",
@@ -22,7 +22,7 @@ const DECIDING: [&str; 5] = [
     "smtpd_use_tls",
     "postscreen_upstream_proxy_protocol",
 ];
-const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files of postconf(5), or [[certificate]]";
+const NO_CERTIFICATE: &str = "it needs a certificate: see smtpd_tls_chain_files in postconf(5), or [[certificate]]";
 
 impl Conversion<'_> {
     pub(super) fn listeners(&mut self) {
@@ -41,7 +41,7 @@ impl Conversion<'_> {
         }
         if !is_written {
             self.draft.alarm(
-                "Mail is taken at 127.0.0.1:2525 alone, a placeholder: no service of master.cf became a listener.",
+                "Mail is accepted only on 127.0.0.1:2525, a placeholder: no service in master.cf became a listener.",
             );
             self.add_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 2525)), "", &[]);
         }
@@ -56,7 +56,7 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// What its listener says beside its address, or why there is none.
+    /// The keys of a service's listener besides its address, or why there is none.
     fn listening(&mut self, door: &Door) -> Result<Vec<Key>, &'static str> {
         let mut keys = Vec::new();
         let with = self.has_certificates;
@@ -81,8 +81,9 @@ impl Conversion<'_> {
             }
             keys.push(("proxy_from", networks(&balancers), "smtpd_upstream_proxy_protocol"));
             self.draft.look_at(format!(
-                "{}: name the balancers in `proxy_from`, and nobody else. Whoever may relay by his address is in it for now, so \
-                 that no balancer is taken for the client; from others the PROXY header is not taken",
+                "{}: list only the load balancers in `proxy_from`. For now it contains all clients that may relay by \
+                 their address, so that no balancer is mistaken for a client; PROXY headers from others are not \
+                 accepted",
                 door.what
             ));
         }
@@ -95,7 +96,7 @@ impl Conversion<'_> {
             return Err(NO_CERTIFICATE);
         }
         if !door.lists.relay(Who::User) {
-            return Err("whoever logs in may send to other people's domains here, and might not with Postfix");
+            return Err("users who log in may relay here, and could not with Postfix");
         }
         keys.push(("protocol", quoted("submission"), "smtpd_sasl_auth_enable"));
         self.has_users = true;
@@ -106,30 +107,29 @@ impl Conversion<'_> {
             keys.push(("require_auth", "false".into(), "smtpd_recipient_restrictions"));
         } else if is_open(Who::Network) {
             self.draft.alarm(format!(
-                "Mail that comes by {} from mynetworks without a login gets 530: it has to come by another listener.",
+                "Mail from mynetworks without a login gets 530 at {}: it must use another listener.",
                 door.what
             ));
         }
         Ok(())
     }
 
-    /// A listener for other servers, and perhaps for users.
+    /// A listener for other servers, and possibly users.
     fn everybody(&mut self, door: &Door, keys: &mut Vec<Key>) -> Result<(), &'static str> {
         let has_rules = self.front_door().is_some_and(|front| front.lists == door.lists);
         let gets_further = |who| door.lists.are_shut(who) && !has_rules;
         if gets_further(Who::Network) || gets_further(Who::Stranger) && !door.is_local() {
-            return Err("it is not for everybody whom [[access]] rules let in, and these are for all listeners");
+            return Err("it is not for all clients that [[access]] rules accept, and rules apply to all listeners");
         }
         if !door.has_logins || door.lists.are_shut(Who::User) {
             return Ok(());
         }
         if !self.has_certificates || !door.lists.relay(Who::User) {
             let why = match self.has_certificates {
-                false => "users log in within TLS alone, and there is no certificate",
-                true => "whoever logs in may send to other people's domains here, and might not with Postfix",
+                false => "logins require TLS, and there is no certificate",
+                true => "users who log in may relay here, and could not with Postfix",
             };
-            self.draft
-                .alarm(format!("Users cannot log in at {}, and send nothing to other domains: {why}.", door.what));
+            self.draft.alarm(format!("Users cannot log in at {}, and cannot send to other domains: {why}.", door.what));
             return Ok(());
         }
         keys.push(("auth", "true".into(), "smtpd_sasl_auth_enable"));
@@ -137,29 +137,29 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// Who may send to other people's domains.
+    /// The networks that may send to other domains.
     pub(super) fn networks(&mut self) {
         let relays = doors::relays(&self.doors);
         let others = || self.doors.iter().filter(|door| !door.is_for_users());
         let lets = |door: &Door| door.lists.relay(Who::Network);
         if others().any(lets) && !others().all(lets) {
             self.draft.alarm(
-                "Mail of some networks in mynetworks to other people's domains gets 550: not every service lets them send it, and \
-                 relay.networks is for all listeners.",
+                "Mail from some networks in mynetworks to other domains gets 550: not all services let them send it, \
+                 and relay.networks applies to all listeners.",
             );
         }
         if self.values.given("mynetworks").is_some() || relays != Net::loopback() {
             self.draft.set("[relay]", "networks", networks(&relays), "mynetworks");
         }
         if self.main.value("mynetworks_style").is_some() && self.main.value("mynetworks").is_some() {
-            self.draft.same("mynetworks_style", "mynetworks says it");
+            self.draft.same("mynetworks_style", "mynetworks is set");
         } else if self.main.value("mynetworks").is_none() {
             self.networks_by_style();
         }
     }
 
-    /// What Postfix finds out by itself where mynetworks is not set. Before level 2 that is all that is in this machine's
-    /// networks.
+    /// Postfix's default for mynetworks. With compatibility_level below 2, it is all of this
+    /// machine's networks.
     fn networks_by_style(&mut self) {
         let given = self.values.given("mynetworks_style");
         let level = self.values.given("compatibility_level").unwrap_or_default();
@@ -172,25 +172,26 @@ impl Conversion<'_> {
         let is_heard = |door: &Door| !door.is_local() && door.lists.relay(Who::Network);
         match style {
             "host" if given.is_some() => {
-                self.draft.same("mynetworks_style", "only this machine may send elsewhere, by its loopback addresses");
+                self.draft.same("mynetworks_style", "only this machine may relay, from its loopback addresses");
             }
             "host" => self.draft.look_at(
-                "mynetworks is not set: only this machine's loopback addresses may send elsewhere; Postfix let its other \
-                 addresses, too",
+                "mynetworks is not set: only this machine's loopback addresses may relay; Postfix also accepted its \
+                 other addresses",
             ),
             _ if !self.doors.iter().any(is_heard) => {
-                self.draft.same("mynetworks_style", "no neighbour of this machine may send elsewhere by any service");
+                self.draft.same("mynetworks_style", "no service lets hosts in this machine's networks relay");
             }
             style => {
                 if given.is_some() {
                     self.draft
-                        .lost("mynetworks_style", "write the networks into `relay.networks`: they are not found out here");
+                        .lost("mynetworks_style", "list the networks in `relay.networks`: they are not detected here");
                 }
                 self.has_lost_networks = true;
                 self.defer_relaying();
                 self.draft.alarm(format!(
-                    "Mail of this machine's neighbours to other people's domains gets 454: mynetworks is not set, and the networks \
-                     that mynetworks_style = {style} means{source} are not found out here. Write them into `networks` of [relay]."
+                    "Mail from this machine's networks to other domains gets 454: mynetworks is not set, and the \
+                     networks of mynetworks_style = {style}{source} are not detected here. Add them to `networks` of \
+                     [relay]."
                 ));
             }
         }
@@ -224,20 +225,22 @@ impl Conversion<'_> {
         ];
         let what = format!("{} {} {} (master.cf)", service.name, service.kind, service.command);
         for (name, value) in &service.overrides {
-            self.draft
-                .loss(format!("{what}: -o {name}={value}"), "this service is not there, and its settings say nothing");
+            self.draft.loss(
+                format!("{what}: -o {name}={value}"),
+                "this service does not exist here, so its settings have no effect",
+            );
             if let Some(alarm) = super::policy::alarm_of(name, value) {
                 self.draft.alarm(format!("{alarm}, for {what}."));
             }
         }
         if !own.contains(&service.command.as_str()) {
-            let why = "nothing here is like it. Mail that a transport gave it waits, as the head of this file says";
+            let why = "there is no equivalent. Mail of transports that use it waits; see the top of this file";
             self.draft.loss(format!("{what} {}", service.arguments.join(" ")), why);
         }
     }
 }
 
-/// Networks as TOML has them.
+/// Networks in TOML.
 pub(super) fn networks(networks: &[Net]) -> String {
     let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
     quoted_list(texts.iter().map(String::as_str))

@@ -1,5 +1,6 @@
-//! `[auth]`: who logs in, and which senders are whose. Postfix asks Dovecot or Cyrus SASL for passwords, of which neither can
-//! be asked here, so that there is a table without users in the beginning: nobody logs in until somebody says who may.
+//! `[auth]`: logins, and which senders belong to which user. Postfix verifies passwords with
+//! Dovecot or Cyrus SASL, which is not supported here. So the new table of users is empty, and
+//! nobody can log in until the operator adds users.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,21 @@ use super::restrictions::{Element, LISTS, Who};
 use super::text::{self, Use};
 use super::words::list;
 
-/// What asks `smtpd_sender_login_maps` of users.
+/// Restrictions that apply `smtpd_sender_login_maps` to users.
 const ASKS_USERS: [&str; 3] = [
     "reject_sender_login_mismatch",
     "reject_authenticated_sender_login_mismatch",
     "reject_known_sender_login_mismatch",
 ];
 
-/// What asks it of those who have not logged in.
+/// Restrictions that apply it to clients without a login.
 pub(super) const ASKS_STRANGERS: [&str; 2] =
     ["reject_sender_login_mismatch", "reject_unauthenticated_sender_login_mismatch"];
 
 const LOGINS: &str = "\
-# Who may log in: a line with a user and his stored password, as `mailrace password` prints it.
-# Of a line of Dovecot's passwd-file, such as bob:{BLF-CRYPT}$2y$..., take the first two fields, with a space between them.
+# Users and their password hashes, one per line, as printed by `mailrace password`.
+# For lines of Dovecot's passwd-file, such as bob:{BLF-CRYPT}$2y$..., use the first two fields,
+# separated by a space.
 ";
 
 impl Conversion<'_> {
@@ -35,22 +37,21 @@ impl Conversion<'_> {
         }
         let path = self.add_file("logins", "", LOGINS.into(), true);
         let name = super::lookups::file_name(&path);
-        let table = Block::new("[[table]]").comment("Whoever may log in: to be filled in.");
+        let table = Block::new("[[table]]").comment("The users who may log in: add them here.");
         let table = table.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(table.key("path", quoted(&path.to_string_lossy()), ""));
         let (kind, place) = (self.values.value("smtpd_sasl_type"), self.values.value("smtpd_sasl_path"));
         let asked = format!("smtpd_sasl_type = {kind}, smtpd_sasl_path = {place}");
         self.draft.alarm(format!(
-            "Mail of users is not taken, since nobody can log in yet: fill {}, or let `passwords` of [auth] name a table that has \
-             the users' hashes (a query of the database that Dovecot asks), or `bind` one of type ldap. Postfix asked elsewhere: \
-             {asked}.",
+            "Mail from users is not accepted, because nobody can log in yet: add users to {}, or set `passwords` of \
+             [auth] to a table with their password hashes (such as a query in Dovecot's database), or `bind` to one \
+             of type ldap. Postfix used: {asked}.",
             path.display()
         ));
-        let auth = Block::new("[auth]")
-            .comment(format!(
-                "Postfix asked by {asked}, which is not spoken here. Instead of `passwords`, `bind` may name a table of type \
-                 ldap, in whose directory the password is tried; see docs/submission.md."
-            ));
+        let auth = Block::new("[auth]").comment(format!(
+            "Postfix used {asked}, which is not supported here. Instead of `passwords`, `bind` may name a table of \
+             type ldap, and passwords are then verified by its directory; see docs/submission.md."
+        ));
         self.draft.add(auth.key("passwords", quoted(&name), "smtpd_sasl_path"));
         if self.values.value("smtpd_sasl_authenticated_header") == "yes" {
             self.draft.set("[auth]", "trace_users", "true", "smtpd_sasl_authenticated_header");
@@ -63,9 +64,7 @@ impl Conversion<'_> {
         if given("smtpd_sasl_auth_enable") {
             match self.has_users || self.values.value("smtpd_sasl_auth_enable") != "yes" {
                 true => self.draft.mapped("smtpd_sasl_auth_enable"),
-                false => {
-                    self.draft.lost("smtpd_sasl_auth_enable", "no listener is one that users can log in to; see above")
-                }
+                false => self.draft.lost("smtpd_sasl_auth_enable", "no listener accepts logins; see above"),
             }
         }
         match self.has_users {
@@ -76,14 +75,14 @@ impl Conversion<'_> {
             }
         }
         match self.values.value("smtpd_tls_auth_only") == "yes" {
-            true => self.draft.same("smtpd_tls_auth_only", "users log in within TLS alone"),
-            false => self
-                .draft
-                .lost("smtpd_tls_auth_only", "users log in within TLS alone, unless `clear_text` of [auth] is true"),
+            true => self.draft.same("smtpd_tls_auth_only", "logins require TLS"),
+            false => {
+                self.draft.lost("smtpd_tls_auth_only", "logins require TLS, unless `clear_text` of [auth] is true")
+            }
         }
     }
 
-    /// Whose sender is whose, where a restriction asks that of users.
+    /// Converts the senders of users, if a restriction checks them for users.
     fn senders(&mut self) {
         let parameter = "smtpd_sender_login_maps";
         let is_asked = |door: &&Door| {
@@ -98,7 +97,7 @@ impl Conversion<'_> {
         let Some(door) = self.doors.iter().find(is_asked).cloned() else {
             return self.draft.lost(
                 parameter,
-                "no restriction asks it of users, so that each may name any sender; see `senders` of [auth]",
+                "no restriction applies it to users, so they may use any sender; see `senders` of [auth]",
             );
         };
         self.draft.mapped(parameter);
@@ -107,21 +106,21 @@ impl Conversion<'_> {
         let mut has_unknown = false;
         for element in list(&value) {
             match Named::read(&element).and_then(|named| self.entries(&named, false)) {
-                // The unknown table may have the same senders, and comes first.
+                // The unreadable table comes first and may contain the same senders.
                 Some(_) if has_unknown => self.draft.loss(
                     format!("{parameter}: {element}"),
-                    "the table before it, which cannot be turned around, may say of the same senders that they are others'",
+                    "the table before it cannot be inverted, and may assign the same senders to other users",
                 ),
                 Some(entries) => owners.extend(entries),
                 None => {
                     has_unknown = true;
                     self.draft.loss(
                         format!("{parameter}: {element}"),
-                        "it says who owns a sender; `senders` of [auth] is asked which senders a user owns",
+                        "it maps senders to users; `senders` of [auth] maps users to senders",
                     );
                     self.draft.alarm(format!(
-                        "Mail of users whom the table `senders` of [auth] does not name gets 553: {parameter} = {element} says who \
-                         owns a sender, and cannot be turned around."
+                        "Mail from users that are not in the table `senders` of [auth] gets 553: {parameter} = \
+                         {element} maps senders to users, and cannot be inverted."
                     ));
                 }
             }
@@ -129,18 +128,19 @@ impl Conversion<'_> {
         let Turned { senders, owned, shared } = turned(&owners, &self.site, has_unknown);
         for (user, domain) in shared {
             self.draft.alarm(format!(
-                "Mail of {user} from addresses at {domain} gets 553 unless `senders` of [auth] names them: {parameter} gives \
-                 {user} the domain, but some addresses there are or may be others'. Name each address that {user} owns."
+                "Mail of {user} from addresses at {domain} gets 553 unless `senders` of [auth] contains them: \
+                 {parameter} gives {user} the domain, but some addresses there may belong to other users. Add each \
+                 address of {user}."
             ));
         }
-        let name = self.sender_table("senders", senders, "Users, and the senders that each of them owns.");
+        let name = self.sender_table("senders", senders, "Users and their senders.");
         self.draft.set("[auth]", "senders", quoted(&name), parameter);
         let asks_strangers = |front: &Door| {
             let asks = |it: &Element| it.idle.is_none() && ASKS_STRANGERS.contains(&it.rule.as_str());
             front.has_logins && front.lists.0.iter().flatten().any(asks)
         };
         if !owned.is_empty() && self.front_door().is_some_and(asks_strangers) {
-            let name = self.sender_table("owned-senders", owned, "Senders that some user owns.");
+            let name = self.sender_table("owned-senders", owned, "Senders that belong to a user.");
             self.owned = Some(name);
         }
     }
@@ -157,17 +157,18 @@ impl Conversion<'_> {
 
 /// Tables of senders.
 struct Turned {
-    /// Users, and the senders that each owns.
+    /// Users and their senders.
     senders: String,
-    /// All senders that somebody owns.
+    /// All senders that belong to a user.
     owned: String,
-    /// Users and domains that they own but for addresses of others.
+    /// Users and domains that they own except for addresses of others.
     shared: Vec<(String, String)>,
 }
 
-/// From senders and their owners to owners and their senders. Postfix asks for the address before its domain, so that who
-/// owns a domain does not own addresses there that are others'. Here he would, so that he does not get the domain then.
-/// `has_unknown`: any address may be another's.
+/// Converts a table of senders and owners to one of owners and senders. Postfix looks up the
+/// address before the domain, so the owner of a domain does not own addresses that belong to
+/// others. Here such a user would, and therefore does not get the domain. `has_unknown`: any
+/// address may belong to another user.
 fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> Turned {
     let mut by_sender: Vec<(String, Vec<String>)> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -176,7 +177,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         let senders = match text::keys(sender, Use::Aliases, site) {
             Ok(senders) if !senders.is_empty() => senders,
             _ => {
-                lost.push_str(&format!("# not translated: {sender}: expected an address, or a domain behind an @\n"));
+                lost.push_str(&format!("# not translated: {sender}: expected an address, or a domain after an @\n"));
                 continue;
             }
         };
@@ -185,7 +186,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         let new = senders.into_iter().filter(|sender| seen.insert(sender.to_lowercase()));
         by_sender.extend(new.map(|sender| (sender, users.clone())));
     }
-    // Owners of addresses, by the domain.
+    // The owners of addresses, by domain.
     let mut exact: BTreeMap<String, Vec<&Vec<String>>> = BTreeMap::new();
     for (sender, users) in by_sender.iter().filter(|(sender, _)| !sender.starts_with('@')) {
         let domain = sender.rsplit_once('@').map_or("", |(_, domain)| domain).to_lowercase();
@@ -206,7 +207,7 @@ fn turned(owners: &[(String, String)], site: &text::Site, has_unknown: bool) -> 
         }
     }
     let kept_back = |(user, sender): &(String, String)| {
-        format!("# not translated: {sender} {user}: addresses there are or may be others'\n")
+        format!("# not translated: {sender} {user}: addresses there may belong to other users\n")
     };
     let line = |(user, senders): (&&String, &Vec<&str>)| format!("{user:<31} {}\n", senders.join(", "));
     let senders = by_user.iter().map(line).chain(shared.iter().map(kept_back)).chain([lost]).collect();
@@ -230,12 +231,12 @@ mod tests {
         insta::assert_snapshot!(senders, @r#"
         alice                           bob@a.example, @b.example, info@a.example
         bob                             bob@a.example
-        # not translated: x@: expected an address, or a domain behind an @
+        # not translated: x@: expected an address, or a domain after an @
         "#);
         assert_eq!(owned, "bob@a.example\n@b.example\ninfo@a.example\nq@a.example\n");
     }
 
-    /// Carol could send as Bob.
+    /// Carol was able to send as Bob.
     #[test]
     fn who_owns_a_domain_does_not_own_addresses_of_others_there() {
         let entries = text::entries("bob@n.example bob\n@N.example carol, bob\n@m.example carol\n", false);
@@ -243,7 +244,7 @@ mod tests {
         insta::assert_snapshot!(made.senders, @r"
         bob                             bob@n.example, @N.example
         carol                           @m.example
-        # not translated: @N.example carol: addresses there are or may be others'
+        # not translated: @N.example carol: addresses there may belong to other users
         ");
         assert_eq!(made.shared, [("carol".to_owned(), "@N.example".to_owned())]);
         assert_eq!(turned(&entries, &text::Site::default(), true).shared.len(), 3);

@@ -1,4 +1,4 @@
-//! Lookup tables that parameters name, as `[[table]]` sections and files beside the new configuration.
+//! Converts lookup tables to `[[table]]` sections and to files beside the new configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::text::{self, Use};
 use super::words::{braced, list};
 use super::{Conversion, ldap, sql};
 
-/// Lookup types whose source is a text of keys and values.
+/// Map types whose source is a text of keys and values.
 const TEXTS: [&str; 6] = ["hash", "btree", "lmdb", "texthash", "dbm", "cdb"];
 
 /// A table as a parameter names it.
@@ -20,7 +20,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Reads `type:name`; None where an element of a list is something else.
+    /// Parses `type:name`; None for other list elements.
     pub(super) fn read(element: &str) -> Option<Named> {
         let element = element.strip_prefix("proxy:").or(element.strip_prefix("proxywrite:")).unwrap_or(element);
         let (kind, name) = element.split_once(':')?;
@@ -28,17 +28,17 @@ impl Named {
         is_kind.then(|| Named { kind: kind.to_owned(), name: name.to_owned() })
     }
 
-    /// Its text as Postfix would have it: without `proxy:`.
+    /// As in main.cf, without `proxy:`.
     fn text(&self) -> String {
         format!("{}:{}", self.kind, self.name)
     }
 }
 
-/// The tables that were made, by what they are made of.
+/// The converted tables, by their source.
 pub(super) type Made = BTreeMap<(Vec<Named>, Use), Option<String>>;
 
 impl Conversion<'_> {
-    /// The name of the table that stands for those of a parameter; None where nothing does.
+    /// The name of the table for those in a parameter; None if there is none.
     pub(super) fn tables(&mut self, value: &str, of_use: Use) -> Option<String> {
         let default = self.values.value("default_database_type");
         let read = |element: &String| {
@@ -61,7 +61,7 @@ impl Conversion<'_> {
         self.joined(names)
     }
 
-    /// These tables one behind the other.
+    /// A chain of these tables.
     pub(super) fn joined(&mut self, names: Vec<String>) -> Option<String> {
         if names.len() < 2 {
             return names.into_iter().next();
@@ -93,12 +93,12 @@ impl Conversion<'_> {
             "sqlite" => self.sql(&named, of_use, false),
             "regexp" | "pcre" => self.regexp(&named, of_use),
             "static" => self.fixed(&named, of_use),
-            "inline" => self
-                .inline(&named, of_use)
-                .or_else(|| self.unavailable(&named, of_use, "its braces are not those of a list")),
+            "inline" => {
+                self.inline(&named, of_use).or_else(|| self.unavailable(&named, of_use, "its braces are not balanced"))
+            }
             "unionmap" => {
                 self.draft.look_at(format!(
-                    "{}: ours is a chain, in which the first table that has a key counts",
+                    "{}: converted to a chain, in which the first table with a key wins",
                     named.text()
                 ));
                 self.tables(braced(&named.name).unwrap_or(&named.name), of_use)
@@ -107,13 +107,13 @@ impl Conversion<'_> {
                 Some(name) => Some(name),
                 None => self.unavailable(&named, of_use, "/etc/passwd cannot be read"),
             },
-            kind => self.unavailable(&named, of_use, &format!("tables of type {kind} are not read here")),
+            kind => self.unavailable(&named, of_use, &format!("tables of type {kind} are not supported")),
         };
         self.made.insert(key, made.clone());
         made
     }
 
-    /// The entries of a text that Postfix makes a table of.
+    /// The entries of a text map.
     pub(super) fn entries(&mut self, named: &Named, colon: bool) -> Option<Vec<(String, String)>> {
         if named.kind == "inline" {
             let pair = |element: String| {
@@ -144,7 +144,7 @@ impl Conversion<'_> {
         let name = file_name(&path);
         if let Some(first) = written.put_off.first() {
             self.draft.alarm(format!(
-                "Mail to {first}{} gets 451: what {} says of it cannot be done here; see the comments in {}.",
+                "Mail to {first}{} gets 451: the action in {} is not supported here; see the comments in {}.",
                 more(written.put_off.len()),
                 named.text(),
                 path.display()
@@ -153,8 +153,8 @@ impl Conversion<'_> {
         }
         if written.unread > 0 {
             self.draft.alarm(format!(
-                "Mail to the addresses of {} entries of {} gets 550 unless another table has them: their keys cannot be said \
-                 here; see the comments in {}.",
+                "Mail to the addresses of {} entries of {} gets 550 unless another table has them: their keys cannot \
+                 be translated; see the comments in {}.",
                 written.unread,
                 named.text(),
                 path.display()
@@ -166,15 +166,15 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    /// Whoever has an account on this machine.
+    /// The accounts of this machine.
     fn users(&mut self, of_use: Use) -> Option<String> {
         let text = self.read(Path::new("/etc/passwd"))?;
         let names =
             text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| (name.to_owned(), String::new()));
         let named = Named { kind: "unix".into(), name: "users".into() };
         self.draft.look_at(
-            "the accounts of this machine became a text table (users). It does not follow them: keep it up to date, or put \
-             another table in its place",
+            "the accounts of this machine became a text table (users). It is not updated with the accounts: keep it \
+             up to date, or use another table",
         );
         self.write_text(&named, &names.collect::<Vec<_>>(), of_use)
     }
@@ -188,7 +188,7 @@ impl Conversion<'_> {
             _ => values,
         };
         if values.is_empty() {
-            return self.unavailable(named, of_use, "it names nobody who can get mail here");
+            return self.unavailable(named, of_use, "it contains no address that can get mail here");
         }
         let name = self.free_name("everyone");
         let block = Block::new("[[table]]").key("name", quoted(&name), "").key("type", quoted("static"), "");
@@ -201,7 +201,7 @@ impl Conversion<'_> {
             return self.unavailable(
                 named,
                 of_use,
-                "its patterns are for names without a domain, which keys have here",
+                "its patterns are for names without a domain, but keys have a domain here",
             );
         }
         let Some(text) = self.read(Path::new(&named.name)) else {
@@ -215,7 +215,7 @@ impl Conversion<'_> {
         let path = self.add_file(&named.name, "", text, false);
         let name = file_name(&path);
         self.draft.look_at(format!(
-            "{}: patterns have no back-references and cannot look around; `mailrace check` names those that have",
+            "{}: patterns do not support back-references and look-around; `mailrace check` reports those that use them",
             path.display()
         ));
         let block = Block::new("[[table]]").comment(format!("From {}.", named.text()));
@@ -224,7 +224,7 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    /// The settings of a table: those of its file, or of main.cf with its name before them.
+    /// The settings of a map: in its file, or in main.cf with its name as a prefix.
     fn settings(&mut self, named: &Named) -> Option<MainCf> {
         if named.name.starts_with('/') {
             return self.read(Path::new(&named.name)).map(|text| MainCf::parse(&text));
@@ -273,7 +273,7 @@ impl Conversion<'_> {
         let local = matches!(of_use, Use::LocalAliases | Use::LocalUsers);
         let changes_values = given("result_format").is_some_and(|format| format != "%s");
         if changes_values && of_use.asks_values() {
-            return self.unavailable(named, of_use, "result_format has to be part of the query here");
+            return self.unavailable(named, of_use, "result_format must be part of the query here");
         }
         let query = given("query").or_else(|| sql::pieced(given)).unwrap_or_default();
         let made = if postgres { sql::postgres(&query, local) } else { sql::sqlite(&query, local) };
@@ -303,30 +303,30 @@ impl Conversion<'_> {
         Some(name)
     }
 
-    /// A table that puts mail off stands for one that cannot be read or said: nobody is refused for it, and nobody let in.
+    /// A table that defers mail, in place of one that cannot be converted: nobody is refused or
+    /// accepted because of it.
     pub(super) fn unavailable(&mut self, named: &Named, of_use: Use, why: &str) -> Option<String> {
         let name = self.free_name(&file_name(Path::new(&named.name)));
         self.draft.alarm(format!(
-            "{} until the table \"{name}\" is written here: Postfix asks {}, but {why}.",
+            "{} until the table \"{name}\" is set up here: Postfix uses {}, but {why}.",
             of_use.outage(),
             named.text()
         ));
-        let reason = format!("{} of Postfix is not moved: {why}", named.text());
-        let block =
-            Block::new("[[table]]").comment(format!("In the place of {}, which has to be written.", named.text()));
+        let reason = format!("{} of Postfix is not translated: {why}", named.text());
+        let block = Block::new("[[table]]").comment(format!("A placeholder for {}.", named.text()));
         let block = block.key("name", quoted(&name), "").key("type", quoted("unavailable"), "");
         self.draft.add(block.key("reason", quoted(&reason), ""));
         Some(name)
     }
 
-    /// Mail to this address gets 451.
+    /// Makes mail to this address get 451.
     pub(super) fn put_off(&mut self, key: &str) {
         if !self.put_off.iter().any(|known| known.eq_ignore_ascii_case(key)) {
             self.put_off.push(key.to_owned());
         }
     }
 
-    /// The table of those whose mail is put off, where there are any; its file is written in the end.
+    /// The table of deferred addresses, if there are any; its file is written at the end.
     pub(super) fn put_off_table(&mut self) -> Option<String> {
         if self.put_off.is_empty() {
             return None;
@@ -334,15 +334,15 @@ impl Conversion<'_> {
         if !self.names.contains(PUT_OFF) {
             self.names.insert(PUT_OFF.to_owned());
             let path = self.folder.join(PUT_OFF);
-            let block = Block::new("[[table]]").comment("Addresses whose mail is put off; see the head of this file.");
+            let block = Block::new("[[table]]").comment("Addresses whose mail is deferred; see the top of this file.");
             let block = block.key("name", quoted(PUT_OFF), "").key("type", quoted("unavailable"), "");
             let block = block.key("path", quoted(&path.to_string_lossy()), "");
-            self.draft.add(block.key("reason", quoted("what Postfix does with this address is not translated"), ""));
+            self.draft.add(block.key("reason", quoted("Postfix's handling of this address is not translated"), ""));
         }
         Some(PUT_OFF.to_owned())
     }
 
-    /// Its file.
+    /// Writes its file.
     pub(super) fn write_put_off(&mut self) {
         if self.names.contains(PUT_OFF) {
             let text: String = self.put_off.iter().map(|key| format!("{key}\n")).collect();
@@ -350,7 +350,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// A file's text; that it cannot be read is told.
+    /// The text of a file; a failure is reported.
     pub(super) fn read(&mut self, path: &Path) -> Option<String> {
         match self.files.text(path) {
             Ok(text) => {
@@ -358,13 +358,13 @@ impl Conversion<'_> {
                 Some(text)
             }
             Err(error) => {
-                self.draft.look_at(format!("{} is not read: {error}", path.display()));
+                self.draft.look_at(format!("{} cannot be read: {error}", path.display()));
                 None
             }
         }
     }
 
-    /// A new file with a name that no other one has.
+    /// Adds a file with a unique name.
     pub(super) fn add_file(&mut self, like: &str, ending: &str, text: String, secret: bool) -> PathBuf {
         let name = match ending {
             "" => self.free_name(&file_name(Path::new(like))),
@@ -375,7 +375,7 @@ impl Conversion<'_> {
         path
     }
 
-    /// A name for a table that no other one has.
+    /// A unique name for a table.
     pub(super) fn free_name(&mut self, like: &str) -> String {
         let name = std::iter::once(like.to_owned())
             .chain((2..).map(|number| format!("{like}-{number}")))
@@ -386,13 +386,13 @@ impl Conversion<'_> {
     }
 }
 
-/// Settings of SQL tables that have to be part of the query here.
+/// Settings of SQL maps that must be part of the query here.
 const SQL_LOST: [&str; 3] = ["result_format", "domain", "expansion_limit"];
-const SQL_LOST_WHY: &str = "it is not part of the query, which has to say it if it matters";
-/// The table of addresses whose mail is put off, and its file.
+const SQL_LOST_WHY: &str = "it must be part of the query if it matters";
+/// The name of the table of deferred addresses, and of its file.
 const PUT_OFF: &str = "put-off";
 
-/// How many there are beside the first.
+/// The number of items besides the first.
 fn more(number: usize) -> String {
     match number {
         0 | 1 => String::new(),
@@ -401,14 +401,14 @@ fn more(number: usize) -> String {
     }
 }
 
-/// Hosts, user and database as libpq has them.
+/// Hosts, user and database in libpq's notation.
 fn postgres_url(value: impl Fn(&str) -> Option<String>) -> String {
     let all: Vec<String> = list(&value("hosts").unwrap_or_else(|| "localhost".into()));
     if let Some(url) = all.first().filter(|host| host.starts_with("postgres")) {
         return url.clone();
     }
     let part = |host: &String| match host.strip_prefix("unix:") {
-        // Postfix names the socket's folder, or the socket.
+        // Postfix names the folder of the socket, or the socket.
         Some(path) => (path.split("/.s.PGSQL").next().unwrap_or(path).to_owned(), "5432".to_owned()),
         None => {
             let host = host.strip_prefix("inet:").unwrap_or(host);
@@ -424,7 +424,7 @@ fn postgres_url(value: impl Fn(&str) -> Option<String>) -> String {
     settings.join(" ")
 }
 
-/// The last part of a path, without the ending of a Postfix file.
+/// The last part of a path, without the suffix of a Postfix file.
 pub(super) fn file_name(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "table".into(), |name| name.to_string_lossy().into_owned());
     let is_table = name != "main.cf" && name != "master.cf";

@@ -1,12 +1,12 @@
-//! The syntax of main.cf, and of the files that describe a lookup in LDAP or SQL, as postconf(5) has it.
+//! Parses main.cf, and the files of LDAP and SQL maps, in the syntax of postconf(5).
 //!
-//! A logical line begins with something else than white space, and lines that begin with white space go on with it, also
-//! behind comments and empty lines in between. Of several definitions of one name the last one counts. Nothing here is
-//! fatal: a line that is no definition is kept as an oddity, to be told.
+//! A logical line starts with a character other than white space and continues with lines that
+//! start with white space, across comments and empty lines. The last definition of a name wins.
+//! There are no errors: a line that is not a definition is kept, to be reported.
 
 use std::collections::HashMap;
 
-/// The definitions of a file, in the order of their last one.
+/// The definitions in a file, in the order of their last occurrence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MainCf {
     settings: Vec<(String, String)>,
@@ -15,7 +15,7 @@ pub struct MainCf {
 }
 
 impl MainCf {
-    /// Reads a text. Any text will do.
+    /// Parses any text.
     pub fn parse(text: &str) -> Self {
         let mut file = MainCf::default();
         for line in logical_lines(text) {
@@ -27,7 +27,7 @@ impl MainCf {
         file
     }
 
-    /// What a name was given, as it is written: nothing is expanded.
+    /// The value of a name as written, not expanded.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.places.get(name).map(|place| &*self.settings[*place].1)
     }
@@ -45,7 +45,7 @@ impl MainCf {
         self.settings.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Lines that are no definitions.
+    /// Lines that are not definitions.
     pub fn oddities(&self) -> &[String] {
         &self.oddities
     }
@@ -61,7 +61,7 @@ impl MainCf {
     }
 }
 
-/// Lines joined with those that go on with them, without comments and empty ones.
+/// Lines joined with their continuations, without comments and empty lines.
 pub(super) fn logical_lines(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -77,7 +77,7 @@ pub(super) fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// `name = value`, where the value may be empty.
+/// `name = value`; the value may be empty.
 pub(super) fn definition(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let name = name.trim();

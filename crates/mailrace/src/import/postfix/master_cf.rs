@@ -1,35 +1,36 @@
-//! The syntax of master.cf, as master(5) has it: a service a line, with eight fields and its arguments. Of the arguments
-//! only `-o name=value` is taken apart; a line that is no service is kept as an oddity.
+//! Parses master.cf in the syntax of master(5): one service per line, with eight fields and
+//! arguments. Of the arguments, only `-o name=value` is parsed; a line that is not a service is
+//! kept, to be reported.
 
 use super::main_cf::{definition, logical_lines};
 use super::words::{braced, split};
 
-/// One service.
+/// A service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// What it is reached by: a port with or without an address, or a name.
+    /// Its address: a port with or without a host, or a name.
     pub name: String,
     /// `inet`, `unix`, `fifo`, `unix-dgram` or `pass`.
     pub kind: String,
     /// The program.
     pub command: String,
-    /// What its own settings are instead of those of main.cf.
+    /// Its settings that replace those of main.cf.
     pub overrides: Vec<(String, String)>,
-    /// All arguments, as they are written.
+    /// All arguments as written.
     pub arguments: Vec<String>,
 }
 
-/// All services of a file.
+/// The services in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterCf {
-    /// Those that were understood, in the order of the file.
+    /// The valid services, in the order of the file.
     pub services: Vec<Service>,
-    /// Lines that are no services.
+    /// Lines that are not services.
     pub oddities: Vec<String>,
 }
 
 impl MasterCf {
-    /// Reads a text. Any text will do.
+    /// Parses any text.
     pub fn parse(text: &str) -> Self {
         let mut file = MasterCf::default();
         for line in logical_lines(text) {
@@ -48,7 +49,7 @@ fn service(line: &str) -> Option<Service> {
     if !["inet", "unix", "fifo", "unix-dgram", "pass"].contains(&&*kind) {
         return None;
     }
-    // Who may use it, where it runs, when it wakes up and how often it may run is Postfix's own matter.
+    // Who may use it, where it runs, its wakeup time and process limit concern only Postfix.
     let command = fields.nth(5)?;
     let arguments: Vec<String> = fields.collect();
     Some(Service { name, kind, command, overrides: overrides(&arguments), arguments })

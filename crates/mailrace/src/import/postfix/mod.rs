@@ -1,7 +1,7 @@
-//! A Postfix configuration folder, read and written anew as a mailrace.toml.
+//! Converts a Postfix configuration folder to a mailrace.toml.
 //!
-//! Text goes in, text comes out: whoever asks gives a way to read files, and writes what comes back. Every parameter of
-//! main.cf is in the new file: mapped, or told as what has no counterpart, or as what does not have to be said.
+//! Texts go in and come out: the caller reads and writes files. Every parameter of main.cf appears
+//! in the new file: translated, listed as unsupported, or listed as not needed.
 
 mod access;
 mod access_table;
@@ -46,29 +46,30 @@ use master_cf::MasterCf;
 use text::Site;
 use transports::TransportMap;
 
-/// A way to read the files that a configuration names.
+/// Reads the files that a configuration names.
 pub trait Files {
     /// The text of a file.
     ///
     /// # Errors
     ///
-    /// It is not there, may not be read, or is not UTF-8.
+    /// It does not exist, cannot be read, or is not UTF-8.
     fn text(&self, path: &Path) -> io::Result<String>;
 }
 
-/// What comes of a configuration.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// The text of the new configuration.
+    /// The new configuration.
     pub text: String,
     /// The files that it names.
     pub files: Vec<NewFile>,
-    /// What becomes of mail that Postfix treated otherwise, a sentence each; also in the head of the text.
+    /// How mail is handled differently than by Postfix, one sentence each; also at the top of the
+    /// text.
     pub alarms: Vec<String>,
 }
 
-/// Reads `main` and `master`, the texts of main.cf and master.cf, and the files that they name, as on the machine of that
-/// name. New files are to be in `folder`.
+/// Converts `main` and `master`, the texts of main.cf and master.cf, and the files that they name,
+/// for a host named `machine`. New files go to `folder`.
 pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder: &Path) -> Import {
     let main = MainCf::parse(main);
     let mut conversion = Conversion {
@@ -96,7 +97,7 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder
     Import { text: render::render(&draft, &main), files: draft.files, alarms: draft.alarms }
 }
 
-/// A conversion on its way.
+/// A conversion in progress.
 struct Conversion<'a> {
     main: &'a MainCf,
     values: Values<'a>,
@@ -105,25 +106,25 @@ struct Conversion<'a> {
     folder: &'a Path,
     draft: Draft,
     made: Made,
-    /// Names of tables, transports and files that are taken.
+    /// Names of tables, transports and files that are in use.
     names: BTreeSet<String>,
     site: Site,
-    /// The services that take mail.
+    /// The services that receive mail.
     doors: Vec<Door>,
     has_certificates: bool,
-    /// Whether users log in at any listener.
+    /// Whether any listener accepts logins.
     has_users: bool,
-    /// The table of senders that users own.
+    /// The table of senders that belong to users.
     owned: Option<String>,
-    /// Whether mynetworks means clients that nothing here does.
+    /// Whether mynetworks contains clients that could not be translated.
     has_lost_networks: bool,
-    /// Whether something in the list at hand let clients pass and is not there.
+    /// Whether the current list had a permit restriction that could not be translated.
     has_lost_pass: bool,
-    /// What transport_maps says.
+    /// The contents of transport_maps.
     transport_map: TransportMap,
-    /// Recipients whose mail access rules refuse or put off: an address and what a table says of it.
+    /// Recipients whose mail access rules refuse or defer: an address and its table value.
     stopped: Vec<(String, String)>,
-    /// Addresses of ours whose mail gets 451.
+    /// Local addresses whose mail gets 451.
     put_off: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Networks as Postfix's lists have them: the first element that matches an address decides, and one behind a `!` says no.
-//! Ours have no exceptions, so that what is excepted is cut out: a network becomes those that remain of it.
+//! Networks in Postfix's lists, where the first match wins and a `!` excludes. Our lists have no
+//! exclusions, so excluded networks are subtracted from the others.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,22 +11,22 @@ use super::lookups::Named;
 use super::words::list;
 use crate::config::Network;
 
-/// A network, as numbers.
+/// A network as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Net {
     bits: u128,
     prefix: u32,
-    /// Bits of an address of this family.
+    /// The number of bits in an address of this family.
     width: u32,
 }
 
 impl Net {
-    /// The loopback addresses, who are this machine.
+    /// The loopback networks.
     pub(super) fn loopback() -> Vec<Net> {
         ["127.0.0.0/8", "::1/128"].iter().filter_map(|text| Net::read(text)).collect()
     }
 
-    /// Reads our own notation, also with brackets around the address.
+    /// Parses CIDR notation, also with brackets around the address.
     pub(super) fn read(text: &str) -> Option<Net> {
         let plain = text.replace(['[', ']'], "");
         let network = plain.parse::<Network>().ok()?.to_string();
@@ -38,19 +38,19 @@ impl Net {
         Some(Net { bits, prefix: prefix.parse().ok()?, width })
     }
 
-    /// Whether it is one of IPv4.
+    /// Whether it is an IPv4 network.
     pub(super) fn is_v4(&self) -> bool {
         self.width == 32
     }
 
-    /// Whether all of the other one is in it.
+    /// Whether it contains the other network.
     pub(super) fn covers(&self, other: &Net) -> bool {
         let beyond = self.width - self.prefix;
         let head = |net: &Net| net.bits.checked_shr(beyond).unwrap_or(0);
         self.width == other.width && self.prefix <= other.prefix && head(self) == head(other)
     }
 
-    /// What remains of it without another one, the largest networks first.
+    /// The rest of it without another network, largest parts first.
     pub(super) fn without(self, hole: &Net) -> Vec<Net> {
         if hole.covers(&self) {
             return Vec::new();
@@ -77,7 +77,7 @@ impl fmt::Display for Net {
     }
 }
 
-/// What is in both.
+/// The intersection.
 pub(super) fn common(one: &[Net], other: &[Net]) -> Vec<Net> {
     let both = |a: &Net, b: &Net| if a.covers(b) { Some(*b) } else { b.covers(a).then_some(*a) };
     let mut all: Vec<Net> = Vec::new();
@@ -89,12 +89,12 @@ pub(super) fn common(one: &[Net], other: &[Net]) -> Vec<Net> {
     all
 }
 
-/// A list of networks on its way.
+/// A list of networks under construction.
 #[derive(Debug, Default)]
 struct Listed {
     networks: Vec<Net>,
     holes: Vec<Net>,
-    /// Something is excepted of which nobody knows what: what comes behind may be it.
+    /// An excluded element is unknown, so later elements may be part of it.
     is_blurred: bool,
 }
 
@@ -121,7 +121,8 @@ impl Listed {
 }
 
 impl Conversion<'_> {
-    /// The networks that a parameter's value names. What cannot be read is left out, and told: nobody is in it who was not.
+    /// The networks in a parameter's value. Unreadable elements are left out and reported, so no
+    /// other clients are included.
     pub(super) fn network_list(&mut self, parameter: &str, value: &str) -> Vec<Net> {
         let mut listed = Listed::default();
         self.collect(parameter, value, false, 0, &mut listed);
@@ -134,7 +135,7 @@ impl Conversion<'_> {
             let negated = negated ^ ((element.len() - bare.len()) % 2 == 1);
             let net = Net::read(bare);
             let is_added = net.is_some_and(|net| listed.add(net, negated));
-            // IPv4 in IPv6 is taken for IPv4.
+            // IPv4-mapped addresses are treated as IPv4.
             if is_added || net.is_none() && bare.replace('[', "").starts_with("::ffff:") {
                 continue;
             }
@@ -144,9 +145,9 @@ impl Conversion<'_> {
             }
             listed.is_blurred |= negated;
             let why = match (net.is_some(), negated) {
-                (true, _) => "something is excepted before it that is no network",
-                (false, true) => "it is no network; what comes behind it is left out, since it may be excepted",
-                (false, false) => "it is no network",
+                (true, _) => "an exclusion before it is not a network",
+                (false, true) => "it is not a network; the elements after it are left out, since it may exclude them",
+                (false, false) => "it is not a network",
             };
             self.draft.loss(format!("{parameter}: {element}"), why);
             self.alarm_of_clients(parameter, &element, why);
@@ -156,23 +157,23 @@ impl Conversion<'_> {
     fn alarm_of_clients(&mut self, parameter: &str, element: &str, why: &str) {
         if parameter != "mynetworks" {
             return self.draft.alarm(format!(
-                "Mail from clients that {parameter} means by \"{element}\" is treated as that of all others: {why}."
+                "Mail from \"{element}\" in {parameter} is handled like mail from all other clients: {why}."
             ));
         }
         self.has_lost_networks = true;
         self.defer_relaying();
         self.draft.alarm(format!(
-            "Mail to other people's domains from clients that mynetworks means by \"{element}\" gets 454: {why}. Write their \
-             addresses into `networks` of [relay]."
+            "Mail to other domains from \"{element}\" in mynetworks gets 454: {why}. Add its addresses to `networks` \
+             of [relay]."
         ));
     }
 
-    /// Who may not relay may try again, since it may be somebody whom Postfix let relay.
+    /// Defers clients that may not relay, since Postfix might have let them.
     pub(super) fn defer_relaying(&mut self) {
         self.draft.section("[relay]").set("others", quoted("defer"), "");
     }
 
-    /// The networks of a file, or the keys of a table, as a list.
+    /// The networks in a file, or the keys of a table, as a list.
     fn named_networks(&mut self, element: &str) -> Option<String> {
         if element.starts_with('/') {
             return self.read(Path::new(element)).map(|text| super::main_cf::logical_lines(&text).join(" "));
@@ -182,20 +183,20 @@ impl Conversion<'_> {
             entries.into_iter().map(|(key, _)| key).partition(|key| Net::read(key).is_some() && !is_address(key));
         if let Some(first) = networks.first() {
             self.draft.look_at(format!(
-                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix looks up the client's \
-                 address alone, so that they let in nobody there either",
+                "{element} has {} keys that are networks, such as {first}. They are left out: Postfix only looks up \
+                 the client's address, so they match nothing there either",
                 networks.len()
             ));
             self.draft.loss(
                 format!("{element}: {}", networks.join(", ")),
-                "in a table Postfix looks up the client's address alone, which is no network",
+                "in a table, Postfix only looks up the client's address, not networks",
             );
         }
         Some(keys.join(" "))
     }
 }
 
-/// Whether it is an address as Postfix looks it up.
+/// Whether it is an address in the form in which Postfix looks it up.
 fn is_address(key: &str) -> bool {
     key.parse::<IpAddr>().is_ok_and(|address| address.to_string().eq_ignore_ascii_case(key))
 }

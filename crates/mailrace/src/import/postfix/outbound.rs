@@ -1,4 +1,4 @@
-//! Mail that leaves: the relay host, routes, and how the SMTP client speaks.
+//! Converts outbound mail: the relay host, routes, and settings of the SMTP client.
 
 use super::Conversion;
 use super::draft::{Block, quoted, quoted_list};
@@ -8,7 +8,7 @@ use super::transports::{Kind, Target};
 use super::words::list;
 use crate::config::Pattern;
 
-/// Entries of transport_maps that become routes; more of them are better a table.
+/// Entries of transport_maps that become routes; more belong in a table.
 const ROUTES_MAX: usize = 1000;
 
 impl Conversion<'_> {
@@ -36,7 +36,7 @@ impl Conversion<'_> {
             Way::Out { .. } if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
             way => {
                 let way = match way {
-                    Way::Maildirs => self.put_off_way(who, &format!("{} keeps it here", target.from)),
+                    Way::Maildirs => self.put_off_way(who, &format!("{} delivers it locally", target.from)),
                     way => way,
                 };
                 let name = self.transport("onward", &way, target.from);
@@ -46,7 +46,7 @@ impl Conversion<'_> {
         }
     }
 
-    /// Why mail for a next hop waits: it refuses for good whoever does not log in.
+    /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
     pub(super) fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
         let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
         let main = self.main.with(service.map_or(&[], |service| &service.overrides));
@@ -62,12 +62,13 @@ impl Conversion<'_> {
         }
         let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
         let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
-        is_named.then(|| format!("the relay host {hop} wants a password, and this server logs on to no other server"))
+        is_named
+            .then(|| format!("the relay host {hop} requires a password, and logins at other servers are not supported"))
     }
 
     fn routes(&mut self) {
         if let Some(table) = self.transport_map.opaque.clone() {
-            let block = Block::new("[[route]]").comment("Until this table is written, mail to other domains waits.");
+            let block = Block::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
             let block = block.key("domain", quoted("*"), "transport_maps");
             self.draft.add(block.key("next_hops", quoted(&table), ""));
         }
@@ -76,8 +77,8 @@ impl Conversion<'_> {
         patterns.retain(|(pattern, _)| !own.contains(pattern));
         if patterns.len() > ROUTES_MAX {
             self.draft.alarm(format!(
-                "Mail to {} domains of transport_maps leaves as mail to any other domain does: only {ROUTES_MAX} of its entries \
-                 became routes; write the others into a table for `next_hops`.",
+                "Mail to {} domains in transport_maps is sent like mail to any other domain: only {ROUTES_MAX} of \
+                 its entries became routes; put the others into a table for `next_hops`.",
                 patterns.len() - ROUTES_MAX
             ));
             patterns.truncate(ROUTES_MAX);
@@ -90,18 +91,18 @@ impl Conversion<'_> {
     fn route(&mut self, pattern: &str, value: &str) {
         if pattern.parse::<Pattern>().is_err() {
             let what = format!("transport_maps: {pattern} {value}");
-            return self.draft.loss(what, "the key is no domain, so that no mail is meant by it");
+            return self.draft.loss(what, "the key is not a domain, so it matches no mail");
         }
         let base = self.target_of_class(Kind::Other);
         let target = base.clone().changed(value);
         let mut block = Block::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
         if (&target.channel, &target.hop) == (&base.channel, &base.hop) {
-            // As without the entry, whatever a wider one says.
+            // As without the entry, whatever a wider entry says.
             return self.draft.add(block);
         }
         let who = if pattern == "*" { "all other domains" } else { pattern };
         let way = match self.way(&target, who) {
-            Way::Maildirs => self.put_off_way(who, "transport_maps keeps it here, but it is no domain of this host"),
+            Way::Maildirs => self.put_off_way(who, "transport_maps delivers it locally, but it is not a local domain"),
             way => way,
         };
         match &way {
@@ -118,7 +119,8 @@ impl Conversion<'_> {
         self.draft.add(block);
     }
 
-    /// What Postfix's SMTP client is told holds for all its transports; ours have settings of their own.
+    /// Settings of Postfix's SMTP client apply to all its transports; here each transport has its
+    /// own.
     fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
         let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
@@ -136,7 +138,7 @@ impl Conversion<'_> {
         self.draft.blocks.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
     }
 
-    /// Names of our domains: mail for these is not routed.
+    /// The local domains, whose mail is not routed.
     pub(super) fn own_domains(&self) -> Vec<String> {
         let domains = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]");
         let names = domains.flat_map(|block| &block.keys).filter(|(key, ..)| key == "name");
@@ -153,8 +155,11 @@ impl Conversion<'_> {
                     self.draft.mapped(name);
                 }
                 _ => {
-                    self.draft.lost(name, "this is no address of that family; the system chooses one");
-                    self.draft.alarm(format!("Mail to other hosts leaves from an address that the system chooses, and not from {value} ({name})."));
+                    self.draft.lost(name, "this is not an address of that family; the system chooses one");
+                    self.draft.alarm(format!(
+                        "Mail to other hosts is sent from an address that the system chooses, not from {value} \
+                         ({name})."
+                    ));
                 }
             }
         }
@@ -179,9 +184,9 @@ impl Conversion<'_> {
             "none" => ("never", None),
             "may" => ("offered", None),
             "encrypt" => ("required", None),
-            "dane" => ("offered", Some("is encrypted where TLS is offered, and not checked by DANE")),
-            "dane-only" => ("required", Some("waits where no TLS is offered, and is not checked by DANE")),
-            _ => ("required", Some("waits where no TLS is offered, and the next hop's certificate is not checked")),
+            "dane" => ("offered", Some("is encrypted if TLS is offered, and not checked by DANE")),
+            "dane-only" => ("required", Some("waits if TLS is not offered, and is not checked by DANE")),
+            _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
         if let Some(doubt) = doubt {

@@ -1,131 +1,133 @@
-//! What Postfix is told and this server does by itself, and what it does not do at all.
+//! Parameters that are not needed because of how the server works, and parameters that it does not
+//! support.
 
 use super::Conversion;
 use super::restrictions;
 use super::words::list;
 
-/// Parameters for which nothing has to be said, and why.
+/// Parameters that are not needed, and why.
 const SAME: [(&str, &str); 45] = [
-    ("alias_database", "tables are read as text; nothing has to be built"),
-    ("allow_percent_hack", "a % in an address means nothing"),
-    ("append_at_myorigin", "addresses are taken as they are"),
-    ("append_dot_mydomain", "addresses are taken as they are"),
-    ("biff", "nobody is told of new mail on a terminal"),
-    ("command_directory", "a folder of Postfix's own"),
-    ("compatibility_level", "a matter of Postfix's own versions"),
-    ("config_directory", "a folder of Postfix's own"),
-    ("daemon_directory", "a folder of Postfix's own"),
-    ("data_directory", "a folder of Postfix's own; ours is data_dir"),
+    ("alias_database", "tables are read as text and need no database"),
+    ("allow_percent_hack", "a % in an address has no special meaning"),
+    ("append_at_myorigin", "addresses are not changed"),
+    ("append_dot_mydomain", "addresses are not changed"),
+    ("biff", "biff notifications are not supported"),
+    ("command_directory", "a Postfix folder"),
+    ("compatibility_level", "only concerns Postfix versions"),
+    ("config_directory", "a Postfix folder"),
+    ("daemon_directory", "a Postfix folder"),
+    ("data_directory", "a folder of Postfix; Mailrace uses data_dir"),
     ("debug_peer_level", "see [log]"),
-    ("debugger_command", "there are no processes to be debugged"),
+    ("debugger_command", "there are no such processes"),
     ("default_database_type", "used to read the tables above"),
-    ("default_process_limit", "sessions are no processes; limits.sessions bounds them"),
-    ("disable_vrfy_command", "VRFY tells nothing of who exists"),
-    ("enable_long_queue_ids", "queue ids are never used twice"),
-    ("html_directory", "a folder of Postfix's own"),
-    ("mail_owner", "`user` says who the server becomes"),
-    ("mailq_path", "a file of Postfix's own"),
-    ("manpage_directory", "a folder of Postfix's own"),
-    ("meta_directory", "a folder of Postfix's own"),
-    ("newaliases_path", "a file of Postfix's own"),
-    ("queue_directory", "a folder of Postfix's own; ours is data_dir"),
-    ("readme_directory", "a folder of Postfix's own"),
-    ("sample_directory", "a folder of Postfix's own"),
-    ("sendmail_path", "a file of Postfix's own"),
-    ("setgid_group", "a group of Postfix's own"),
-    ("shlib_directory", "a folder of Postfix's own"),
-    ("anvil_rate_time_unit", "rates above are by this time"),
-    ("broken_sasl_auth_clients", "the old form of AUTH is not told; LOGIN is spoken"),
-    ("mail_name", "the server calls itself Mailrace"),
-    ("mail_version", "the server calls itself Mailrace"),
-    ("maps_rbl_reject_code", "a rule refuses with 5xx; with 4xx here, it puts off"),
-    ("parent_domain_matches_subdomains", "keys of access tables are written as it says; see relay_domains, too"),
+    ("default_process_limit", "sessions are not processes; limits.sessions limits them"),
+    ("disable_vrfy_command", "VRFY does not reveal which addresses exist"),
+    ("enable_long_queue_ids", "queue IDs are never reused"),
+    ("html_directory", "a Postfix folder"),
+    ("mail_owner", "see `user`"),
+    ("mailq_path", "a Postfix file"),
+    ("manpage_directory", "a Postfix folder"),
+    ("meta_directory", "a Postfix folder"),
+    ("newaliases_path", "a Postfix file"),
+    ("queue_directory", "a folder of Postfix; Mailrace uses data_dir"),
+    ("readme_directory", "a Postfix folder"),
+    ("sample_directory", "a Postfix folder"),
+    ("sendmail_path", "a Postfix file"),
+    ("setgid_group", "a Postfix group"),
+    ("shlib_directory", "a Postfix folder"),
+    ("anvil_rate_time_unit", "the rates above use this unit"),
+    ("broken_sasl_auth_clients", "the old form of AUTH is not advertised; LOGIN is supported"),
+    ("mail_name", "the server's name is always Mailrace"),
+    ("mail_version", "the server's name is always Mailrace"),
+    ("maps_rbl_reject_code", "rules refuse with 5xx; with a 4xx code here, they defer"),
+    ("parent_domain_matches_subdomains", "applied to the keys of access tables; see also relay_domains"),
     ("smtpd_client_event_limit_exceptions", "`relay.networks` are exempt from these limits"),
-    ("smtpd_delay_reject", "all rules that were made of restrictions are asked at RCPT"),
-    ("smtpd_null_access_lookup_key", "no sender is <> in tables"),
-    ("smtpd_reject_unlisted_recipient", "who does not exist is refused, always"),
-    ("smtpd_restriction_classes", "they are filled in where lists name them"),
-    ("smtpd_forbid_bare_newline", "a bare CR or LF is refused"),
-    ("smtpd_helo_required", "a client introduces itself first"),
-    ("smtpd_relay_before_recipient_restrictions", "only `relay.networks` may send elsewhere, always"),
-    ("smtputf8_enable", "SMTPUTF8 is always there"),
-    ("strict_rfc821_envelopes", "addresses are read strictly"),
-    ("unknown_local_recipient_reject_code", "who does not exist is answered 550"),
+    ("smtpd_delay_reject", "all rules made from restrictions are checked at RCPT"),
+    ("smtpd_null_access_lookup_key", "the null sender is <> in tables"),
+    ("smtpd_reject_unlisted_recipient", "unknown recipients are always refused"),
+    ("smtpd_restriction_classes", "expanded in the lists that use them"),
+    ("smtpd_forbid_bare_newline", "messages with a bare CR or LF are refused"),
+    ("smtpd_helo_required", "HELO or EHLO is always required"),
+    ("smtpd_relay_before_recipient_restrictions", "only `relay.networks` and users may relay"),
+    ("smtputf8_enable", "SMTPUTF8 is always enabled"),
+    ("strict_rfc821_envelopes", "addresses are parsed strictly"),
+    ("unknown_local_recipient_reject_code", "unknown recipients get 550"),
 ];
 
-/// Parameters that treat mail as nothing here does, and what happens to mail without them.
+/// Unsupported parameters that affect mail, and what happens instead.
 const ALARMS: [(&str, &str); 33] = [
-    ("always_bcc", "Nobody gets copies of all mail"),
-    ("recipient_bcc_maps", "Nobody gets copies of mail by its recipient"),
-    ("sender_bcc_maps", "Nobody gets copies of mail by its sender"),
-    ("canonical_maps", "Mail keeps the addresses that it has, and gets 550 where only the rewritten recipient exists"),
-    ("recipient_canonical_maps", "Mail to recipients that it rewrites gets 550 unless they exist; write `aliases`"),
+    ("always_bcc", "There are no copies of all mail"),
+    ("recipient_bcc_maps", "There are no copies of mail by its recipient"),
+    ("sender_bcc_maps", "There are no copies of mail by its sender"),
+    ("canonical_maps", "Mail keeps the addresses that it has, and gets 550 if only the rewritten recipient exists"),
+    ("recipient_canonical_maps", "Mail to recipients that it rewrites gets 550 unless they exist; use `aliases`"),
     ("sender_canonical_maps", "Mail keeps the senders that it rewrites"),
     ("masquerade_domains", "Mail keeps the names of hosts in its addresses"),
-    ("smtp_generic_maps", "Mail leaves with the addresses that it rewrites, such as those of local users"),
-    ("relocated_maps", "Mail to those who have moved gets 550 without their new address, or is taken where they exist"),
-    ("content_filter", "Mail is delivered without passing the filter; let it stand before this server or behind it"),
-    ("smtpd_proxy_filter", "Mail is taken without passing the filter; let it stand before this server"),
-    ("smtpd_milters", "Mail is taken without a milter being asked: nothing is refused, signed or marked"),
-    ("non_smtpd_milters", "Mail of local programs is taken without a milter being asked: nothing is signed or marked"),
-    ("header_checks", "Mail that it refuses, holds, redirects or changes is delivered as it is"),
-    ("body_checks", "Mail that it refuses, holds, redirects or changes is delivered as it is"),
-    ("mime_header_checks", "Mail that it refuses, holds, redirects or changes is delivered as it is"),
-    ("nested_header_checks", "Mail that it refuses, holds, redirects or changes is delivered as it is"),
-    ("smtp_header_checks", "Mail leaves with the header that it has"),
-    ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered as it is"),
+    ("smtp_generic_maps", "Mail is sent with the addresses that it rewrites, such as those of local users"),
+    ("relocated_maps", "Mail to users who have moved gets 550 without their new address, or is accepted if they exist"),
+    ("content_filter", "Mail is delivered without passing the filter; put the filter before or after this server"),
+    ("smtpd_proxy_filter", "Mail is accepted without passing the filter; put the filter before this server"),
+    ("smtpd_milters", "Mail is accepted without milters: nothing is refused, signed or marked"),
+    ("non_smtpd_milters", "Mail of local programs is accepted without milters: nothing is signed or marked"),
+    ("header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
+    ("body_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
+    ("mime_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
+    ("nested_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
+    ("smtp_header_checks", "Mail is sent with its header unchanged"),
+    ("milter_header_checks", "Mail that it refuses, holds, redirects or changes is delivered unchanged"),
     (
         "fallback_transport",
-        "Mail to users whom local_recipient_maps does not name gets 550; `catch_all` names one address for it",
+        "Mail to users that are not in local_recipient_maps gets 550; `catch_all` can name one address for it",
     ),
-    ("fallback_transport_maps", "Mail to users whom local_recipient_maps does not name gets 550"),
-    ("smtp_fallback_relay", "Mail that no host of its domain takes waits, and is returned after `lifetime`"),
-    ("sender_dependent_relayhost_maps", "Mail of these senders leaves as all other mail does"),
-    ("sender_dependent_default_transport_maps", "Mail of these senders leaves as all other mail does"),
-    ("smtp_sasl_auth_enable", "Mail to next hops that want a password is refused by them and returned: none is given"),
-    ("smtp_tls_policy_maps", "Mail to these next hops leaves with TLS as to all others, whatever they were held to"),
-    ("soft_bounce", "Mail that is refused gets 5xx and is returned; Postfix put it off with 4xx"),
-    ("defer_transports", "Mail of these transports is delivered, and not held"),
-    ("authorized_submit_users", "Mail of all local users is taken"),
+    ("fallback_transport_maps", "Mail to users that are not in local_recipient_maps gets 550"),
+    ("smtp_fallback_relay", "Mail that no host of its domain accepts waits, and bounces after `lifetime`"),
+    ("sender_dependent_relayhost_maps", "Mail of these senders is sent like all other mail"),
+    ("sender_dependent_default_transport_maps", "Mail of these senders is sent like all other mail"),
+    ("smtp_sasl_auth_enable", "Mail to next hops that require a password is rejected by them and bounces"),
+    ("smtp_tls_policy_maps", "Mail to these next hops is sent with the same TLS settings as to all others"),
+    ("soft_bounce", "Mail that is refused gets 5xx and bounces; Postfix deferred it with 4xx"),
+    ("defer_transports", "Mail of these transports is delivered, not held"),
+    ("authorized_submit_users", "Mail of all local users is accepted"),
     (
         "smtpd_command_filter",
-        "Commands of clients are taken as they are: mail that depends on the change is refused or let in",
+        "Commands of clients are not changed: mail that depends on the change is refused or accepted",
     ),
-    ("local_login_sender_maps", "Mail of local users is taken from any sender"),
+    ("local_login_sender_maps", "Mail of local users is accepted with any sender"),
     ("message_drop_headers", "Mail keeps these header fields"),
-    ("undisclosed_recipients_header", "Mail without a To field gets none"),
+    ("undisclosed_recipients_header", "Mail without a To field does not get one"),
 ];
 
-/// Parameters that change no mail's way, and what holds instead. A `*` stands for whatever begins or ends so.
+/// Unsupported parameters that do not affect mail delivery, and what to use instead. A `*` is a
+/// wildcard at the start or end.
 const NOTES: [(&str, &str); 64] = [
-    ("bounce_queue_lifetime", "bounces are tried as long as other mail: `lifetime` of `retry`"),
-    ("proxy_interfaces", "an MX host behind such an address is known to be this one by the name in `hostname` alone"),
-    ("receive_override_options", "there is no content filter whose mail would be treated otherwise"),
+    ("bounce_queue_lifetime", "bounces have the same `lifetime` as other mail"),
+    ("proxy_interfaces", "an MX host with such an address is recognized as this host only by the name in `hostname`"),
+    ("receive_override_options", "there are no content filters"),
     ("home_mailbox", "see `path` and `places` of [transport.maildir]"),
-    ("mail_spool_directory", "there are no mbox files; see `path` of [transport.maildir]"),
-    ("forward_path", "files in home folders are not read; write an alias"),
+    ("mail_spool_directory", "mbox files are not supported; see `path` of [transport.maildir]"),
+    ("forward_path", "files in home folders are not read; use an alias"),
     ("virtual_uid_maps", "all Maildirs belong to the user that the server runs as"),
     ("virtual_gid_maps", "all Maildirs belong to the user that the server runs as"),
-    ("smtp_sasl_*", "no password is given to next hops"),
+    ("smtp_sasl_*", "there are no logins at next hops"),
     ("smtpd_sasl_*", "see [auth]"),
     ("smtpd_tls_*", "see [tls], [[certificate]] and `tls` of [[listener]]"),
-    ("smtp_tls_*", "TLS to next hops is `tls` of [transport.smtp]"),
-    ("tls_*", "TLS is made as [tls] says, and has no such setting"),
-    ("milter_*", "milters are not asked"),
-    ("postscreen_*", "clients are not tested before they are let in; [limits] bounds what one may do"),
-    ("smtpd_banner", "the greeting is the host name"),
-    ("smtpd_proxy_*", "there is no filter in front of the queue"),
-    ("smtpd_client_recipient_rate_limit", "messages of a client are counted, and not its recipients"),
-    ("smtpd_client_auth_rate_limit", "logins that fail are counted: [auth.throttle]"),
-    ("smtpd_client_new_tls_session_rate_limit", "connections of a client are counted, and not those with TLS"),
-    ("smtpd_authorized_xforward_hosts", "what a proxy says of a client counts, and is not only logged: `xclient_from`"),
-    ("smtpd_authorized_verp_clients", "`verp` of [bounce] is by sender"),
-    ("rbl_reply_maps", "a client is told which list it is on"),
-    ("default_rbl_reply", "a client is told which list it is on"),
-    ("address_verify_*", "other servers are not asked whether an address exists"),
-    ("unverified_*", "other servers are not asked whether an address exists"),
-    ("*_reject_code", "the codes of refusals are those of docs/access.md"),
-    ("*_defer_code", "the codes of refusals are those of docs/access.md"),
+    ("smtp_tls_*", "see `tls` of [transport.smtp]"),
+    ("tls_*", "[tls] has no such setting"),
+    ("milter_*", "milters are not supported"),
+    ("postscreen_*", "clients are not tested before they connect; see [limits]"),
+    ("smtpd_banner", "the greeting contains the host name"),
+    ("smtpd_proxy_*", "proxy filters are not supported"),
+    ("smtpd_client_recipient_rate_limit", "the limit is on messages of a client, not on recipients"),
+    ("smtpd_client_auth_rate_limit", "see [auth.throttle], which limits failed logins"),
+    ("smtpd_client_new_tls_session_rate_limit", "the limit is on connections of a client, with or without TLS"),
+    ("smtpd_authorized_xforward_hosts", "see `xclient_from`; client data from proxies is used, not only logged"),
+    ("smtpd_authorized_verp_clients", "`verp` of [bounce] is a list of senders"),
+    ("rbl_reply_maps", "the reply names the list"),
+    ("default_rbl_reply", "the reply names the list"),
+    ("address_verify_*", "addresses are not verified at other servers"),
+    ("unverified_*", "addresses are not verified at other servers"),
+    ("*_reject_code", "see docs/access.md for the reply codes"),
+    ("*_defer_code", "see docs/access.md for the reply codes"),
     ("*_destination_recipient_limit", "see `recipients_per_message` of the transport"),
     ("*_destination_concurrency_*", "see `connections` of the transport"),
     ("*_destination_rate_delay", "see `rate` of the transport"),
@@ -134,37 +136,38 @@ const NOTES: [(&str, &str); 64] = [
     ("canonical_*", "addresses are not rewritten"),
     ("local_header_rewrite_clients", "headers are not rewritten"),
     ("remote_header_rewrite_domain", "headers are not rewritten"),
-    ("always_add_missing_headers", "mail of local programs and of users gets a Date and a Message-ID"),
-    ("bounce_*", "notices to senders are in Mailrace's words"),
-    ("delay_*", "notices to senders are in Mailrace's words"),
-    ("error_notice_recipient", "the log tells"),
-    ("double_bounce_sender", "notices have no sender"),
+    ("always_add_missing_headers", "mail of local programs and of users always gets Date and Message-ID"),
+    ("bounce_*", "notices to senders use Mailrace's texts"),
+    ("delay_*", "notices to senders use Mailrace's texts"),
+    ("error_notice_recipient", "see the log"),
+    ("double_bounce_sender", "notices have the null sender"),
     ("2bounce_notice_recipient", "`double_bounces_to` of [bounce]"),
-    ("propagate_unmatched_extensions", "tags are cut off for mailboxes, and stay where mail is passed on"),
-    ("owner_request_special", "owner- and -request addresses are like all others; write aliases"),
-    ("expand_owner_alias", "the sender of mail to a list stays"),
-    ("allow_*", "there is no such choice; addresses are read strictly, and mail goes to no programs and files"),
-    ("permit_mx_backup_networks", "mail is passed on for domains that have a [[domain]] section alone"),
+    ("propagate_unmatched_extensions", "tags are removed for mailboxes, and kept in relayed mail"),
+    ("owner_request_special", "owner- and -request addresses are not special; use aliases"),
+    ("expand_owner_alias", "the sender of mail to a list is not changed"),
+    ("allow_*", "there is no such setting; addresses are parsed strictly, and mail cannot go to programs and files"),
+    ("permit_mx_backup_networks", "mail is relayed only for domains with a [[domain]] section"),
     ("maillog_*", "see [log]"),
     ("syslog_*", "see [log]"),
-    ("process_*", "a matter of Postfix's own processes"),
-    ("import_environment", "a matter of Postfix's own processes"),
-    ("export_environment", "a matter of Postfix's own processes"),
-    ("max_*", "a matter of Postfix's own processes"),
-    ("ipc_*", "a matter of Postfix's own processes"),
+    ("process_*", "only concerns Postfix processes"),
+    ("import_environment", "only concerns Postfix processes"),
+    ("export_environment", "only concerns Postfix processes"),
+    ("max_*", "only concerns Postfix processes"),
+    ("ipc_*", "only concerns Postfix processes"),
     ("in_flow_delay", "see [load]"),
     ("qmgr_*", "see [[queue]] and [queues]"),
     ("default_*", "see [queues], [limits] and the transports"),
-    ("*_time_limit", "a matter of Postfix's own processes"),
-    ("*_expansion_limit", "`expanded_recipients` of [limits] bounds it"),
-    ("*_limit", "[limits] has bounds of its own"),
+    ("*_time_limit", "only concerns Postfix processes"),
+    ("*_expansion_limit", "see `expanded_recipients` of [limits]"),
+    ("*_limit", "see [limits]"),
     ("lmtp_*", "see the transports of type lmtp"),
     ("smtpd_*", "sessions have no such setting"),
     ("smtp_*", "[transport.smtp] has no such setting"),
     ("virtual_*", "Maildirs have no such setting"),
 ];
 
-/// What Postfix takes by default for parameters above where that is something. A parameter that says so says nothing.
+/// Postfix's non-empty defaults for the parameters above. A parameter with its default value is not
+/// reported.
 const DEFAULTS: [(&str, &str); 32] = [
     ("address_verify_negative_cache", "yes"),
     ("bounce_queue_lifetime", "5d"),
@@ -203,7 +206,7 @@ const DEFAULTS: [(&str, &str); 32] = [
     ("undisclosed_recipients_header", ""),
 ];
 
-/// Parameters of classes of domains, which say nothing where there is no domain of the class.
+/// Parameters of address classes, which have no effect without domains of the class.
 const OF_CLASSES: [&str; 16] = [
     "alias_maps",
     "local_recipient_maps",
@@ -223,25 +226,25 @@ const OF_CLASSES: [&str; 16] = [
     "virtual_transport",
 ];
 
-/// What happens to mail without what this parameter says, where that is another thing.
+/// What happens to mail without this parameter, if it differs.
 pub(super) fn alarm_of(name: &str, value: &str) -> Option<String> {
     let (_, what) = ALARMS.iter().find(|(known, _)| *known == name)?;
     (!["", "no"].contains(&value)).then(|| format!("{what} ({name} = {})", one_line(value)))
 }
 
-/// Lists that are asked behind RCPT, or of other commands.
+/// Lists that are checked after RCPT, or for other commands.
 const LATE: [&str; 3] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
 
-/// Restrictions of the lists that are asked when the message is there, and what this server does by itself.
+/// Restrictions in lists that are checked after DATA, and what the server always does.
 const RESTRICTIONS: [(&str, &str); 4] = [
-    ("permit", "nothing comes behind it"),
-    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in their order"),
-    ("permit_mynetworks", "no rule is asked then"),
-    ("permit_sasl_authenticated", "no rule is asked then"),
+    ("permit", "nothing follows"),
+    ("reject_unauth_pipelining", "commands beyond what PIPELINING allows are answered in order"),
+    ("permit_mynetworks", "no rules are checked then"),
+    ("permit_sasl_authenticated", "no rules are checked then"),
 ];
 
 impl Conversion<'_> {
-    /// Gives a fate to every parameter that has none.
+    /// Records an outcome for every parameter that has none.
     pub(super) fn policy(&mut self) {
         let names: Vec<String> = self.main.settings().map(|(name, _)| name.to_owned()).collect();
         for name in names {
@@ -255,23 +258,23 @@ impl Conversion<'_> {
         self.notices();
     }
 
-    /// Lists that are asked behind RCPT.
+    /// Lists that are checked after RCPT.
     fn late_restrictions(&mut self, name: &str) {
         let elements = restrictions::elements(&self.values, name);
         match elements.is_empty() {
-            true => self.draft.same(name, "it has no restrictions"),
+            true => self.draft.same(name, "the list is empty"),
             false => {
-                self.draft
-                    .lost(name, "rules are asked at RCPT and before; what becomes of each restriction stands below");
+                self.draft.lost(name, "rules are checked at RCPT and before; see below for each restriction");
             }
         }
         for element in elements {
             let known = RESTRICTIONS.iter().find(|(known, _)| *known == element.rule).map(|(_, does)| *does);
-            let does = known.unwrap_or("no rule is asked then");
+            let does = known.unwrap_or("no rules are checked then");
             self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
             if known.is_none() {
                 let what = element.text();
-                self.draft.alarm(format!("Mail that {name} refused is let in ({what}): no rule is asked after DATA."));
+                self.draft
+                    .alarm(format!("Mail that {name} refused is accepted ({what}): no rules are checked after DATA."));
             }
         }
     }
@@ -281,42 +284,43 @@ impl Conversion<'_> {
             return self.draft.same(name, why);
         }
         if OF_CLASSES.contains(&name) {
-            return self.draft.same(name, "no domain asks it");
+            return self.draft.same(name, "no domain uses it");
         }
         if self.is_default(name) {
-            return self.draft.same(name, "as Postfix has it by default");
+            return self.draft.same(name, "Postfix's default");
         }
         if let Some((_, what)) = ALARMS.iter().find(|(known, _)| *known == name) {
             let value = one_line(self.main.value(name).unwrap_or_default());
             self.draft.alarm(format!("{what} ({name} = {value})."));
-            return self.draft.lost(name, "the head of this file says what happens to mail");
+            return self.draft.lost(name, "see the top of this file");
         }
         if name.starts_with("postscreen_") && !self.doors.iter().any(|door| door.is_screened) {
-            return self.draft.same(name, "no service is postscreen");
+            return self.draft.same(name, "no service uses postscreen");
         }
         if name.starts_with("postscreen_") && ["enforce", "drop"].contains(&&*self.values.value(name)) {
             self.draft
-                .alarm("Mail from clients that tests of postscreen refuse is let in: clients are not tested here.");
+                .alarm("Mail from clients that fail postscreen's tests is accepted: clients are not tested here.");
         }
         let used = format!("${name}");
         let other = [format!("${{{name}"), format!("$({name}")];
         let uses = |value: &str| value.contains(&used) || other.iter().any(|it| value.contains(it.as_str()));
         let mut of_services = self.master.services.iter().flat_map(|service| &service.overrides);
         if self.main.settings().any(|(_, value)| uses(value)) || of_services.any(|(_, value)| uses(value)) {
-            return self.draft.same(name, "filled in where other parameters name it");
+            return self.draft.same(name, "expanded in the parameters that use it");
         }
         match NOTES.iter().find(|(known, _)| stands(known, name)) {
             Some((_, why)) => self.draft.lost(name, *why),
             None => {
                 self.draft.alarm(format!(
-                    "What {name} does to mail is not known here, and does not happen: see postconf(5)."
+                    "The effect of {name} on mail is unknown, and does not happen here: see postconf(5)."
                 ));
-                self.draft.lost(name, "no setting is known that stands for it");
+                self.draft.lost(name, "there is no known equivalent");
             }
         }
     }
 
-    /// Whether a parameter says what Postfix does without it: nothing, for most of those that are not known here.
+    /// Whether a parameter has Postfix's default value. For most unknown parameters, the default is
+    /// empty.
     fn is_default(&self, name: &str) -> bool {
         let value = one_line(self.main.value(name).unwrap_or_default());
         match DEFAULTS.iter().find(|(known, _)| *known == name) {
@@ -325,11 +329,10 @@ impl Conversion<'_> {
         }
     }
 
-    /// Who is told of what.
+    /// Converts the recipients of notices.
     fn notices(&mut self) {
         let Some(classes) = self.values.given("notify_classes") else { return };
-        self.draft
-            .lost("notify_classes", "the log tells of these; `double_bounces_to` of mail that cannot even be returned");
+        self.draft.lost("notify_classes", "see the log; `double_bounces_to` gets bounces that cannot be delivered");
         if list(&classes).iter().any(|class| class == "2bounce") {
             let given = self.values.given("2bounce_notice_recipient").unwrap_or_else(|| "postmaster".into());
             if let Ok(address) = super::text::target(&given, &self.site) {
@@ -344,7 +347,7 @@ impl Conversion<'_> {
     }
 }
 
-/// Whether a name is meant, of which a `*` stands for the beginning, the end, or both.
+/// Whether a name matches a pattern with `*` at the start, the end, or both.
 fn stands(known: &str, name: &str) -> bool {
     match (known.strip_prefix('*'), known.strip_suffix('*')) {
         (Some(_), Some(_)) => name.contains(known.trim_matches('*')),

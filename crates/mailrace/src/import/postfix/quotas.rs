@@ -1,5 +1,6 @@
-//! `virtual_mailbox_limit` and `mailbox_size_limit`, which bound one file: all of a mailbox in mbox format, one message of a
-//! Maildir. Here all mailboxes are Maildirs, and a quota is for all of one: it is written for those that were mbox files.
+//! `virtual_mailbox_limit` and `mailbox_size_limit` limit one file: a whole mailbox in mbox format,
+//! or one message in a Maildir. Here all mailboxes are Maildirs, and a quota limits the whole
+//! mailbox; it is written for those that were mbox files.
 
 use super::Conversion;
 use super::draft::quoted;
@@ -7,7 +8,7 @@ use super::lookups::{Named, file_name};
 use super::words::list;
 
 const OF_FILES: &str =
-    "it bounds one file of a Maildir, which `message` of [limits] does; `quota` of its transport bounds all of it";
+    "it limits one file of a Maildir, see `message` of [limits]; `quota` of the transport limits the whole Maildir";
 
 impl Conversion<'_> {
     pub(super) fn quotas(&mut self) {
@@ -15,13 +16,13 @@ impl Conversion<'_> {
         self.local_quota();
     }
 
-    /// Octets; None where nothing is bounded, which is told.
+    /// The limit in bytes; None for no limit, which is reported.
     fn bound(&mut self, parameter: &str) -> Option<u64> {
         let value = self.values.given(parameter)?;
         match value.parse::<u64>() {
-            Ok(0) => self.draft.same(parameter, "mailboxes have no quota, unless `quota` of their transport says so"),
+            Ok(0) => self.draft.same(parameter, "mailboxes have no quota, unless their transport has `quota`"),
             Ok(octets) => return Some(octets),
-            Err(_) => self.draft.lost(parameter, "this is no number that is taken here"),
+            Err(_) => self.draft.lost(parameter, "this number is not valid here"),
         }
         None
     }
@@ -36,7 +37,7 @@ impl Conversion<'_> {
         });
         let is_maildir = self.values.value("home_mailbox").ends_with('/');
         match (own_transport, is_maildir) {
-            (false, _) => self.draft.lost(parameter, "no mail of system users is kept here"),
+            (false, _) => self.draft.lost(parameter, "mail of system users is not stored here"),
             (true, true) => self.draft.lost(parameter, OF_FILES),
             (true, false) => self.set_quota("[transport.maildir]", octets, parameter),
         }
@@ -53,7 +54,7 @@ impl Conversion<'_> {
         let is_ours = |key: &(String, String, String)| key.0 == "places" && key.2 == "virtual_mailbox_maps";
         let transport = self.draft.blocks.iter().find(|block| block.keys.iter().any(is_ours));
         let Some(transport) = transport.map(|block| block.header.clone()) else {
-            return self.draft.lost(parameter, "no Maildirs of virtual_mailbox_domains are written here");
+            return self.draft.lost(parameter, "mail of virtual_mailbox_domains is not stored here");
         };
         let tables: Vec<Option<Named>> =
             list(&self.values.value("virtual_mailbox_maps")).iter().map(|it| Named::read(it)).collect();
@@ -63,12 +64,12 @@ impl Conversion<'_> {
                 Some(entries) => boxes.extend(entries),
                 None => {
                     self.draft.alarm(format!(
-                        "Mail to full mailboxes is taken: {parameter} became no quota, since a table does not tell which of them \
-                         were mbox files."
+                        "Mail to full mailboxes is accepted: {parameter} did not become a quota, because it is \
+                         unknown which mailboxes in a table were mbox files."
                     ));
                     return self.draft.lost(
                         parameter,
-                        "whether mailboxes were mbox files is not known: for these, `quota` of their transport is the same",
+                        "it is unknown which mailboxes were mbox files: for these, set `quota` of their transport",
                     );
                 }
             }
@@ -87,13 +88,12 @@ impl Conversion<'_> {
         }
     }
 
-    /// Mailboxes that were mbox files, and what they may hold.
+    /// A table of limits for mailboxes that were mbox files.
     fn quota_table(&mut self, boxes: &[(String, String)]) -> String {
         let text = super::text::table(boxes, super::text::Use::Mailboxes, &self.site).text;
         let path = self.add_file("quotas", "", text, false);
         let name = file_name(&path);
-        let block =
-            super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and what they may hold.");
+        let block = super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and their limits.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         name

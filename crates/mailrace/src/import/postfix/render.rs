@@ -1,12 +1,12 @@
-//! The text of the new file: what happens to mail otherwise than before, what to look at first, the sections in the order
-//! of our own documentation, then what is not translated, and what did not have to be said.
+//! Writes the new file: differences in how mail is handled, points to review, the sections in the
+//! order of the documentation, then what is not supported or not needed.
 
 use std::fmt::Write;
 
 use super::draft::{Block, Draft, Fate};
 use super::main_cf::MainCf;
 
-/// Headers in the order of default.toml; any other one comes where its first word does.
+/// Headers in the order of default.toml; longer headers sort by their first word.
 const ORDER: [&str; 15] = [
     "",
     "[[listener]]",
@@ -24,12 +24,12 @@ const ORDER: [&str; 15] = [
     "[[queue]]",
     "[bounce]",
 ];
-/// Above what is told of mail.
-const ALARMS: &str = "What happens to mail here that did not happen with Postfix:";
-/// Where comments are wrapped.
+/// The heading of the differences.
+const ALARMS: &str = "Mail that is handled differently than by Postfix:";
+/// The column at which comments are wrapped.
 const COLUMNS: usize = 118;
 
-/// The text of a draft of which every parameter has a fate.
+/// The text of a configuration in which every parameter has an outcome.
 pub(super) fn render(draft: &Draft, main: &MainCf) -> String {
     let mut text = String::new();
     head(&mut text, draft);
@@ -53,10 +53,11 @@ fn head(text: &mut String, draft: &Draft) {
     comment(
         text,
         "",
-        "Behind each key stands the parameter that it is from. The end of this file tells what is not translated.",
+        "The comment after a key names the parameter that it comes from. The end of this file lists what is not \
+         translated.",
     );
-    comment(text, "", "`mailrace check` says what is wrong with this file; docs/from-postfix.md tells how to move.");
-    for (title, lines) in [(ALARMS, &draft.alarms), ("Look at this first:", &draft.first)] {
+    comment(text, "", "`mailrace check` reports errors in this file; docs/from-postfix.md describes the migration.");
+    for (title, lines) in [(ALARMS, &draft.alarms), ("Review these points first:", &draft.first)] {
         if !lines.is_empty() {
             let _ = writeln!(text, "#\n# {title}");
         }
@@ -83,14 +84,14 @@ fn section(text: &mut String, block: &Block) {
     }
 }
 
-/// Parameters that no single key is from.
+/// Translated parameters that no key names as its source.
 fn mapped(text: &mut String, draft: &Draft, main: &MainCf) {
     let keys = || draft.blocks.iter().flat_map(|block| &block.keys);
     let is_named = |name: &str| keys().any(|(_, _, from)| from.split(", ").any(|it| it == name));
     let is_mapped = |name: &str| draft.fates.get(name) == Some(&Fate::Mapped);
     let mut unnamed = main.settings().filter(|(name, _)| is_mapped(name) && !is_named(name)).peekable();
     if unnamed.peek().is_some() {
-        text.push_str("\n# --- What the sections above were made of, beside what they name ---\n#\n");
+        text.push_str("\n# --- Other parameters used in the sections above ---\n#\n");
     }
     unnamed.for_each(|(name, value)| comment(text, "  ", &format!("postfix: {name} = {}", shown(name, value))));
 }
@@ -103,7 +104,7 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
     let mut lost: Vec<(String, &str)> = main.settings().filter_map(lost).collect();
     lost.extend(draft.losses.iter().map(|(what, why)| (one_line(what), why.as_str())));
     if !lost.is_empty() {
-        text.push_str("\n# --- What is not translated ---\n#\n");
+        text.push_str("\n# --- Not translated ---\n#\n");
     }
     for (what, why) in lost {
         comment(text, "  ", &format!("postfix: {what}: not translated: {why}"));
@@ -112,7 +113,7 @@ fn losses(text: &mut String, draft: &Draft, main: &MainCf) {
 
 fn rules(text: &mut String, draft: &Draft) {
     if !draft.rules.is_empty() {
-        text.push_str("\n# --- Restrictions, and what Mailrace does by itself ---\n#\n");
+        text.push_str("\n# --- Restrictions ---\n#\n");
     }
     draft.rules.iter().for_each(|(rule, does)| comment(text, "  ", &format!("postfix: {rule}: {does}")));
 }
@@ -124,12 +125,12 @@ fn sames(text: &mut String, draft: &Draft, main: &MainCf) {
     };
     let mut same = main.settings().filter_map(same).peekable();
     if same.peek().is_some() {
-        text.push_str("\n# --- Same as what Mailrace does by itself, or not needed ---\n#\n");
+        text.push_str("\n# --- Not needed ---\n#\n");
     }
     same.for_each(|line| comment(text, "  ", &line));
 }
 
-/// A value in one line, unless it is a password.
+/// A value on one line, unless it is a password.
 fn shown(name: &str, value: &str) -> String {
     let is_secret = name.ends_with("_pw") || name.ends_with("password");
     if is_secret { "(not shown)".to_owned() } else { one_line(value) }
@@ -142,7 +143,7 @@ fn one_line(text: &str) -> String {
         .join(" ")
 }
 
-/// A comment, wrapped; lines behind the first one are `indent` further in.
+/// Writes a comment, wrapped, with `indent` before continuation lines.
 fn comment(text: &mut String, indent: &str, words: &str) {
     let mut line = "#".to_owned();
     for word in one_line(words).split(' ') {

@@ -1,10 +1,10 @@
-//! Lists of restrictions, as smtpd reads them, and what they come to for whoever asks: whether anything is taken from him,
-//! and whether he may send to other people's domains. Classes of restrictions are filled in where a list names them.
+//! Parses restriction lists as smtpd does, and determines what they mean for a client: whether any
+//! of its mail is accepted, and whether it may relay. Restriction classes are expanded.
 
 use super::expand::Values;
 use super::words::list;
 
-/// The lists that are looked at, in the order in which smtpd asks them at RCPT.
+/// The lists that are converted, in the order in which smtpd evaluates them at RCPT.
 pub(super) const LISTS: [&str; 5] = [
     "smtpd_client_restrictions",
     "smtpd_helo_restrictions",
@@ -12,31 +12,31 @@ pub(super) const LISTS: [&str; 5] = [
     "smtpd_relay_restrictions",
     "smtpd_recipient_restrictions",
 ];
-/// Behind `warn_if_reject`.
-const WARNS: &str = "only warns, so that nothing is refused";
-/// About what comes later.
-const EARLY: &str = "with smtpd_delay_reject = no it is asked before that is known, and says nothing";
-/// Classes within classes.
+/// The effect of `warn_if_reject`.
+const WARNS: &str = "only warns and refuses nothing";
+/// The effect of restrictions on later commands.
+const EARLY: &str = "with smtpd_delay_reject = no it is evaluated too early and has no effect";
+/// Nested classes.
 const DEPTH_MAX: usize = 10;
-/// Elements of one list: classes can ask for more than any memory has.
+/// Elements of one list: classes can expand to more than any memory.
 const ELEMENTS_MAX: usize = 1000;
 
-/// Restrictions that nothing passes by.
+/// Restrictions that reject all mail.
 const CLOSING: [&str; 3] = ["reject", "defer", "defer_if_permit"];
-/// Those that nothing passes by that is for other people's domains.
+/// Restrictions that reject all mail to other domains.
 const GUARDING: [&str; 2] = ["reject_unauth_destination", "defer_unauth_destination"];
 
-/// One restriction, with what it asks.
+/// A restriction with its argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) rule: String,
     pub(super) argument: Option<String>,
-    /// Why it says nothing, where it does not.
+    /// Why it has no effect, if so.
     pub(super) idle: Option<&'static str>,
 }
 
 impl Element {
-    /// As it is written.
+    /// As written.
     pub(super) fn text(&self) -> String {
         let warns = if self.idle == Some(WARNS) { "warn_if_reject " } else { "" };
         match &self.argument {
@@ -45,7 +45,7 @@ impl Element {
         }
     }
 
-    /// Whether it lets pass whoever this is.
+    /// Whether it lets this kind of client pass.
     fn lets(&self, who: Who) -> bool {
         match self.rule.as_str() {
             _ if self.idle.is_some() => false,
@@ -62,8 +62,8 @@ impl Element {
 }
 
 impl Lists {
-    /// Restrictions by which clients may relay that may not relay here: those that `passes` some, where no list keeps these
-    /// clients from it.
+    /// Restrictions that let clients relay that may not relay here: those for which `passes` holds,
+    /// unless a list rejects these clients.
     pub(super) fn other_relays(&self, has_logins: bool, passes: &mut dyn FnMut(&Element) -> bool) -> Vec<&Element> {
         let others: Vec<Vec<bool>> =
             self.0.iter().map(|list| list.iter().map(|it| it.idle.is_none() && passes(it)).collect()).collect();
@@ -85,15 +85,15 @@ impl Lists {
     }
 }
 
-/// What a list comes to for mail to other people's domains.
+/// The result of a list for mail to other domains.
 enum End<'a> {
     Kept,
-    /// By something else than who it is.
+    /// For another reason than the kind of client.
     Passed(&'a Element),
     Open,
 }
 
-/// `others`: which elements let this client pass beside those that say who he is.
+/// `others`: which elements let this client pass for another reason than its kind.
 fn end<'a>(list: &'a [Element], others: &[bool], who: &[Who]) -> End<'a> {
     let keeps = |it: &Element| it.is_one_of(&CLOSING) || it.is_one_of(&GUARDING);
     for (place, (element, other)) in list.iter().zip(others).enumerate() {
@@ -101,7 +101,7 @@ fn end<'a>(list: &'a [Element], others: &[bool], who: &[Who]) -> End<'a> {
             return End::Open;
         }
         if *other || element.lets(Who::Stranger) {
-            // Where nothing behind it keeps anybody from it, it does not matter.
+            // It does not matter if nothing after it rejects mail.
             return if list[place..].iter().any(keeps) { End::Passed(element) } else { End::Open };
         }
         if keeps(element) {
@@ -111,14 +111,14 @@ fn end<'a>(list: &'a [Element], others: &[bool], who: &[Who]) -> End<'a> {
     End::Open
 }
 
-/// Who asks.
+/// The kind of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// Nobody that is known.
+    /// An unknown client.
     Stranger,
     /// A client in `mynetworks`.
     Network,
-    /// Somebody who has logged in.
+    /// A client that has logged in.
     User,
 }
 
@@ -127,7 +127,8 @@ pub(super) enum Who {
 pub(super) struct Lists(pub(super) [Vec<Element>; 5]);
 
 impl Lists {
-    /// Those that these values say. Without `smtpd_delay_reject` a list says nothing of what comes behind its command.
+    /// Parses the lists. Without `smtpd_delay_reject`, restrictions on later commands have no
+    /// effect.
     pub(super) fn read(values: &Values<'_>) -> Lists {
         let mut lists = Lists(LISTS.map(|name| elements(values, name)));
         if values.value("smtpd_delay_reject") == "no" {
@@ -144,17 +145,17 @@ impl Lists {
         lists
     }
 
-    /// Whether nothing at all is taken from him.
+    /// Whether all mail from such clients is rejected.
     pub(super) fn are_shut(&self, who: Who) -> bool {
         self.0.iter().any(|elements| is_shut(elements, who))
     }
 
-    /// Whether he may send to other people's domains: what guards them does so in any list.
+    /// Whether such clients may send to other domains: any list can prevent it.
     pub(super) fn relay(&self, who: Who) -> bool {
         !self.are_shut(who) && self.0.iter().all(|elements| relays(elements, who))
     }
 
-    /// Whether this element of a list is asked of him.
+    /// Whether this element of a list is evaluated for such clients.
     pub(super) fn reach(&self, list: usize, element: &Element, who: Who) -> bool {
         for own in &self.0[list] {
             match own {
@@ -178,7 +179,8 @@ fn relays(elements: &[Element], who: Who) -> bool {
         if element.lets(who) {
             return true;
         }
-        // A rule cannot say what is asked of mail for other people's domains alone: who is asked so may send none.
+        // Rules cannot check only mail to other domains, so clients with such a restriction may not
+        // relay.
         let is_asked = asks_others_alone && element.idle.is_none();
         if is_asked || element.is_one_of(&CLOSING) || element.is_one_of(&GUARDING) {
             return false;
@@ -202,7 +204,7 @@ pub(super) fn elements(values: &Values<'_>, name: &str) -> Vec<Element> {
         }
         let is_table = word.contains(':') && !word.starts_with('{');
         let element = match is_table {
-            // A table alone stands for the check of the list that it is in.
+            // A table alone is short for the check of its list.
             true => Element { rule: check_of(name), argument: Some(word), idle },
             false => {
                 let argument = if takes_argument(&word) { words.next() } else { None };
@@ -237,7 +239,7 @@ fn check_of(list: &str) -> String {
     format!("check_{subject}_access")
 }
 
-/// Rules that are followed by what they ask.
+/// Whether a restriction has an argument.
 fn takes_argument(rule: &str) -> bool {
     let beginnings = ["check_", "reject_rbl_", "reject_rhsbl_", "permit_dnswl_", "permit_rhswl_", "sleep"];
     beginnings.iter().any(|beginning| rule.to_ascii_lowercase().starts_with(beginning))

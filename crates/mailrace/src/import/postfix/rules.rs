@@ -1,4 +1,4 @@
-//! The `[[access]]` sections of rules, and the tables that they name.
+//! Writes `[[access]]` sections and their tables.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use super::lookups::{Named, file_name};
 use super::networks::Net;
 use super::words::list;
 
-/// Where a rule is from.
+/// The source of a rule.
 #[derive(Clone, Copy)]
 struct Origin<'a> {
     /// The restriction.
     from: &'a str,
-    /// Its list, where something lets pass that list.
+    /// Its list, if something in it can accept.
     list: Option<&'a str>,
     spares_users: bool,
 }
 
 impl Conversion<'_> {
-    /// Refuses and puts off recipients whom nothing here stands for, before all other rules.
+    /// Refuses or defers recipients that cannot be delivered, before all other rules.
     pub(super) fn write_stopped(&mut self) {
         if self.stopped.is_empty() {
             return;
@@ -35,7 +35,7 @@ impl Conversion<'_> {
         let path = self.add_file("stopped", "", text, false);
         let name = file_name(&path);
         let block =
-            Block::new("[[table]]").comment("Recipients whose mail is refused or put off; see the head of this file.");
+            Block::new("[[table]]").comment("Recipients whose mail is refused or deferred; see the top of this file.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         let block = Block::new("[[access]]").key("name", quoted(&name), "").key("stage", quoted("rcpt"), "");
@@ -95,7 +95,7 @@ impl Conversion<'_> {
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
-        // Rules with lists in the DNS leave out users by themselves, all others have to be told.
+        // Rules with DNS lists exclude users by default; others must say so.
         let leaves_out = conditions.iter().any(|(key, _)| *key == "dnsbl");
         if self.has_users && of.spares_users != leaves_out {
             block.set("users", (!of.spares_users).to_string(), "");
@@ -115,7 +115,7 @@ impl Conversion<'_> {
         std::iter::once(like.to_owned()).chain(more).find(is_free).unwrap_or_default()
     }
 
-    /// The table of a check, written anew.
+    /// The table of a check, converted.
     fn access_table(&mut self, subject: Subject, named: &Named, content: &Content, from: &str) -> Option<String> {
         let (text, kind) = match content {
             Content::Opaque(table) => return Some(table.clone()),
@@ -123,7 +123,8 @@ impl Conversion<'_> {
             Content::Patterns(lines) => {
                 if named.kind != "static" {
                     self.draft.look_at(format!(
-                        "{from}: patterns have no back-references and cannot look around; `mailrace check` names those that have"
+                        "{from}: patterns do not support back-references and look-around; `mailrace check` reports \
+                         those that use them"
                     ));
                 }
                 (access_table::pattern_text(lines), "regexp")
@@ -153,18 +154,19 @@ impl Conversion<'_> {
         if written.lost > 0 {
             let refused = match written.unrefused {
                 0 => String::new(),
-                1 => " One of them refused mail, which is let in.".to_owned(),
-                number => format!(" {number} of them refused mail, which is let in."),
+                1 => " One of them refused mail, which is now accepted.".to_owned(),
+                number => format!(" {number} of them refused mail, which is now accepted."),
             };
             self.draft.alarm(format!(
-                "A table decides otherwise than with Postfix for {} ({from}).{refused} Comments in the table's file tell why.",
+                "A table decides differently than with Postfix for {} ({from}).{refused} Comments in the table's \
+                 file say why.",
                 entries(written.lost)
             ));
         }
     }
 }
 
-/// Networks that say the same, one behind the other, without those of which an earlier entry says nothing.
+/// Groups consecutive networks with the same action, without those that an earlier entry exempts.
 pub(super) fn runs(entries: &[(Net, Act)]) -> Vec<(Vec<Net>, Act)> {
     let (mut runs, mut holes): (Vec<(Vec<Net>, Act)>, Vec<Net>) = (Vec::new(), Vec::new());
     for (net, act) in entries {

@@ -1,10 +1,11 @@
-//! Queries of pgsql_table(5) and sqlite_table(5) in our words.
+//! Converts queries of pgsql_table(5) and sqlite_table(5).
 //!
-//! A query of ours takes all keys at once and returns the key first. Any query of Postfix's can be asked for each of them:
-//! `SELECT k.key, q.* FROM unnest($1::text[]) AS k(key), LATERAL (...) AS q`, with the key in place of `%s`. Keys are bound
-//! and never written into the query, so quotes around `%s` go.
+//! Our queries take all keys together and return the key first. Any Postfix query can be applied to
+//! each key with `SELECT k.key, q.* FROM unnest($1::text[]) AS k(key), LATERAL (...) AS q`, where
+//! the key replaces `%s`. Keys are bound and never written into the query, so quotes around `%s`
+//! are removed.
 
-/// What stands for the key and its halves.
+/// Expressions for the key and its parts.
 struct Terms {
     key: &'static str,
     local: &'static str,
@@ -14,18 +15,18 @@ struct Terms {
 const POSTGRES: Terms = Terms { key: "k.key", local: "split_part(k.key, '@', 1)", domain: "split_part(k.key, '@', 2)" };
 const SQLITE: Terms = Terms { key: ":key", local: ":local", domain: ":domain" };
 
-/// The query for `type = "postgres"`. `local`: Postfix asks for a name without a domain.
+/// The query for type postgres. `local`: Postfix looks up names without a domain.
 pub(super) fn postgres(query: &str, local: bool) -> Result<String, String> {
     let query = filled(query, &POSTGRES, local)?;
     Ok(format!("SELECT k.key, q.* FROM unnest($1::text[]) AS k(key), LATERAL ({query}) AS q"))
 }
 
-/// The query for `type = "sqlite"`.
+/// The query for type sqlite.
 pub(super) fn sqlite(query: &str, local: bool) -> Result<String, String> {
     filled(query, &SQLITE, local)
 }
 
-/// The query of the days before there was `query`.
+/// The query from the parameters of old versions without `query`.
 pub(super) fn pieced(value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (field, table, key) = (value("select_field")?, value("table")?, value("where_field")?);
     let more = value("additional_conditions").unwrap_or_default();
@@ -47,11 +48,11 @@ fn filled(query: &str, terms: &Terms, local: bool) -> Result<String, String> {
     }
     match asks {
         true => Ok(done.split_whitespace().collect::<Vec<_>>().join(" ")),
-        false => Err("the query does not ask for a key".into()),
+        false => Err("the query does not contain the key".into()),
     }
 }
 
-/// What a text in quotes becomes: terms stand outside of quotes.
+/// A quoted string, with expressions outside the quotes.
 fn concatenated(pieces: &[(bool, String)]) -> String {
     let piece = |(is_term, piece): &(bool, String)| if *is_term { piece.clone() } else { format!("'{piece}'") };
     match pieces {
@@ -61,7 +62,7 @@ fn concatenated(pieces: &[(bool, String)]) -> String {
     }
 }
 
-/// Texts, and terms in place of `%s`, `%u` and `%d`.
+/// Splits into texts and expressions for `%s`, `%u` and `%d`.
 fn pieces(text: &str, terms: &Terms, local: bool) -> Result<Vec<(bool, String)>, String> {
     let mut pieces: Vec<(bool, String)> = Vec::new();
     let mut chars = text.chars();
@@ -71,7 +72,9 @@ fn pieces(text: &str, terms: &Terms, local: bool) -> Result<Vec<(bool, String)>,
             ('%', Some('s')) => terms.key,
             ('%', Some('u')) => terms.local,
             ('%', Some('d')) => terms.domain,
-            ('%', Some(other)) if other != '%' => return Err(format!("%{other} in a query stands for nothing here")),
+            ('%', Some(other)) if other != '%' => {
+                return Err(format!("%{other} in a query is not a known placeholder"));
+            }
             _ => {
                 match pieces.last_mut() {
                     Some((false, text)) => text.push(c),
@@ -112,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_told() {
-        assert!(sqlite("SELECT a FROM t", false).unwrap_err().contains("does not ask"));
+        assert!(sqlite("SELECT a FROM t", false).unwrap_err().contains("does not contain the key"));
         assert!(sqlite("SELECT a FROM t WHERE b = '%1'", false).unwrap_err().contains("%1"));
     }
 

@@ -1,63 +1,67 @@
-//! Lookup files that Postfix keeps as text, read and written anew as our text tables.
+//! Converts Postfix's text maps to our text tables.
 //!
-//! Postfix's keys can be names without a domain, which it means at each of its own; ours are addresses. Its entries go on
-//! in lines that begin with white space, its values are parted by white space too, and aliases can run programs. What
-//! cannot be said in the new file stands in it as a comment.
+//! Postfix's keys can be names without a domain, which apply to all local domains; our keys are
+//! addresses. Its entries continue on lines that start with white space, its values may be
+//! separated by white space, and aliases can run programs. What cannot be converted becomes a
+//! comment in the new file.
 
 use mail::Address;
 
 use super::main_cf::logical_lines;
 
-/// What a file is looked up for.
+/// The purpose of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
-    /// Names of domains.
+    /// Domain names.
     Domains,
-    /// Addresses that exist; where a mailbox is may be the value.
+    /// Existing addresses; the value may be the mailbox folder.
     Mailboxes,
-    /// Addresses that exist; nothing else is asked.
+    /// Existing addresses; values are ignored.
     Recipients,
-    /// Addresses and whom they stand for (virtual(5)).
+    /// Addresses and their targets (virtual(5)).
     Aliases,
-    /// Names at our own domains, and whom they stand for (aliases(5)).
+    /// Names at local domains and their targets (aliases(5)).
     LocalAliases,
-    /// Names at our own domains that exist.
+    /// Existing names at local domains.
     LocalUsers,
-    /// What access(5) says of a client, a name or an address; only in tables that are asked as they are.
+    /// Actions of access(5) for clients, names or addresses; only for tables that are queried at
+    /// run time.
     Access,
-    /// Where mail goes (transport(5)); only in place of tables that cannot be read.
+    /// Transports (transport(5)); only in place of tables that cannot be read.
     Transports,
 }
 
 impl Use {
-    /// Whether the values count, and not only the keys.
+    /// Whether values matter, and not only keys.
     pub(super) fn asks_values(self) -> bool {
         !matches!(self, Use::Domains | Use::Recipients | Use::LocalUsers)
     }
 
-    /// What becomes of mail while the table cannot be asked.
+    /// What happens to mail while the table is unavailable.
     pub(super) fn outage(self) -> &'static str {
         match self {
-            Use::Domains => "Mail to every domain that this file does not name gets 451",
-            Use::Mailboxes | Use::Recipients => "Mail to addresses that no other table of their domain has gets 451",
-            Use::LocalUsers => "Mail to users of this machine whom no other table has gets 451",
+            Use::Domains => "Mail to every domain that is not in this file gets 451",
+            Use::Mailboxes | Use::Recipients => {
+                "Mail to addresses that are not in another table of their domain gets 451"
+            }
+            Use::LocalUsers => "Mail to users of this machine that are not in another table gets 451",
             Use::Aliases | Use::LocalAliases => "Mail to all addresses of the domains that use it gets 451",
-            Use::Access => "All mail that its rule is asked about gets 451",
-            Use::Transports => "Mail to domains of yours gets 451, and mail to others waits in the queue,",
+            Use::Access => "All mail that its rule applies to gets 451",
+            Use::Transports => "Mail to local domains gets 451, and mail to other domains waits in the queue,",
         }
     }
 }
 
-/// What names without a domain are completed with.
+/// Domains for names without one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Site {
-    /// At these domains a key without a domain is meant.
+    /// Keys without a domain apply to these domains.
     pub(super) domains: Vec<String>,
-    /// At this one a target without a domain is.
+    /// Targets without a domain are at this domain.
     pub(super) origin: String,
 }
 
-/// The entries of a file: lines of `key value`, or of `key: value` as aliases(5) has them.
+/// The entries in a file: lines of `key value`, or of `key: value` as in aliases(5).
 pub(super) fn entries(text: &str, colon: bool) -> Vec<(String, String)> {
     let entry = |line: &String| {
         let end = key_end(line, colon);
@@ -77,20 +81,20 @@ fn key_end(line: &str, colon: bool) -> usize {
     line.char_indices().find(ends).map_or(line.len(), |(place, _)| place)
 }
 
-/// The name of the mailbox for all others at a domain.
+/// The mailbox that gets mail for all other addresses at a domain.
 pub(super) const CATCH_ALL: &str = "catch-all";
 
-/// A written table.
+/// A converted table.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) text: String,
-    /// Keys whose values cannot be said.
+    /// Keys whose values cannot be converted.
     pub(super) put_off: Vec<String>,
-    /// Entries whose keys cannot be said.
+    /// Entries whose keys cannot be converted.
     pub(super) unread: usize,
 }
 
-/// Entries as a text table. What cannot be said in it is a comment there.
+/// Formats entries as a text table. What cannot be converted becomes a comment.
 pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> Written {
     let (mut written, mut seen) = (Written::default(), std::collections::HashSet::new());
     for (key, value) in entries {
@@ -117,7 +121,8 @@ pub(super) fn table(entries: &[(String, String)], of_use: Use, site: &Site) -> W
     written
 }
 
-/// Lines of a table of patterns, with values as ours has them. `Err`: a line cannot be said, and so no line behind it.
+/// Converts the lines of a pattern table. One line that cannot be converted is an error, since
+/// later lines depend on it.
 pub(super) fn patterns(lines: &[String], of_use: Use, site: &Site) -> Result<String, &'static str> {
     let mut text = String::new();
     for line in lines {
@@ -132,7 +137,7 @@ pub(super) fn patterns(lines: &[String], of_use: Use, site: &Site) -> Result<Str
 }
 
 fn pattern_values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
-    // A target that groups are filled into is no address yet.
+    // A target with groups of a match is not an address yet.
     let target = |word: &String| match word.contains('$') && word.contains('@') && !word.starts_with(['|', '/', ':']) {
         true => Ok(word.clone()),
         false => target(word, site),
@@ -140,15 +145,15 @@ fn pattern_values(value: &str, of_use: Use, site: &Site) -> Result<String, &'sta
     match of_use {
         Use::Aliases => {
             let targets: Vec<String> = words(value).iter().map(target).collect::<Result<_, _>>()?;
-            if targets.is_empty() { Err("a line names nobody") } else { Ok(targets.join(", ")) }
+            if targets.is_empty() { Err("a line has no target") } else { Ok(targets.join(", ")) }
         }
-        Use::Mailboxes if value.contains([',', '"']) => Err("a place has a comma or a quote"),
+        Use::Mailboxes if value.contains([',', '"']) => Err("a mailbox folder contains a comma or a quote"),
         Use::Mailboxes => Ok(value.to_owned()),
         _ => Ok(String::new()),
     }
 }
 
-/// The keys that one key stands for.
+/// The keys that one Postfix key becomes.
 pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &'static str> {
     let is_plain =
         !key.is_empty() && !key.ends_with(':') && !key.starts_with('#') && !key.contains(char::is_whitespace);
@@ -157,20 +162,20 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
         None => key.parse::<Address>().is_ok(),
     };
     match (of_use, key.contains('@')) {
-        _ if !is_plain => Err("this is no key here"),
-        // The section of the domain says it.
+        _ if !is_plain => Err("this is not a valid key"),
+        // The section of the domain covers it.
         (Use::Recipients, true) if key.starts_with('@') => Ok(Vec::new()),
         (Use::Mailboxes, true) if key.starts_with('@') && whole(key.to_owned()) => {
             Ok(vec![format!("{CATCH_ALL}{key}")])
         }
         (Use::Domains, true) => Ok(Vec::new()),
-        (Use::Domains, false) if key.starts_with('.') => Err("a domain is named, not all below it"),
-        (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is no name of a domain"),
+        (Use::Domains, false) if key.starts_with('.') => Err("subdomains are not supported here"),
+        (Use::Domains, false) if Address::new("postmaster", key).is_err() => Err("this is not a domain name"),
         (Use::Domains, false) => Ok(vec![key.to_owned()]),
         (Use::Access | Use::Transports, _) => Ok(vec![key.to_owned()]),
         (_, true) if whole(key.to_owned()) => Ok(vec![key.to_owned()]),
-        (_, true) => Err("the key is no address"),
-        // A domain that is ours by this file; `Domains` has it.
+        (_, true) => Err("the key is not an address"),
+        // A local domain, which is in `Domains`.
         (Use::Aliases | Use::Mailboxes | Use::Recipients, false)
             if key.contains('.') && !site.domains.iter().any(|d| d == key) =>
         {
@@ -178,32 +183,32 @@ pub(super) fn keys(key: &str, of_use: Use, site: &Site) -> Result<Vec<String>, &
         }
         (_, false) => {
             let at = |domain: &String| format!("{key}@{domain}");
-            // virtual(5): a name is meant at the origin, too.
+            // virtual(5): a name also applies at the origin.
             let origin = Some(&site.origin).filter(|it| of_use == Use::Aliases && !site.domains.contains(it));
             let keys: Vec<String> =
                 site.domains.iter().chain(origin).map(at).filter(|key| whole(key.clone())).collect();
-            if keys.is_empty() { Err("a name without a domain, and none that it is meant at") } else { Ok(keys) }
+            if keys.is_empty() { Err("a name without a domain, and there is no local domain") } else { Ok(keys) }
         }
     }
 }
 
-/// The values of an entry, parted by commas.
+/// The values of an entry, separated by commas.
 fn values(value: &str, of_use: Use, site: &Site) -> Result<String, &'static str> {
     match of_use {
         Use::Domains | Use::LocalUsers | Use::Recipients => Ok(String::new()),
         Use::Mailboxes | Use::Access | Use::Transports if value.contains([',', '"']) => {
-            Err("the place has a comma or a quote")
+            Err("the mailbox folder contains a comma or a quote")
         }
         Use::Mailboxes | Use::Access | Use::Transports => Ok(value.to_owned()),
         Use::Aliases | Use::LocalAliases => {
             let targets: Result<Vec<String>, _> = words(value).iter().map(|word| target(word, site)).collect();
             let targets = targets?;
-            if targets.is_empty() { Err("it names nobody") } else { Ok(targets.join(", ")) }
+            if targets.is_empty() { Err("it has no target") } else { Ok(targets.join(", ")) }
         }
     }
 }
 
-/// Words parted by commas and white space outside quotes.
+/// Words separated by commas and white space outside quotes.
 fn words(value: &str) -> Vec<String> {
     let (mut quoted, mut words) = (false, vec![String::new()]);
     for c in value.chars() {
@@ -217,19 +222,19 @@ fn words(value: &str) -> Vec<String> {
     words
 }
 
-/// A target as a whole address.
+/// A target as a complete address.
 pub(super) fn target(word: &str, site: &Site) -> Result<String, &'static str> {
     let bare = word.trim_start_matches(['\\', '"']);
     match bare.chars().next() {
-        Some('|') => return Err("mail is not given to programs; an LMTP server can do that"),
-        Some('/') => return Err("mail is not appended to files"),
-        Some('@') => return Err("one address stands for others, not one domain for another"),
-        _ if bare.starts_with(":include:") => return Err("lists are not included; write their addresses here"),
+        Some('|') => return Err("programs are not supported; use an LMTP server"),
+        Some('/') => return Err("files are not supported"),
+        Some('@') => return Err("only single addresses can be aliases, not whole domains"),
+        _ if bare.starts_with(":include:") => return Err(":include: is not supported; add the addresses here"),
         _ => {}
     }
     let word = word.trim_start_matches('\\');
     let whole = if word.contains('@') { word.to_owned() } else { format!("{word}@{}", site.origin) };
-    whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is no address")
+    whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is not an address")
 }
 
 #[cfg(test)]
@@ -252,7 +257,7 @@ mod tests {
         postmaster@b.example            root@a.example
         root@a.example                  bob@a.example, carol@x.example
         root@b.example                  bob@a.example, carol@x.example
-        # not translated: log |/bin/log: mail is not given to programs; an LMTP server can do that
+        # not translated: log |/bin/log: programs are not supported; use an LMTP server
         two@a.example                   bob@a.example
         two@b.example                   bob@a.example
         ");
@@ -266,7 +271,7 @@ mod tests {
         insta::assert_snapshot!(table, @r"
         info@v.example                  bob@a.example, carol@x.example
         @v.example                      all@a.example
-        # not translated: @w.example @v.example: one address stands for others, not one domain for another
+        # not translated: @w.example @v.example: only single addresses can be aliases, not whole domains
         ");
         assert_eq!(put_off, ["@w.example"]);
     }

@@ -1,13 +1,14 @@
-//! Where Postfix sends mail: a transport and its next hop, as trivial-rewrite(8) finds them for a recipient.
+//! Determines the transport and next hop of a recipient, as trivial-rewrite(8) does:
 //!
-//! | step | what it says |
+//! | step | parameter |
 //! |---|---|
-//! | the class of the domain | `local_transport`, `virtual_transport`, `relay_transport` or `default_transport` |
-//! | that names no next hop | `relayhost`, for the last two; else the domain itself |
-//! | `transport_maps` | the address, the domain, `.parent` domains, `*`: the first that is there changes both, for all classes |
-//! | `local` is left | `mailbox_transport`, or a program |
+//! | by address class | `local_transport`, `virtual_transport`, `relay_transport` or `default_transport` |
+//! | without a next hop | `relayhost` for the last two; otherwise the domain itself |
+//! | `transport_maps` | first match of address, domain, `.parent` domains and `*`, for all classes |
+//! | if `local` remains | `mailbox_transport`, or a program |
 //!
-//! `transport:` without a next hop means the domain itself, and not the relay host; `:` changes nothing.
+//! `transport:` without a next hop means the domain itself, not the relay host; `:` changes
+//! nothing.
 
 use super::Conversion;
 use super::hops::Way;
@@ -15,10 +16,10 @@ use super::lookups::Named;
 use super::text::Use;
 use super::words::list;
 
-/// Parameters by which local(8) gives mail to something else than a file.
+/// Parameters with which local(8) delivers to something other than a file.
 const PROGRAMS: [&str; 3] = ["mailbox_transport_maps", "mailbox_command_maps", "mailbox_command"];
 
-/// A class of domains.
+/// An address class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Local,
@@ -33,19 +34,19 @@ pub(super) struct Target {
     pub(super) channel: String,
     /// None: the recipient's domain.
     pub(super) hop: Option<String>,
-    /// The parameter that says so.
+    /// The parameter that sets it.
     pub(super) from: &'static str,
 }
 
 impl Target {
-    /// Reads `transport:nexthop`.
+    /// Parses `transport:nexthop`.
     pub(super) fn read(text: &str, from: &'static str) -> Target {
         let (channel, hop) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
         let hop = Some(hop.trim().to_owned()).filter(|hop| !hop.is_empty());
         Target { channel: channel.to_owned(), hop, from }
     }
 
-    /// What an entry of transport_maps makes of it.
+    /// Applies an entry of transport_maps.
     pub(super) fn changed(self, value: &str) -> Target {
         let entry = Target::read(value, "transport_maps");
         match (entry.channel.is_empty(), entry.hop.is_some()) {
@@ -56,14 +57,14 @@ impl Target {
     }
 }
 
-/// What transport_maps says.
+/// The contents of transport_maps.
 #[derive(Debug, Default)]
 pub(super) struct TransportMap {
-    /// Keys in lower case, none twice.
+    /// Unique keys in lower case.
     entries: Vec<(String, String)>,
-    /// `example.com` is also for all below it; then nothing is asked with a dot before it.
+    /// `example.com` also matches its subdomains; then keys with a leading dot are not used.
     for_subdomains: bool,
-    /// The table that stands for those that cannot be read.
+    /// The table in place of unreadable ones.
     pub(super) opaque: Option<String>,
 }
 
@@ -72,13 +73,13 @@ impl TransportMap {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
     }
 
-    /// The entry that counts for a domain.
+    /// The entry for a domain.
     fn of_domain(&self, domain: &str) -> Option<&str> {
         let parents = domain.match_indices('.').map(|(dot, _)| &domain[dot + usize::from(self.for_subdomains)..]);
         std::iter::once(domain).chain(parents).find_map(|key| self.get(key)).or_else(|| self.get("*"))
     }
 
-    /// Entries for domains: patterns of ours and their values, the closest first.
+    /// Entries for domains: our patterns and their values, most specific first.
     pub(super) fn patterns(&self) -> Vec<(String, String)> {
         let mut patterns = Vec::new();
         for (key, value) in self.entries.iter().filter(|(key, _)| !key.contains('@')) {
@@ -106,7 +107,7 @@ impl TransportMap {
 }
 
 impl Conversion<'_> {
-    /// Has to come before domains and routes.
+    /// Must be called before domains and routes are converted.
     pub(super) fn read_transport_maps(&mut self) {
         let value = self.values.value("transport_maps");
         self.draft.mapped("transport_maps");
@@ -129,7 +130,7 @@ impl Conversion<'_> {
         self.transport_map.opaque = self.joined(opaque);
     }
 
-    /// Where mail of a domain of this class goes; None for one of which only a table knows the name.
+    /// The transport of a domain in this class; None for a domain that only a table knows.
     pub(super) fn target(&self, kind: Kind, domain: Option<&str>) -> Target {
         let target = self.changed(self.target_of_class(kind), domain);
         match target.channel.as_str() {
@@ -173,8 +174,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// Stops mail for those addresses of a domain that transport_maps sends elsewhere than the rest of it: there are no
-    /// routes for addresses. `None`: for addresses of all domains that are not ours.
+    /// Blocks mail for addresses that transport_maps sends elsewhere than the rest of their domain,
+    /// since there are no routes for addresses. `None`: addresses at domains of other hosts.
     pub(super) fn stop_addresses(&mut self, kind: Kind, domain: Option<&str>) {
         let own = self.own_domains();
         let is_meant = |key: &str| {
@@ -195,7 +196,8 @@ impl Conversion<'_> {
     }
 
     fn stop_address(&mut self, address: &str, target: &Target, is_ours: bool) {
-        let why = format!("transport_maps sends it by {}, and there are no routes for addresses", target.channel);
+        let why =
+            format!("transport_maps uses {} for it, and there are no routes for single addresses", target.channel);
         match self.refusing(target) {
             Some(reply) => self.stopped.push((address.to_owned(), reply)),
             None if is_ours => {
@@ -204,8 +206,8 @@ impl Conversion<'_> {
             }
             None => {
                 self.draft.alarm(format!(
-                    "Mail to {address} gets 450 over SMTP, and goes where all mail of its domain goes if local programs send \
-                     it: {why}."
+                    "Mail to {address} gets 450 over SMTP, and is routed like its domain if local programs send it: \
+                     {why}."
                 ));
                 self.stopped.push((address.to_owned(), format!("450 4.3.5 {}", super::hops::reply_text(&why))));
             }
@@ -230,7 +232,7 @@ mod tests {
         TransportMap { entries, for_subdomains, opaque: None }
     }
 
-    /// As transport(5) has it: `.domain` is not the domain, and `*` comes behind all others.
+    /// As in transport(5): `.domain` does not match the domain itself, and `*` comes last.
     #[test]
     fn the_closest_entry_counts() {
         let all = map("a.example one:\n.a.example two:\n.example three:\n* four:\n", false);

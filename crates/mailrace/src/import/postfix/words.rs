@@ -1,6 +1,6 @@
-//! Words of Postfix's values: lists parted by commas and white space, in which braces hold together what they enclose.
+//! Splits Postfix's lists at commas and white space outside braces.
 
-/// Splits at these characters outside braces; there are no empty words.
+/// Splits at these characters outside braces, without empty words.
 pub(super) fn split(text: &str, parts: impl Fn(char) -> bool) -> Vec<String> {
     let (mut words, mut word, mut depth) = (Vec::new(), String::new(), 0_usize);
     for c in text.chars() {
@@ -24,13 +24,13 @@ pub(super) fn list(text: &str) -> Vec<String> {
     split(text, |c| c == ',' || c.is_whitespace())
 }
 
-/// What stands between a brace and its other half, where these are all of the text.
+/// The text inside braces that enclose the whole text.
 pub(super) fn braced(text: &str) -> Option<&str> {
     let (inside, rest) = leading_braces(text)?;
     rest.trim().is_empty().then(|| inside.trim())
 }
 
-/// What stands in the braces that a text begins with, and what is behind them.
+/// The text inside the leading braces, and the rest.
 pub(super) fn leading_braces(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     let text = text.trim_start();

@@ -1,5 +1,5 @@
-//! Tables that are made of others: each name is that of a table, and no way leads back to where it began. The order of
-//! the text does not matter, so this is looked at when all tables have been read.
+//! Chains of tables: every name must exist, and chains must not form loops. The order of sections
+//! does not matter, so this is checked after all tables have been read.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -9,13 +9,13 @@ use super::super::known;
 use crate::config::fault::Fault;
 use crate::config::section::Section;
 
-/// The tables that one table is made of.
+/// The tables of one chain.
 pub(super) struct Links {
     pub(super) from: String,
     pub(super) to: Vec<Spanned<String>>,
 }
 
-/// States names that no table bears, and circles, each of these once.
+/// Reports unknown names, and each loop once.
 pub(super) fn check(document: &Section<'_, '_>, chains: &[Links], names: &[String]) {
     for link in chains.iter().flat_map(|chain| &chain.to) {
         known(document, "tables", link, "[[table]]", names);
@@ -27,14 +27,14 @@ pub(super) fn check(document: &Section<'_, '_>, chains: &[Links], names: &[Strin
             continue;
         }
         if let Some((link, way)) = chain.to.iter().find_map(|link| Some((link, way_back(&links, link, &chain.from)?))) {
-            let label = format!("leads back: {} > {}; expected tables that do not", chain.from, way.join(" > "));
-            document.state_fault(Fault::new(link.span(), format!("the chain {:?} has no end", chain.from), label));
+            let label = format!("part of a loop: {} > {}", chain.from, way.join(" > "));
+            document.state_fault(Fault::new(link.span(), format!("the chain {:?} is a loop", chain.from), label));
             told.extend(way);
         }
     }
 }
 
-/// The shortest way from the table of a link to the one of that name, both included.
+/// The shortest path from the table of a link to `to`, including both.
 fn way_back<'a>(
     links: &HashMap<&str, &'a [Spanned<String>]>,
     link: &'a Spanned<String>,

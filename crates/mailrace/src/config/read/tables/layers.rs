@@ -1,18 +1,17 @@
-//! What stands between those who ask and a table that is not in memory: the keys that such tables have in common.
+//! The common keys of tables outside of memory: limits and caches.
 
 use lookup::layers::{CacheSettings, Settings};
 
 use crate::config::key::{self, Kind};
 use crate::config::section::Section;
 
-/// `wait` and `cache`, and where a network is between, `batch`, `concurrency` and `breaker`. `cached` says whether there
-/// is a cache where the text says nothing of one.
+/// `wait` and `cache`. `cached` is whether there is a cache by default.
 pub(super) fn settings(section: &mut Section<'_, '_>, cached: bool) -> Settings {
     let or = Settings::default();
     Settings { wait_max: section.take_or("wait", &key::SPAN, or.wait_max), cache: cache(section, cached), ..or }
 }
 
-/// The same with what is about a network.
+/// The same with `batch`, `concurrency` and `breaker`, for network tables.
 pub(super) fn network_settings(section: &mut Section<'_, '_>) -> Settings {
     let or = settings(section, true);
     let batch_max = section.take_or("batch", &key::BATCH, or.batch_max);
@@ -27,7 +26,7 @@ pub(super) fn network_settings(section: &mut Section<'_, '_>) -> Settings {
     }
 }
 
-/// `cache`: false, or a section whose keys all have defaults.
+/// `cache`: false, or a section in which all keys have defaults.
 fn cache(section: &mut Section<'_, '_>, cached: bool) -> Option<CacheSettings> {
     let or = CacheSettings::default();
     let mut section = match section.section_or_false("cache") {

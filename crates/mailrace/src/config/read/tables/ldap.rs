@@ -1,4 +1,4 @@
-//! Tables in a directory: who is asked and as whom, what an entry says, and the local copy.
+//! Tables in LDAP directories: servers, login, search and the local copy.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::config::read::Unique;
 use crate::config::section::{Choice, Section};
 use crate::config::{Ldap, Replica};
 
-/// The longest name that file systems have, with room for what a store adds.
+/// The limit of file systems, less what the store appends.
 const FILE_NAME_OCTETS_MAX: usize = 200;
 const SCOPE: Choice<Scope> =
     Choice { built: &[("base", Scope::Base), ("one", Scope::One), ("sub", Scope::Sub)], later: &[] };
@@ -57,7 +57,8 @@ pub(super) fn table(
     Some(Ldap { directory, password_file, layers, replica })
 }
 
-/// States it where a copy could not answer what is asked. `places` are those of `filter`, `members` and `referrals`.
+/// Reports a search that a copy cannot answer. The spans are those of `filter`, `members` and
+/// `referrals`.
 fn state_uncopied(section: &Section<'_, '_>, directory: &Config, [filter, members, referrals]: [Range<usize>; 3]) {
     if let Err(error) = replica::Config::check(directory) {
         let (key, place) = match error {
@@ -65,11 +66,11 @@ fn state_uncopied(section: &Section<'_, '_>, directory: &Config, [filter, member
             ReplicaError::Referrals => ("referrals", referrals),
             _ => ("filter", filter),
         };
-        section.state(place, key, "does not go with mode = \"replica\"", error.to_string());
+        section.state(place, key, "does not work with mode = \"replica\"", error.to_string());
     }
 }
 
-/// How to get a connection, and the file of the password that is still to be put in.
+/// How to connect, and the file with the password, which is not read yet.
 fn servers(section: &mut Section<'_, '_>, data_dir: &Path) -> (Option<Servers>, Option<PathBuf>) {
     section.demand("url", URL.expected);
     let urls = urls(section);
@@ -82,7 +83,7 @@ fn servers(section: &mut Section<'_, '_>, data_dir: &Path) -> (Option<Servers>, 
     (urls.map(|urls| Servers { urls, starttls, ca_file, bind, connect_timeout, timeout }), password_file)
 }
 
-/// None where one of them is at fault: then nothing can be said of what goes with them.
+/// None if one of them is invalid: then other keys cannot be checked against them.
 fn urls(section: &mut Section<'_, '_>) -> Option<Vec<Url>> {
     let place = section.place_of("url");
     let urls = section.one_or_list("url", &URL)?;
@@ -101,7 +102,7 @@ fn starttls(section: &mut Section<'_, '_>, urls: &[Url]) -> bool {
     let is_plain = |url: &Url| matches!(url, Url::Tcp { tls: false, .. });
     if let Some(other) = urls.iter().find(|url| wanted && !is_plain(url)) {
         let label = format!("expected only with ldap:// URLs, not with {other}");
-        section.state(starttls.span(), "starttls", "means nothing here", label);
+        section.state(starttls.span(), "starttls", "is not allowed here", label);
     }
     wanted
 }
@@ -110,12 +111,12 @@ fn ca_file(section: &mut Section<'_, '_>, urls: &[Url], starttls: bool, data_dir
     let file = file(section, "ca_file", data_dir)?;
     if !starttls && !urls.is_empty() && !urls.iter().any(|url| matches!(url, Url::Tcp { tls: true, .. })) {
         let label = "expected only with ldaps:// URLs or starttls = true".to_owned();
-        section.state(file.span(), "ca_file", "means nothing here", label);
+        section.state(file.span(), "ca_file", "is not allowed here", label);
     }
     Some(file.into_inner())
 }
 
-/// As whom we ask. A password in a file is left empty.
+/// How to authenticate. A password in a file is left empty.
 fn bind(section: &mut Section<'_, '_>, urls: &[Url], data_dir: &Path) -> (Bind, Option<PathBuf>) {
     let dn = section.placed("bind_dn", &key::TEXT);
     let sasl = section.place_of("sasl");
@@ -124,28 +125,29 @@ fn bind(section: &mut Section<'_, '_>, urls: &[Url], data_dir: &Path) -> (Bind, 
     let file = file(section, "password_file", data_dir);
     if let (Some(_), Some(file)) = (&password, &file) {
         let label = "expected one of `password` and `password_file`, not both".to_owned();
-        section.state(file.span(), "password_file", "is one too many", label);
+        section.state(file.span(), "password_file", "conflicts with `password`", label);
     }
     let given =
         password.as_ref().map(|it| ("password", it.span())).or(file.as_ref().map(|it| ("password_file", it.span())));
     match (&dn, given) {
         (Some(dn), _) if external => {
-            let label = "expected only without `sasl`, by which the connection says who we are".to_owned();
-            section.state(dn.span(), "bind_dn", "means nothing here", label);
+            let label = "expected only without `sasl`, which authenticates by the connection".to_owned();
+            section.state(dn.span(), "bind_dn", "is not allowed here", label);
         }
         (Some(dn), None) => {
-            // RFC 4513 section 5.1.2: a name without a password is bound as nobody, and no error.
-            let label = "expected with it: `password` or `password_file`; a name alone is taken for nobody".to_owned();
-            section.state(dn.span(), "bind_dn", "is not enough", label);
+            // RFC 4513 section 5.1.2: a bind with a name and no password is anonymous, and
+            // succeeds.
+            let label = "expected `password` or `password_file` too; without one, the bind is anonymous".to_owned();
+            section.state(dn.span(), "bind_dn", "needs a password", label);
         }
         (None, Some((key, place))) => {
-            section.state(place, key, "means nothing here", "expected only with `bind_dn`".into())
+            section.state(place, key, "is not allowed here", "expected only with `bind_dn`".into())
         }
         _ => {}
     }
     if let Some(url) = urls.iter().find(|url| external && !matches!(url, Url::Unix { .. })) {
-        let label = format!("expected only with ldapi:// URLs: nothing says who we are at {url}");
-        section.state(sasl, "sasl", "means nothing here", label);
+        let label = format!("expected only with ldapi:// URLs: {url} cannot authenticate by the connection");
+        section.state(sasl, "sasl", "is not allowed here", label);
     }
     let bind = match dn {
         _ if external => Bind::External,
@@ -162,7 +164,7 @@ fn members(section: &mut Section<'_, '_>) -> Option<Members> {
     let attribute = section.take("members", &key::TEXT);
     let depth = section.placed("members_depth", &key::DEPTH);
     if let (None, Some(depth)) = (&attribute, &depth) {
-        section.state(depth.span(), "members_depth", "means nothing here", "expected only with `members`".into());
+        section.state(depth.span(), "members_depth", "is not allowed here", "expected only with `members`".into());
     }
     let depth_max = depth.map_or(Members::DEPTH_MAX, Spanned::into_inner);
     attribute.map(|attribute| Members { attribute: attribute.into(), depth_max })
@@ -179,7 +181,7 @@ fn replica(
     let settings = section.section("replica");
     if !wanted {
         if let Some(mut settings) = settings {
-            section.state(place, "replica", "means nothing here", "expected only with mode = \"replica\"".into());
+            section.state(place, "replica", "is not allowed here", "expected only with mode = \"replica\"".into());
             settings.skip();
         }
         return None;
@@ -206,12 +208,13 @@ fn replica(
     })
 }
 
-/// The file that bears the table's name, which then has to be one that a file can bear.
+/// The default file, named after the table. The table's name must be a valid file name.
 fn usual_file(section: &Section<'_, '_>, name: &Spanned<String>, data_dir: &Path, files: &mut Unique) -> PathBuf {
     let text = name.get_ref().as_str();
     if text.contains(['/', '\0']) || text == "." || text == ".." || text.len() > FILE_NAME_OCTETS_MAX {
-        let label = "expected a name that a file can bear, or another file: replica = { file = \"...\" }".to_owned();
-        section.state(name.span(), "name", "is no file's name", label);
+        let label =
+            "expected a name that is a valid file name, or another file: replica = { file = \"...\" }".to_owned();
+        section.state(name.span(), "name", "is not a valid file name", label);
     }
     let file = data_dir.join("tables").join(text);
     files.claim(section, "replica.file", &file.to_string_lossy(), name.span());
