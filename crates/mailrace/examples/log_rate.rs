@@ -1,4 +1,5 @@
-//! How much a log line costs the thread that states the fact, at full speed and at 25,000 lines a second.
+//! How much a log line costs the thread that states the fact, at full speed and at 25,000 lines a
+//! second.
 //!
 //! `cargo run --release -p mailrace --example log_rate -- FILE`
 

@@ -1,7 +1,7 @@
-//! The server as a process: what its operator sees of it, from the first start to the end.
+//! The server as a process, as its operator sees it, from the first start to shutdown.
 //!
-//! Each test has a server of its own, on a port that the system chose and in a folder that is gone afterwards. Where
-//! nothing tells of an event, it is looked for again and again until [`WAIT_MAX`].
+//! Each test has a server of its own, on a port chosen by the system and in a temporary folder.
+//! Events that nothing reports are polled until [`WAIT_MAX`].
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,16 +18,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_mailrace");
-/// Makes [`large`] a body with a file of its own.
+/// Gives [`large`] a body file of its own.
 const SPILL: &str = "[limits]\nspill_above = \"64KiB\"";
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A process that does not outlive its test, even one that fails.
+/// A process that ends with its test, even if the test fails.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Mostly it has ended by now.
+        // Usually it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -40,7 +40,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it on the configuration that is in the folder, and waits until it listens.
+    /// Starts the server with the configuration in the folder, and waits until it listens.
     fn start(folder: &Path) -> Server {
         let mut command = Command::new(BINARY);
         let mut process = Process(command.arg("serve").current_dir(folder).stderr(Stdio::piped()).spawn().unwrap());
@@ -63,7 +63,7 @@ impl Server {
         kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
     }
 
-    /// How it ended, and all that it said.
+    /// The exit status and everything on standard error.
     fn end(mut self) -> (ExitStatus, String) {
         let status = await_that("the end of the server", || self.process.0.try_wait().unwrap());
         (status, self.said.join().unwrap())
@@ -75,7 +75,7 @@ impl Server {
         assert!(status.success() && !said.contains("was not closed"), "{status}: {said}");
     }
 
-    /// A session from which the banner was read.
+    /// A session after the banner.
     fn client(&self) -> BufReader<TcpStream> {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -124,8 +124,8 @@ fn await_that<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder with a configuration: a port of the system's choice and, where `more` does not name another, a queue that
-/// is held.
+/// A folder with a configuration: a port chosen by the system and, unless `more` names another, a
+/// local queue that delivers nothing.
 fn folder(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -217,7 +217,7 @@ fn the_operator_decides_about_what_waits() {
     until("to <bob@localhost>: ready");
     assert_eq!(queue(&["remove", "--larger-than", "4kB"]), (Some(0), "1 recipient to be removed\n".into()));
     recipients("1\n");
-    // The sender of the message that is given up is told, and waits here too.
+    // The sender of the bounced message gets a notice, which waits here too.
     assert_eq!(queue(&["bounce", "--sender", "joe@localhost"]), (Some(0), "1 recipient to be bounced\n".into()));
     until("<> to <joe@localhost>: ready");
     recipients("1\n");
@@ -258,7 +258,7 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
     let folder = folder("[[table]]\nname = \"people\"\ntype = \"text\"\npath = \"people\"\n");
     std::fs::write(folder.path().join("people"), "bob@localhost bob, robert\n").unwrap();
     let server = Server::start(folder.path());
-    // What the server has opened is what answers, whatever the file has become.
+    // The server answers from what it has opened, not from the changed file.
     std::fs::write(folder.path().join("people"), "amy@localhost amy\n").unwrap();
     let get = |key| {
         let output = mailrace(folder.path(), &["table", "get", "people", key]);
@@ -281,7 +281,7 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
     let (code, said) = told(&mailrace(folder.path(), &["table", "accept", "people"]));
     assert!(code == Some(1) && said.contains("holds nothing back"), "{said}");
 
-    // A key that is not there is told apart from a table that the server does not know.
+    // A missing key differs from a table that the server does not know.
     let config = std::fs::read_to_string(folder.path().join("mailrace.toml")).unwrap();
     std::fs::write(folder.path().join("mailrace.toml"), config.replace("name = \"people\"", "name = \"lists\""))
         .unwrap();
@@ -292,7 +292,7 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
 
 #[test]
 fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
-    // Nobody listens at this port of the loopback.
+    // Nothing listens on this loopback port.
     let table = "[[table]]\nname = \"people\"\ntype = \"postgres\"\nurl = \"postgres://mail@127.0.0.1:1/mail\"\n\
                  query = \"SELECT a, a FROM people WHERE a = ANY($1)\"\nbreaker = { failures = 1, probe = \"1h\" }\n";
     let folder = folder(table);
@@ -339,8 +339,8 @@ fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
         let (code, said) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
         (code == Some(69)).then_some(said)
     });
-    assert!(refused.contains("8 others are asking"), "{refused}");
-    // Nor does the server wait for them when it stops.
+    assert!(refused.contains("too many requests in progress (8)"), "{refused}");
+    // Shutdown does not wait for them either.
     server.stop();
     drop((silent, more));
 }
@@ -461,7 +461,7 @@ fn verify_does_not_miss_the_body_of_a_message_that_is_delivered() {
     let server = Server::start(folder.path());
     server.deliver(&large());
     await_that("the delivery", || body_file(folder.path()).is_none().then_some(()));
-    // A stop would tidy up.
+    // A clean stop would remove the file.
     server.signal(Signal::SIGKILL);
     server.end();
     let (code, verified) = told(&mailrace(folder.path(), &["spool", "verify"]));

@@ -41,7 +41,8 @@ pub struct Filter {
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub queue: Option<String>,
-    /// In one of these states: held, waiting (for a later attempt), active (ready or in flight), ready, in-flight
+    /// In one of these states: held, waiting (for a later attempt), active (ready or in flight),
+    /// ready, in-flight
     #[arg(long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
     pub state: Vec<StateName>,

@@ -1,4 +1,5 @@
-//! Queues with five recipients in them, for tests: one in each state and one that has never been tried.
+//! Queues with five recipients in them, for tests: one in each state and one that has never been
+//! tried.
 //!
 //! | number | message | from | to | queue | size | age | state |
 //! |---|---|---|---|---|---|---|---|
