@@ -134,7 +134,7 @@ class Known(TablesCase):
     def test_it_tells_which_layer_knew_and_how_fast(self):
         first, again = (self.server_.table("get", "people", user(30)) for _ in range(2))
         self.assertEqual((first.stdout, again.stdout), (f"{user(30)}\n", f"{user(30)}\n"))
-        self.assertIn("people: found by asking the backend; ", first.stderr)
+        self.assertIn("people: found in the backend; ", first.stderr)
         self.assertIn("people: found in the cache", again.stderr)
         self.assertRegex(again.stderr, r"; \d+(\.\d+)? (us|ms)")
 

@@ -237,7 +237,7 @@ class Tls(ServerCase):
         self.assertEqual(self.seen("changing.test"), before)
         self.renewed_beside()
         key.write_text(other[1].read_text())
-        self.await_log(r"info .*a certificate has changed and was read anew.*changing\.test", since)
+        self.await_log(r"info .*reloaded a changed certificate.*changing\.test", since)
         self.assertEqual(self.seen("changing.test"), fingerprint(other[0]))
 
     def renewed_beside(self):
@@ -246,7 +246,7 @@ class Tls(ServerCase):
         other = issue(pathlib.Path(self.folder.name), "another", "beside.test")
         for old, new in zip(self.beside, other):
             old.write_text(new.read_text())
-        self.await_log(r"info .*a certificate has changed and was read anew.*beside\.test", since)
+        self.await_log(r"info .*reloaded a changed certificate.*beside\.test", since)
         self.assertEqual(self.seen("beside.test"), fingerprint(other[0]))
 
     @unittest.skipIf(os.geteuid(), "needs root, who alone may read what the server then may not")
