@@ -297,7 +297,7 @@ class Operators(InjectCase):
         self.assertEqual((done.stdout, done.stderr), (b"", b""))
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
         self.server.terminate()
-        self.assertIn(b"the server does not answer", self.sendmail("-q", code=69).stderr)
+        self.assertIn(b"cannot connect to the server at", self.sendmail("-q", code=69).stderr)
 
     def waiting(self):
         return int(self.server._queue("list", "--count", "--state", "waiting"))

@@ -110,7 +110,7 @@ class Reload(unittest.TestCase):
     def test_by_a_signal_a_fault_is_in_the_log_alone(self):
         edit(self.server, "[limits]\n", "[limits]\nsesions = 10\n")
         self.server.process.send_signal(signal.SIGHUP)
-        line = re.compile(r"the configuration was refused.*sesions.*mailrace\.toml:\d+:\d+")
+        line = re.compile(r"the configuration is refused.*sesions.*mailrace\.toml:\d+:\d+")
         await_that(lambda: line.search(self.server.log.read_text()), "a refusal in the log", self.server)
         edit(self.server, "sesions = 10", "sessions = 10")
         self.server.process.send_signal(signal.SIGHUP)
@@ -246,7 +246,7 @@ class Reload(unittest.TestCase):
         for number, sent in enumerate([signal.SIGUSR1, signal.SIGHUP]):
             log.rename(self.server.folder / f"old.{number}")
             self.server.process.send_signal(sent)
-            await_that(lambda: log.exists() and "opened again" in log.read_text(), "a fresh log", self.server)
+            await_that(lambda: log.exists() and "reopened the log" in log.read_text(), "a fresh log", self.server)
 
     def test_a_hundred_reloads_under_load_lose_nothing_and_refuse_nobody(self):
         done, refusals, sent = threading.Event(), [], [0] * 4

@@ -359,7 +359,7 @@ fn told_to_stop_a_second_time_it_ends_at_once() {
     server.signal(Signal::SIGINT);
     let (status, said) = server.end();
     assert_eq!(status.code(), Some(70));
-    assert!(said.contains("told to stop again"), "{said}");
+    assert!(said.contains("stopped by a second signal"), "{said}");
 }
 
 #[test]
