@@ -79,11 +79,7 @@ fn tell(found: &Result<Certificate, CertificateError>, now: SystemTime, log: &Lo
             log.event(Level::Error, text, &[("error", error)]);
         }
         Err(error) => {
-            log.event(
-                Level::Error,
-                "cannot use a changed certificate; the old one stays in use",
-                &[("error", error)],
-            );
+            log.event(Level::Error, "cannot use a changed certificate; the old one stays in use", &[("error", error)]);
         }
     }
 }

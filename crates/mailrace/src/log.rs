@@ -118,7 +118,8 @@ impl Drop for Log {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()));
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()));
     OpenOptions::new().append(true).create(true).open(path).map_err(named)
 }
 

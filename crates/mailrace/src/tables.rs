@@ -141,8 +141,10 @@ impl<'a> Opener<'a> {
         match self.before.tables.iter().find(|held| copy(&held.described) == Some(file)) {
             None => Ok(()),
             Some(_) => {
-                let text =
-                    format!("table '{}': the settings of its replica have changed: this needs a restart", described.name);
+                let text = format!(
+                    "table '{}': the settings of its replica have changed: this needs a restart",
+                    described.name
+                );
                 Err(Exit { code: exit::NO, text })
             }
         }

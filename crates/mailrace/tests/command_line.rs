@@ -117,7 +117,8 @@ fn a_table_is_made_of_a_text_and_answers() {
     };
     let (code, values, told) = get("aliases", "Sales@example.org");
     assert_eq!((code, &*values), (Some(0), "bob@example.org\ncarol@example.org\n"));
-    let said = "mailrace: configuration: ./mailrace.toml\naliases: no running server, queried directly: found in memory; ";
+    let said =
+        "mailrace: configuration: ./mailrace.toml\naliases: no running server, queried directly: found in memory; ";
     assert!(told.starts_with(said) && told.ends_with("s\n"), "{told}");
     let (code, values, told) = get("aliases", "dave@example.org");
     assert_eq!((code, &*values), (Some(1), ""));

@@ -174,9 +174,7 @@ impl Clerk {
     fn summary(&self, by: By, filter: Filter) -> Answered<Vec<Value>> {
         match by {
             By::NextHop if filter.is_empty() => self.ask(|queues| summary::by_next_hop(queues, now())),
-            By::NextHop => {
-                Err(Unanswered::No("a filter selects recipients and does not apply to next hops".into()))
-            }
+            By::NextHop => Err(Unanswered::No("a filter selects recipients and does not apply to next hops".into())),
             By::Destination => Ok(summary::by_destination(self.places(filter)?, now())),
             By::Queue => {
                 let places = self.places(filter)?;

@@ -164,7 +164,8 @@ fn told(socket: &Path, error: Unasked) -> anyhow::Error {
     match error {
         Unasked::Exit(exit) => exit.into(),
         Unasked::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let text = format!("permission denied: only the server's user and root may use {}: {error}", socket.display());
+            let text =
+                format!("permission denied: only the server's user and root may use {}: {error}", socket.display());
             Exit { code: exit::PERMISSION, text }.into()
         }
         Unasked::NoServer(error) => {
@@ -185,7 +186,11 @@ fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
     let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
     let line = format!("{question}\n");
     if line.len() as u64 > QUESTION_OCTETS_MAX {
-        return Err(Exit { code: exit::USAGE, text: format!("the request is longer than {QUESTION_OCTETS_MAX} bytes") }.into());
+        return Err(Exit {
+            code: exit::USAGE,
+            text: format!("the request is longer than {QUESTION_OCTETS_MAX} bytes"),
+        }
+        .into());
     }
     let stream = UnixStream::connect(socket).map_err(Unasked::NoServer)?;
     // A server that refuses may close before it reads the request; its answer is still there to

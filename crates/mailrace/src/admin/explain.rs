@@ -19,18 +19,12 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
     match obstacle {
         Obstacle::Stopped => "deliveries are stopped because of high load (see `mailrace load`)".into(),
         Obstacle::Unrecorded { attempts, most } => {
-            format!(
-                "{} ended but not recorded (limit {most}): the disk is slow",
-                counted(*attempts, "attempt")
-            )
+            format!("{} ended but not recorded (limit {most}): the disk is slow", counted(*attempts, "attempt"))
         }
         Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
         Obstacle::NoRoute => "the route is not resolved yet".into(),
         Obstacle::Dead { probe_at, error } => {
-            format!(
-                "the next hop is unreachable ({error}); next attempt {}",
-                moment(*probe_at, now)
-            )
+            format!("the next hop is unreachable ({error}); next attempt {}", moment(*probe_at, now))
         }
         Obstacle::Suspect { messages, resume_at, error } => format!(
             "the next hop interrupted {} in a row ({error}); trying one message at a time, the next {}",

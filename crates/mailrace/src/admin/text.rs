@@ -104,7 +104,9 @@ mod tests {
         let written = serde_json::to_string(&(&span, &size)).unwrap();
         assert_eq!(written, r#"["90000ms","10000B"]"#);
         assert_eq!(serde_json::from_str::<(Text<Span>, Text<Size>)>(&written).unwrap(), (span, size));
-        assert!(serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a duration"));
+        assert!(
+            serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a duration")
+        );
     }
 
     #[test]

@@ -229,7 +229,11 @@ impl DropFolder {
         }
         if round.lines > ROUND_LINES_MAX {
             let left_out = round.lines - ROUND_LINES_MAX;
-            self.log.event(Level::Warning, "more files in the drop folder had errors; not logged one by one", &[("left_out", &left_out)]);
+            self.log.event(
+                Level::Warning,
+                "more files in the drop folder had errors; not logged one by one",
+                &[("left_out", &left_out)],
+            );
         }
         Ok(())
     }
@@ -323,7 +327,9 @@ impl DropFolder {
             Ok(file) => File::from(file),
             Err(rustix::io::Errno::LOOP) => return Ok(Found::Foreign("it is a symbolic link".into())),
             Err(rustix::io::Errno::NXIO) => return Ok(Found::Foreign("it is a socket".into())),
-            Err(rustix::io::Errno::ACCESS) => return Ok(Found::Foreign("the server has no permission to read it".into())),
+            Err(rustix::io::Errno::ACCESS) => {
+                return Ok(Found::Foreign("the server has no permission to read it".into()));
+            }
             Err(error) if io::Error::from(error).kind() == ErrorKind::NotFound => return Ok(Found::Gone),
             Err(error) => return Err(error.into()),
         };
@@ -372,7 +378,12 @@ impl DropFolder {
         });
         match renamed {
             Ok(target) => {
-                self.tell(round, "a file from the drop folder was set aside", name, &format!("{why}; it is now {target}"));
+                self.tell(
+                    round,
+                    "a file from the drop folder was set aside",
+                    name,
+                    &format!("{why}; it is now {target}"),
+                );
                 true
             }
             Err(error) => {

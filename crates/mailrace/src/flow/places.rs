@@ -40,7 +40,11 @@ impl Places {
         let place = |(mailbox, answer): (&&Address, Answer)| match answer {
             Answer::Found(values) => match &values[..] {
                 [one] => below(root, one).ok_or_else(|| {
-                    format!("table '{}': the path of {mailbox} is '{one}', which is not below {}", table.name(), root.display())
+                    format!(
+                        "table '{}': the path of {mailbox} is '{one}', which is not below {}",
+                        table.name(),
+                        root.display()
+                    )
                 }),
                 _ => Err(format!("table '{}': {mailbox} has {} paths, expected one", table.name(), values.len())),
             },

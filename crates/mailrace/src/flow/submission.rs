@@ -95,7 +95,10 @@ impl Desk {
         };
         let notice = self.notice(id, &envelope, &bad, &content, now)?;
         if let (true, None, [(to, reply), ..]) = (envelope.recipients.is_empty(), &notice, &*bad) {
-            return Err(Unkept::Never(format!("no valid recipient, and no notice can be sent: <{}>: {reply}", to.address)));
+            return Err(Unkept::Never(format!(
+                "no valid recipient, and no notice can be sent: <{}>: {reply}",
+                to.address
+            )));
         }
         let header = intake::logged_header(&content, self.desk.logs_subjects);
         let (size, mut entries) = (content.len() as u64, Vec::new());
@@ -153,7 +156,9 @@ impl Desk {
                     continue;
                 }
                 Resolution::TooMany => {
-                    sorted.bad.push((recipient, failure(Enhanced(5, 5, 3), "Too many addresses after alias expansion")));
+                    sorted
+                        .bad
+                        .push((recipient, failure(Enhanced(5, 5, 3), "Too many addresses after alias expansion")));
                     continue;
                 }
             };
@@ -213,9 +218,7 @@ impl Desk {
         match self.resolve(sender).1 {
             Resolution::Local(finals) => Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect()),
             Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
-            Resolution::Unavailable(why) => {
-                Err(Unkept::Later(format!("cannot look up the sender <{sender}>: {why}")))
-            }
+            Resolution::Unavailable(why) => Err(Unkept::Later(format!("cannot look up the sender <{sender}>: {why}"))),
             Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
         }
     }

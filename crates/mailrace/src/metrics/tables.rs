@@ -10,7 +10,12 @@ type Reading = fn(&Stats) -> u64;
 /// Metrics with one sample for each table, before and after the histograms.
 const CACHE: [(&str, &str, &str, Reading); 6] = [
     ("mailrace_table_cache_hits_total", "Keys answered from the cache before expiry", "counter", |stats| stats.hits),
-    ("mailrace_table_stale_total", "Keys answered from the cache after expiry, because the backend failed", "counter", |stats| stats.stale),
+    (
+        "mailrace_table_stale_total",
+        "Keys answered from the cache after expiry, because the backend failed",
+        "counter",
+        |stats| stats.stale,
+    ),
     ("mailrace_table_cached", "Entries in the cache", "gauge", |stats| stats.cached),
     ("mailrace_table_joined_total", "Keys that joined a pending request", "counter", |stats| stats.joined),
     ("mailrace_table_waiting", "Keys waiting for the backend", "gauge", |stats| stats.waiting),
@@ -33,7 +38,9 @@ const REPLICA: [(&str, &str, ReplicaReading); 4] = [
         true => Some(0),
         false => copy.age.map(|age| age.as_secs()),
     }),
-    ("mailrace_table_replica_live", "Whether the replica receives changes as they happen", |copy| Some(u64::from(copy.live))),
+    ("mailrace_table_replica_live", "Whether the replica receives changes as they happen", |copy| {
+        Some(u64::from(copy.live))
+    }),
     ("mailrace_table_replica_held_back", "Removals that wait for `mailrace table accept`", |copy| {
         Some(copy.held_back.unwrap_or_default())
     }),

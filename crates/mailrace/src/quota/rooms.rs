@@ -100,8 +100,7 @@ impl Rooms {
         match self.looked_up(mailbox, more).await {
             Ok(found) => found,
             Err(why) => {
-                let what =
-                    format_args!("cannot check the quota of <{mailbox}>, accepting mail for it: {why}");
+                let what = format_args!("cannot check the quota of <{mailbox}>, accepting mail for it: {why}");
                 self.troubles.report(what);
                 Found::Unknown
             }

@@ -21,11 +21,9 @@ pub fn tell(log: Arc<Log>) -> Events {
 /// Passes an event to `line` as level, message and fields.
 fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)])) {
     match event {
-        Event::Failed { table, error, left_out } => line(
-            Level::Warning,
-            "a table lookup failed",
-            &[("table", table), ("error", error), ("left_out", left_out)],
-        ),
+        Event::Failed { table, error, left_out } => {
+            line(Level::Warning, "a table lookup failed", &[("table", table), ("error", error), ("left_out", left_out)])
+        }
         Event::Down { table, error } => line(
             Level::Error,
             "a table is down: it is not queried until it recovers; cached answers are used while they may be stale",

@@ -341,7 +341,10 @@ fn told(resolution: Resolution) -> Told {
             let resolution = match is_alias {
                 false => "a local mailbox".into(),
                 true => {
-                    format!("local; expands to {}", addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", "))
+                    format!(
+                        "local; expands to {}",
+                        addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", ")
+                    )
                 }
             };
             Told { resolution, verdict: None, finals: addresses }

@@ -91,13 +91,7 @@ impl Account {
         let here = |entry: &&Entry| self.places.get(&entry.destination) == Some(place);
         let waiting = self.entries.values().filter(here).count();
         let hop = self.hops.get(place).map(|hop| format!(", next hop {hop}")).unwrap_or_default();
-        writeln!(
-            out,
-            "destination {}, queue {}{hop}: {}",
-            place.name,
-            place.queue,
-            counted(waiting, "recipient")
-        )?;
+        writeln!(out, "destination {}, queue {}{hop}: {}", place.name, place.queue, counted(waiting, "recipient"))?;
         let name = |number: QueueNumber| &*self.names[usize::from(number.0)];
         obstacle_lines(obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))
     }

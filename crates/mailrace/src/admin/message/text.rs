@@ -25,8 +25,7 @@ pub(super) fn lines(message: &Value, recipients: &[Value], header: &str, log: &L
     let place = place(log, text(message, "id"));
     lines.push(format!("history: for its attempts and their replies, see the log: {place}"));
     lines.push(
-        "  while its next hop is unreachable it is not attempted, and nothing is logged: see mailrace explain"
-            .into(),
+        "  while its next hop is unreachable it is not attempted, and nothing is logged: see mailrace explain".into(),
     );
     lines.push("header".into());
     lines.extend(header.lines().filter(|line| !line.is_empty()).map(|line| format!("  {}", line.replace('\t', " "))));
