@@ -2,11 +2,11 @@
 //! mailboxes and to other hosts. The spool records each outcome before the queue learns of it.
 //!
 //! ```text
-//! spool --Committed--> scheduler --Attempt--> courier > delivery::local  > mailbox
-//!   ^                   |  ^  ^ \             carrier > delivery::remote > next hop
-//!   |    [notary] <-----'  |  |  `-Question-> navigator > route
+//! spool --Committed--> scheduler --attempt--> local deliverer > delivery::local  > mailbox
+//!   ^                   |  ^  ^ \             SMTP deliverer  > delivery::remote > next hop
+//!   |  [DSN sender] <---'  |  |  `--query---> route resolver  > route
 //!   '---- submit ----------'  |                   |
-//!          Recorded           '------ Routed -----'        Ended comes back from couriers and carriers
+//!          Recorded           '------ Routed -----'     deliverers answer with Ended
 //! ```
 //!
 //! The parts send [`Note`]s to the scheduler, which alone owns the queues. Work that may wait for a

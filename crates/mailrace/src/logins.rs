@@ -70,7 +70,6 @@ pub struct Before<'a> {
 /// # Errors
 ///
 /// The LDAP settings are invalid, or a thread cannot be created.
-/// A directory cannot be asked so, or the system has no room for threads.
 pub fn open(
     config: &Config,
     tables: &Tables,

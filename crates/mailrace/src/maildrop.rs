@@ -3,7 +3,7 @@
 //!
 //! | name | meaning |
 //! |---|---|
-//! | `t-` and 32 digits | being written: no program has been told that it is accepted |
+//! | `t-` and 32 digits | being written, and not yet accepted |
 //! | `m-`, 16 digits of milliseconds, `-`, 32 digits | a message; durable as soon as it has this name |
 //! | anything else | foreign |
 //!

@@ -60,7 +60,7 @@ impl Tables {
     }
 
     /// Opens the tables of another configuration. Tables whose settings and files are unchanged
-    /// stay open, with what they have in memory; the others are opened anew.
+    /// stay open, with what they have in memory; the others are opened again.
     ///
     /// # Errors
     ///

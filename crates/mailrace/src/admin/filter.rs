@@ -50,7 +50,7 @@ pub struct Filter {
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub older_than: Option<Text<Span>>,
-    /// Accepted less long ago than this
+    /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub younger_than: Option<Text<Span>>,
@@ -62,7 +62,7 @@ pub struct Filter {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub smaller_than: Option<Text<Size>>,
-    /// Whose last error has this text in it
+    /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub error: Option<Text<Part>>,
@@ -80,11 +80,11 @@ pub enum StateName {
     Held,
     /// Waits for a later attempt
     Waiting,
-    /// Its time has come: ready or in flight
+    /// Ready or in flight
     Active,
-    /// Waits for its turn
+    /// Due, and waiting for its turn
     Ready,
-    /// Its attempt, or an act of the operator, has begun and is not recorded
+    /// An attempt or an action has begun and is not recorded yet
     InFlight,
 }
 

@@ -57,7 +57,8 @@ impl Server {
         *self.clerk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(clerk);
     }
 
-    /// Disconnects the clients, removes the socket, and returns once nothing here uses the desk.
+    /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
+    /// context.
     pub fn stop(self) {
         self.stopping.store(true, Relaxed);
         // This makes `accept` fail (unix(7) does not say so, but Linux has always done it).

@@ -95,7 +95,7 @@ fn one_rule(rule: &AccessRule, tables: &Tables, lists: &Lists) -> Rule {
     conditions.extend(in_table(Subject::Sender, "senders_in", &rule.senders_in));
     conditions.extend(in_table(Subject::Recipient, "recipients_in", &rule.recipients_in));
     if let Some(zone) = &rule.dnsbl {
-        let table = lists.open.get(&zone.zone).expect("the lists are those that these rules name").clone();
+        let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
         let test = Test::Listed(Zone { name: zone.zone.clone(), table, codes });
         conditions.push(Condition { text: format!("dnsbl {}", zone.zone).into(), test });

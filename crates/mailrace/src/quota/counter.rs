@@ -299,8 +299,8 @@ mod tests {
             ask(later);
             assert_eq!(told.try_recv(), Ok(Some(held)));
         }
-        assert!(folders.try_recv().is_ok(), "it is counted anew");
-        assert!(folders.try_recv().is_err(), "but once, and nobody waits");
+        assert!(folders.try_recv().is_ok(), "it is counted again");
+        assert!(folders.try_recv().is_err(), "but only once");
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         };
         fs::write(root.path().join("maildirsize"), "100S\n60 1\n-20 -1\n").unwrap();
         assert_eq!(standing(60), Some((40, false)));
-        assert_eq!(standing(61), Some((0, true)), "there would be no room, so it was counted");
+        assert_eq!(standing(61), Some((0, true)), "it would not fit, so the mailbox was counted");
         assert_eq!(fs::read_to_string(root.path().join("maildirsize")).unwrap(), "100S\n0 0\n");
     }
 }

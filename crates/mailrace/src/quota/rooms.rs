@@ -284,8 +284,8 @@ mod tests {
         };
         let almost = KNOWN_FOR - Duration::from_millis(500);
         assert!(!is_kept("a", almost), "all are fresh");
-        assert!(!is_kept("a", KNOWN_FOR), "nobody looks so soon");
-        assert!(is_kept("1", KNOWN_FOR), "it has a place");
+        assert!(!is_kept("a", KNOWN_FOR), "there is no sweep so soon");
+        assert!(is_kept("1", KNOWN_FOR), "it has an entry already");
         assert!(is_kept("a", almost + SWEEP_PAUSE));
         assert_eq!(memory.known.len(), 2);
     }
