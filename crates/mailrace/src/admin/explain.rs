@@ -42,7 +42,7 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
         }
         Obstacle::Adopted { queue, release_after, since } => format!(
             "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it \
-             works well for {}",
+             has worked well for {}",
             brief(now.since(*since)),
             name(*queue),
             brief(*release_after)
